@@ -39,18 +39,19 @@ static const lb_command command = {
     .name = "audit",
     .synopsis = "[CKPT]",
     .about =
-        "Says whether a checkpoint or an adapter holds what was trained. CKPT is safetensors (one file, or a folder "
-        "with an index), a torch distributed checkpoint, torch.save files, GGUF, or a folder of files of several "
-        "ranks (mp_rank_00, rank-0, adapter_model-00000-of-00002). Quantised tensors of GGUF are counted, not judged.\n"
-        "By itself: keys that lack or come twice, shards that are absent or bit-equal, parts that do not tile "
-        "their tensor, a whole tensor with a part that is zero or there twice, NaN and infinity, tensors that are "
-        "zero, "
-        "constant, dead, fresh from an initialiser or of another dtype where their siblings in other layers are not, "
-        "tensors, rows, heads and experts off their siblings, fp8 without scales, files that end too early, optimizer "
-        "slots that lack. --restart also asks for what the next step needs.\n"
-        "Against another checkpoint each tensor is identical, a cast, a rounding, or differs; tensors meet by their "
-        "numbers, whatever their names and layouts, and a layer that was converted as its siblings were not is a "
-        "finding.\n"
+        "Says whether a checkpoint or an adapter holds what was trained. CKPT is safetensors (one file, "
+        "or a folder with an index), a torch distributed checkpoint, torch.save files, GGUF, "
+        "or a folder of files of several ranks (mp_rank_00, rank-0, adapter_model-00000-of-00002). "
+        "Quantised tensors of GGUF are counted, not judged.\n"
+        "By itself: keys that lack or come twice, shards that are absent or bit-equal, "
+        "parts that do not tile their tensor, a whole tensor with a part that is zero or there twice, "
+        "NaN and infinity, tensors that are zero, constant, dead, "
+        "fresh from an initialiser or of another dtype where their siblings in other layers are not, tensors, rows, "
+        "heads and experts off their siblings, fp8 without scales, files that end too early, "
+        "optimizer slots that lack. --restart also asks for what the next step needs.\n"
+        "Against another checkpoint each tensor is identical, a cast, a rounding, or differs; "
+        "tensors meet by their numbers, whatever their names and layouts, "
+        "and a layer that was converted as its siblings were not is a finding.\n"
         "Of an adapter, W x + s B(A x) is computed beside (W + s B A) x, in f32, f16, bf16 and e4m3.\n"
         "Exit code 1 when something was found. Nothing in a checkpoint is executed.",
     .example = "  lastbit audit checkpoint-500/\n"
@@ -90,46 +91,46 @@ static void star(const char *name, char *to, size_t room)
     to[n] = '\0';
 }
 
-static void add_pattern(group *g, const char *tensor)
+static void add_pattern(group *group, const char *tensor)
 {
     char pattern[160];
     star(tensor, pattern, sizeof pattern);
-    for (uint32_t i = 0; i < g->patterns && i < MOST_PATTERNS; i++)
-        if (!strcmp(g->pattern[i], pattern)) return;
-    if (g->patterns < MOST_PATTERNS) memcpy(g->pattern[g->patterns], pattern, sizeof pattern);
-    g->patterns++;
+    for (uint32_t i = 0; i < group->patterns && i < MOST_PATTERNS; i++)
+        if (!strcmp(group->pattern[i], pattern)) return;
+    if (group->patterns < MOST_PATTERNS) memcpy(group->pattern[group->patterns], pattern, sizeof pattern);
+    group->patterns++;
 }
 
 /* Tensors that lack are none of the checkpoint's: with them it would have as many more. */
-static group group_at(const lb_audit_report *r, uint32_t first)
+static group group_at(const lb_audit_report *report, uint32_t first)
 {
-    group g = {.first = &r->findings[first], .of = r->tensors};
-    const bool lacks = g.first->kind == LB_AUDIT_MISSING || g.first->kind == LB_AUDIT_ADAPTER_PARTNER ||
-                       g.first->kind == LB_AUDIT_OPTIMIZER_MISSING;
+    group group = {.first = &report->findings[first], .of = report->tensors};
+    const bool lacks = group.first->kind == LB_AUDIT_MISSING || group.first->kind == LB_AUDIT_ADAPTER_PARTNER ||
+                       group.first->kind == LB_AUDIT_OPTIMIZER_MISSING;
     const char *last = NULL;
-    for (uint32_t i = first; i < r->n_findings; i++) {
-        const lb_audit_finding *f = &r->findings[i];
-        if (f->group != g.first->group) continue;
-        g.findings++;
-        if (!f->tensor || (last && !strcmp(last, f->tensor))) continue;
-        last = f->tensor, g.tensors++;
-        add_pattern(&g, f->tensor);
+    for (uint32_t i = first; i < report->n_findings; i++) {
+        const lb_audit_finding *finding = &report->findings[i];
+        if (finding->group != group.first->group) continue;
+        group.findings++;
+        if (!finding->tensor || (last && !strcmp(last, finding->tensor))) continue;
+        last = finding->tensor, group.tensors++;
+        add_pattern(&group, finding->tensor);
     }
-    if (lacks) g.of += g.tensors;
-    return g;
+    if (lacks) group.of += group.tensors;
+    return group;
 }
 
-static bool is_first(const lb_audit_report *r, uint32_t i)
+static bool is_first(const lb_audit_report *report, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
-        if (r->findings[k].group == r->findings[i].group) return false;
+        if (report->findings[k].group == report->findings[i].group) return false;
     return true;
 }
 
 /* Whether finding `i` begins a group of this gravity. */
-static bool begins(const lb_audit_report *r, uint32_t i, uint32_t gravity)
+static bool begins(const lb_audit_report *report, uint32_t i, uint32_t gravity)
 {
-    return lb_audit_kind_gravity(r->findings[i].kind) == gravity && is_first(r, i);
+    return lb_audit_kind_gravity(report->findings[i].kind) == gravity && is_first(report, i);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -139,86 +140,87 @@ static json_t *text(const char *words)
     return words ? json_string(words) : json_null();
 }
 
-static json_t *findings_json(const lb_audit_report *r, bool notes)
+static json_t *findings_json(const lb_audit_report *report, bool notes)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        const lb_audit_finding *f = &r->findings[i];
-        if (f->note != notes) continue;
+    for (uint32_t i = 0; i < report->n_findings; i++) {
+        const lb_audit_finding *finding = &report->findings[i];
+        if (finding->note != notes) continue;
         json_t *ranks = json_array();
-        for (uint32_t k = 0; k < f->n_ranks; k++) json_array_append_new(ranks, json_integer(f->ranks[k]));
-        json_array_append_new(list,
-                              json_pack("{s:s,s:o,s:o,s:o,s:s}", "kind", lb_audit_kind_name(f->kind), "tensor",
-                                        text(f->tensor), "file", text(f->file), "ranks", ranks, "message", f->message));
+        for (uint32_t k = 0; k < finding->n_ranks; k++) json_array_append_new(ranks, json_integer(finding->ranks[k]));
+        json_array_append_new(list, json_pack("{s:s,s:o,s:o,s:o,s:s}", "kind", lb_audit_kind_name(finding->kind),
+                                              "tensor", text(finding->tensor), "file", text(finding->file), "ranks",
+                                              ranks, "message", finding->message));
     }
     return list;
 }
 
-static json_t *group_json(const group *g)
+static json_t *group_json(const group *group)
 {
     json_t *patterns = json_array();
-    for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++)
-        json_array_append_new(patterns, text(g->pattern[k]));
-    return json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g->first->kind), "note",
-                     g->first->note, "findings", (int)g->findings, "tensors", (int)g->tensors, "of", (json_int_t)g->of,
-                     "patterns", patterns, "pattern_count", (int)g->patterns, "message", g->first->message);
+    for (uint32_t k = 0; k < group->patterns && k < MOST_PATTERNS; k++)
+        json_array_append_new(patterns, text(group->pattern[k]));
+    return json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(group->first->kind), "note",
+                     group->first->note, "findings", (int)group->findings, "tensors", (int)group->tensors, "of",
+                     (json_int_t)group->of, "patterns", patterns, "pattern_count", (int)group->patterns, "message",
+                     group->first->message);
 }
 
 /* The gravest first. */
-static json_t *groups_json(const lb_audit_report *r)
+static json_t *groups_json(const lb_audit_report *report)
 {
     json_t *list = json_array();
     for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
-        for (uint32_t i = 0; i < r->n_findings; i++)
-            if (begins(r, i, gravity)) {
-                const group g = group_at(r, i);
-                json_array_append_new(list, group_json(&g));
+        for (uint32_t i = 0; i < report->n_findings; i++)
+            if (begins(report, i, gravity)) {
+                const group group = group_at(report, i);
+                json_array_append_new(list, group_json(&group));
             }
     return list;
 }
 
-static json_t *precision_json(const lb_audit_report *r, bool modules)
+static json_t *precision_json(const lb_audit_report *report, bool modules)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_precision; i++) {
-        const lb_audit_precision *p = &r->precision[i];
+    for (uint32_t i = 0; i < report->n_precision; i++) {
+        const lb_audit_precision *p = &report->precision[i];
         if ((p->module != NULL) != modules) continue;
-        json_t *o = json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs",
-                              lb_command_json_number(p->max_abs), "rel_l2", lb_command_json_number(p->rel_l2),
-                              "rel_max", lb_command_json_number(p->rel_max));
-        if (modules) json_object_set_new(o, "module", text(p->module));
-        json_array_append_new(list, o);
+        json_t *object = json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs",
+                                   lb_command_json_number(p->max_abs), "rel_l2", lb_command_json_number(p->rel_l2),
+                                   "rel_max", lb_command_json_number(p->rel_max));
+        if (modules) json_object_set_new(object, "module", text(p->module));
+        json_array_append_new(list, object);
     }
     return list;
 }
 
-static json_t *pairs_json(const lb_audit_report *r)
+static json_t *pairs_json(const lb_audit_report *report)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_pairs; i++) {
-        const lb_audit_pair *p = &r->pairs[i];
+    for (uint32_t i = 0; i < report->n_pairs; i++) {
+        const lb_audit_pair *pair = &report->pairs[i];
         json_t *index = json_array();
-        for (int d = 0; d < p->ndim; d++) json_array_append_new(index, json_integer(p->index[d]));
-        json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "tensor", p->name, "other", p->other, "how", p->how,
-                              "verdict", lb_audit_match_name(p->match), "dtype", lb_dtype_name(p->dtype), "other_dtype",
-                              lb_dtype_name(p->other_dtype));
-        json_object_set_new(o, "rounded_to", p->rounded ? text(lb_dtype_name(p->rounded)) : json_null());
-        json_object_set_new(o, "max_abs", lb_command_json_number(p->difference.max_abs));
-        json_object_set_new(o, "rel_l2", lb_command_json_number(p->difference.rel_l2));
-        json_object_set_new(o, "max_ulp", lb_command_json_number(p->difference.max_ulp));
-        json_object_set_new(o, "differing", json_integer(p->difference.differing));
-        json_object_set_new(o, "elements", json_integer(p->difference.elements));
-        json_object_set_new(o, "index", index);
-        json_array_append_new(list, o);
+        for (int d = 0; d < pair->ndim; d++) json_array_append_new(index, json_integer(pair->index[d]));
+        json_t *object = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "tensor", pair->name, "other", pair->other, "how",
+                                   pair->how, "verdict", lb_audit_match_name(pair->match), "dtype",
+                                   lb_dtype_name(pair->dtype), "other_dtype", lb_dtype_name(pair->other_dtype));
+        json_object_set_new(object, "rounded_to", pair->rounded ? text(lb_dtype_name(pair->rounded)) : json_null());
+        json_object_set_new(object, "max_abs", lb_command_json_number(pair->difference.max_abs));
+        json_object_set_new(object, "rel_l2", lb_command_json_number(pair->difference.rel_l2));
+        json_object_set_new(object, "max_ulp", lb_command_json_number(pair->difference.max_ulp));
+        json_object_set_new(object, "differing", json_integer(pair->difference.differing));
+        json_object_set_new(object, "elements", json_integer(pair->difference.elements));
+        json_object_set_new(object, "index", index);
+        json_array_append_new(list, object);
     }
     return list;
 }
 
-static json_t *merges_json(const lb_audit_report *r)
+static json_t *merges_json(const lb_audit_report *report)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_merges; i++) {
-        const lb_audit_merge *m = &r->merges[i];
+    for (uint32_t i = 0; i < report->n_merges; i++) {
+        const lb_audit_merge *m = &report->merges[i];
         json_array_append_new(list,
                               json_pack("{s:s,s:s,s:o,s:s,s:b}", "module", m->module, "scaling", m->scaling, "factor",
                                         lb_command_json_number(m->factor), "order", m->order, "exact", m->exact));
@@ -226,23 +228,24 @@ static json_t *merges_json(const lb_audit_report *r)
     return list;
 }
 
-static json_t *report_json(const char *path, const lb_audit_report *r, const char *verdict)
+static json_t *report_json(const char *path, const lb_audit_report *report, const char *verdict)
 {
     return json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path, "verdict", verdict,
-                     "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "tensors", (json_int_t)r->tensors,
-                     "ranks", (int)r->ranks, "groups", groups_json(r), "findings", findings_json(r, false), "notes",
-                     findings_json(r, true), "precision", precision_json(r, false), "modules", precision_json(r, true),
-                     "pairs", pairs_json(r), "merged", merges_json(r));
+                     "files", (json_int_t)report->files, "bytes", (json_int_t)report->bytes, "tensors",
+                     (json_int_t)report->tensors, "ranks", (int)report->ranks, "groups", groups_json(report),
+                     "findings", findings_json(report, false), "notes", findings_json(report, true), "precision",
+                     precision_json(report, false), "modules", precision_json(report, true), "pairs",
+                     pairs_json(report), "merged", merges_json(report));
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-static void print_finding(const lb_audit_finding *f)
+static void print_finding(const lb_audit_finding *finding)
 {
-    if (f->tensor) printf("  %s", f->tensor);
-    for (uint32_t k = 0; k < f->n_ranks; k++)
-        printf("%s%" PRId32, k ? ", " : f->n_ranks > 1 ? "  ranks " : "  rank ", f->ranks[k]);
-    if (f->file) printf("  (%s)", f->file);
+    if (finding->tensor) printf("  %s", finding->tensor);
+    for (uint32_t k = 0; k < finding->n_ranks; k++)
+        printf("%s%" PRId32, k ? ", " : finding->n_ranks > 1 ? "  ranks " : "  rank ", finding->ranks[k]);
+    if (finding->file) printf("  (%s)", finding->file);
 }
 
 /* The kind in words: "shards equal". */
@@ -255,46 +258,46 @@ static void print_kind(lb_audit_kind kind)
 }
 
 /* What is no tensor's is a thing of its own each time. */
-static void print_each(const lb_audit_report *r, const group *g)
+static void print_each(const lb_audit_report *report, const group *group)
 {
     enum { MOST = 8 };
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_findings && n < MOST; i++) {
-        const lb_audit_finding *f = &r->findings[i];
-        if (f->group == g->first->group) n++, printf("    %s\n", f->message);
+    for (uint32_t i = 0; i < report->n_findings && n < MOST; i++) {
+        const lb_audit_finding *finding = &report->findings[i];
+        if (finding->group == group->first->group) n++, printf("    %s\n", finding->message);
     }
-    if (g->findings > n) printf("    and %" PRIu32 " more\n", g->findings - n);
+    if (group->findings > n) printf("    and %" PRIu32 " more\n", group->findings - n);
 }
 
-static void print_group(const lb_audit_report *r, const group *g)
+static void print_group(const lb_audit_report *report, const group *group)
 {
-    if (g->first->note) printf("note: ");
-    print_kind(g->first->kind);
-    if (g->findings == 1) {
-        print_finding(g->first);
-        printf("\n    %s\n", g->first->message);
+    if (group->first->note) printf("note: ");
+    print_kind(group->first->kind);
+    if (group->findings == 1) {
+        print_finding(group->first);
+        printf("\n    %s\n", group->first->message);
         return;
     }
-    if (!g->tensors) {
-        printf(": %" PRIu32 " times\n", g->findings);
-        print_each(r, g);
+    if (!group->tensors) {
+        printf(": %" PRIu32 " times\n", group->findings);
+        print_each(report, group);
         return;
     }
-    printf(": %" PRIu32 " of %" PRIu64 " tensors\n", g->tensors, g->of);
-    for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++) printf("    %s\n", g->pattern[k]);
-    if (g->patterns > MOST_PATTERNS) printf("    and %" PRIu32 " more\n", g->patterns - MOST_PATTERNS);
+    printf(": %" PRIu32 " of %" PRIu64 " tensors\n", group->tensors, group->of);
+    for (uint32_t k = 0; k < group->patterns && k < MOST_PATTERNS; k++) printf("    %s\n", group->pattern[k]);
+    if (group->patterns > MOST_PATTERNS) printf("    and %" PRIu32 " more\n", group->patterns - MOST_PATTERNS);
     printf("    the first:");
-    print_finding(g->first);
-    printf("\n        %s\n", g->first->message);
+    print_finding(group->first);
+    printf("\n        %s\n", group->first->message);
 }
 
-static void print_findings(const lb_audit_report *r)
+static void print_findings(const lb_audit_report *report)
 {
     for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
-        for (uint32_t i = 0; i < r->n_findings; i++)
-            if (begins(r, i, gravity)) {
-                const group g = group_at(r, i);
-                print_group(r, &g);
+        for (uint32_t i = 0; i < report->n_findings; i++)
+            if (begins(report, i, gravity)) {
+                const group group = group_at(report, i);
+                print_group(report, &group);
             }
 }
 
@@ -304,91 +307,91 @@ typedef struct tally {
     uint32_t *counts, n;
 } tally;
 
-static void tally_add(tally *t, const char *line)
+static void tally_add(tally *tally, const char *line)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        if (!strcmp(t->lines[i], line)) {
-            t->counts[i]++;
+    for (uint32_t i = 0; i < tally->n; i++)
+        if (!strcmp(tally->lines[i], line)) {
+            tally->counts[i]++;
             return;
         }
-    void *lines = lb_array_grow(t->lines, t->n, sizeof *t->lines);
-    if (lines) t->lines = lines;
-    uint32_t *counts = lines ? lb_array_grow(t->counts, t->n, sizeof *counts) : NULL;
+    void *lines = lb_array_grow(tally->lines, tally->n, sizeof *tally->lines);
+    if (lines) tally->lines = lines;
+    uint32_t *counts = lines ? lb_array_grow(tally->counts, tally->n, sizeof *counts) : NULL;
     if (!counts) return; /* a line less */
-    t->counts = counts, t->counts[t->n] = 1;
-    snprintf(t->lines[t->n++], sizeof *t->lines, "%s", line);
+    tally->counts = counts, tally->counts[tally->n] = 1;
+    snprintf(tally->lines[tally->n++], sizeof *tally->lines, "%s", line);
 }
 
-static void tally_print(tally *t, const char *what)
+static void tally_print(tally *tally, const char *what)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->counts[i] > 1)
-            printf("    %s: %" PRIu32 " %s\n", t->lines[i], t->counts[i], what);
+    for (uint32_t i = 0; i < tally->n; i++)
+        if (tally->counts[i] > 1)
+            printf("    %s: %" PRIu32 " %s\n", tally->lines[i], tally->counts[i], what);
         else
-            printf("    %s\n", t->lines[i]);
-    free(t->lines), free(t->counts);
+            printf("    %s\n", tally->lines[i]);
+    free(tally->lines), free(tally->counts);
 }
 
-static void print_pairs(const lb_audit_report *r)
+static void print_pairs(const lb_audit_report *report)
 {
     uint32_t counts[4] = {0};
-    tally t = {0};
-    for (uint32_t i = 0; i < r->n_pairs; i++) counts[r->pairs[i].match]++;
-    if (r->n_pairs)
-        printf("%u pairs of tensors: %u identical, %u cast, %u rounding, %u differ\n", r->n_pairs,
+    tally tally = {0};
+    for (uint32_t i = 0; i < report->n_pairs; i++) counts[report->pairs[i].match]++;
+    if (report->n_pairs)
+        printf("%u pairs of tensors: %u identical, %u cast, %u rounding, %u differ\n", report->n_pairs,
                counts[LB_AUDIT_IS_IDENTICAL], counts[LB_AUDIT_IS_CAST], counts[LB_AUDIT_IS_ROUNDING],
                counts[LB_AUDIT_IS_DIFFERENT]);
-    for (uint32_t i = 0; i < r->n_pairs; i++) {
-        const lb_audit_pair *p = &r->pairs[i];
+    for (uint32_t i = 0; i < report->n_pairs; i++) {
+        const lb_audit_pair *pair = &report->pairs[i];
         char name[160], other[160], how[200], line[600];
-        if (!p->how[0] || p->match == LB_AUDIT_IS_DIFFERENT) continue;
-        star(p->name, name, sizeof name), star(p->other, other, sizeof other), star(p->how, how, sizeof how);
+        if (!pair->how[0] || pair->match == LB_AUDIT_IS_DIFFERENT) continue;
+        star(pair->name, name, sizeof name), star(pair->other, other, sizeof other), star(pair->how, how, sizeof how);
         snprintf(line, sizeof line, "%s = %s (%s)", name, other, how);
-        tally_add(&t, line);
+        tally_add(&tally, line);
     }
-    tally_print(&t, "tensors");
+    tally_print(&tally, "tensors");
 }
 
-static void print_precision(const lb_audit_report *r)
+static void print_precision(const lb_audit_report *report)
 {
-    if (!r->n_precision) return;
+    if (!report->n_precision) return;
     printf("online against merged, over all modules (rel max: over the output or the outputs' root mean square, "
            "whichever is larger)\n"
            "    %-6s %12s %12s %12s\n",
            "dtype", "max abs", "rel L2", "rel max");
-    for (uint32_t i = 0; i < r->n_precision; i++) {
-        const lb_audit_precision *p = &r->precision[i];
+    for (uint32_t i = 0; i < report->n_precision; i++) {
+        const lb_audit_precision *p = &report->precision[i];
         if (!p->module)
             printf("    %-6s %12.3g %12.3g %11.4g%%\n", lb_dtype_name(p->dtype), p->max_abs, p->rel_l2,
                    100 * p->rel_max);
     }
-    tally t = {0};
-    for (uint32_t i = 0; i < r->n_merges; i++) {
-        const lb_audit_merge *m = &r->merges[i];
+    tally tally = {0};
+    for (uint32_t i = 0; i < report->n_merges; i++) {
+        const lb_audit_merge *m = &report->merges[i];
         char line[600];
         snprintf(line, sizeof line, "merged with %s (factor %.6g)%s%s%s", m->scaling, m->factor, *m->order ? ", " : "",
                  m->order,
                  !*m->order ? ""
                  : m->exact ? ", every bit"
                             : ", within the error of an f32 product");
-        tally_add(&t, line);
+        tally_add(&tally, line);
     }
-    tally_print(&t, "modules");
+    tally_print(&tally, "modules");
 }
 
 /* The verdict first. */
-static void print_text(const char *path, const lb_audit_report *r, const char *verdict)
+static void print_text(const char *path, const lb_audit_report *report, const char *verdict)
 {
     char bytes[16];
-    const uint32_t findings = r->n_findings - r->n_notes;
+    const uint32_t findings = report->n_findings - report->n_notes;
     printf("%s: %s: %u finding%s, %u note%s; %" PRIu64 " tensors, %s in %" PRIu64 " file%s", path, verdict, findings,
-           findings == 1 ? "" : "s", r->n_notes, r->n_notes == 1 ? "" : "s", r->tensors,
-           lb_command_bytes_text(r->bytes, bytes), r->files, r->files == 1 ? "" : "s");
-    if (r->ranks) printf(", %" PRId32 " rank%s", r->ranks, r->ranks == 1 ? "" : "s");
+           findings == 1 ? "" : "s", report->n_notes, report->n_notes == 1 ? "" : "s", report->tensors,
+           lb_command_bytes_text(report->bytes, bytes), report->files, report->files == 1 ? "" : "s");
+    if (report->ranks) printf(", %" PRId32 " rank%s", report->ranks, report->ranks == 1 ? "" : "s");
     printf("\n");
-    print_findings(r);
-    print_pairs(r);
-    print_precision(r);
+    print_findings(report);
+    print_pairs(report);
+    print_precision(report);
 }
 
 int lb_cmd_audit(int argc, const char **argv)

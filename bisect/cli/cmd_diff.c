@@ -21,83 +21,85 @@ static json_t *argument_value(const char *text)
     return *text && !*end ? lb_command_json_number(number) : json_string(text);
 }
 
-static json_t *arguments_json(const lb_diff_row *r)
+static json_t *arguments_json(const lb_diff_row *row)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_arguments; i++) {
-        const lb_diff_argument *x = &r->arguments[i];
-        json_t *o = json_pack("{s:s, s:o, s:o}", "name", x->name, "first", argument_value(x->first), "second",
-                              argument_value(x->second));
-        if (*x->group) json_object_set_new(o, "group", json_string(x->group));
-        json_array_append_new(list, o);
+    for (uint32_t i = 0; i < row->n_arguments; i++) {
+        const lb_diff_argument *x = &row->arguments[i];
+        json_t *object = json_pack("{s:s, s:o, s:o}", "name", x->name, "first", argument_value(x->first), "second",
+                                   argument_value(x->second));
+        if (*x->group) json_object_set_new(object, "group", json_string(x->group));
+        json_array_append_new(list, object);
     }
     return list;
 }
 
-static json_t *row_json(const lb_diff_row *r)
+static json_t *row_json(const lb_diff_row *row)
 {
-    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
-                          lb_phase_name(r->phase), "layer", r->layer, "verdict", lb_verdict_name(r->verdict), "local",
-                          lb_verdict_name(r->local), "inherited", lb_verdict_name(r->inherited), "why", r->why);
-    if (r->op) {
-        json_object_set_new(o, "op", json_string(r->op));
-        json_object_set_new(o, "index", r->index == LB_NONE ? json_null() : json_integer(r->index));
-        json_object_set_new(o, "other", r->other == LB_NONE ? json_null() : json_integer(r->other));
-        json_object_set_new(o, "other_rank", json_integer(r->other_rank));
+    json_t *object =
+        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)row->step, "rank", row->rank, "phase",
+                  lb_phase_name(row->phase), "layer", row->layer, "verdict", lb_verdict_name(row->verdict), "local",
+                  lb_verdict_name(row->local), "inherited", lb_verdict_name(row->inherited), "why", row->why);
+    if (row->op) {
+        json_object_set_new(object, "op", json_string(row->op));
+        json_object_set_new(object, "index", row->index == LB_NONE ? json_null() : json_integer(row->index));
+        json_object_set_new(object, "other", row->other == LB_NONE ? json_null() : json_integer(row->other));
+        json_object_set_new(object, "other_rank", json_integer(row->other_rank));
     }
-    if (r->hop_from != r->hop_to)
-        json_object_set_new(o, "hop", json_pack("{s:i,s:i}", "from", r->hop_from, "to", r->hop_to));
-    json_object_set_new(o, "source", lb_command_json_line(&r->lines[0]));
-    json_object_set_new(o, "source_b", lb_command_json_line(&r->lines[1]));
-    if (r->n_arguments) json_object_set_new(o, "arguments", arguments_json(r));
-    if (r->means) json_object_set_new(o, "means", json_string(r->means));
-    json_object_set_new(o, "value", json_boolean(r->value));
-    if (r->parameter) json_object_set_new(o, "parameter", json_string(r->parameter));
-    if (r->before) json_object_set_new(o, "after_module", json_string(r->before));
-    if (r->after) json_object_set_new(o, "before_module", json_string(r->after));
-    const lb_difference *d = &r->difference;
-    bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
-    json_object_set_new(o, "max_abs", known ? lb_command_json_number(d->max_abs) : json_null());
-    json_object_set_new(o, "max_rel", known ? lb_command_json_number(d->max_rel) : json_null());
-    json_object_set_new(o, "rel_l2", known ? lb_command_json_number(d->rel_l2) : json_null());
-    json_object_set_new(o, "cosine", known ? lb_command_json_number(d->cosine) : json_null());
-    json_object_set_new(o, "max_ulp", known ? lb_command_json_number(d->max_ulp) : json_null());
-    json_object_set_new(o, "differing", known ? json_integer(d->differing) : json_null());
-    json_object_set_new(o, "elements", known ? json_integer(d->elements) : json_null());
-    json_object_set_new(o, "bound_ratio", lb_command_json_number(r->bound_ratio));
-    if (r->measured)
-        json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_compare_pattern_text(d->pattern), d->detail));
-    return o;
+    if (row->hop_from != row->hop_to)
+        json_object_set_new(object, "hop", json_pack("{s:i,s:i}", "from", row->hop_from, "to", row->hop_to));
+    json_object_set_new(object, "source", lb_command_json_line(&row->lines[0]));
+    json_object_set_new(object, "source_b", lb_command_json_line(&row->lines[1]));
+    if (row->n_arguments) json_object_set_new(object, "arguments", arguments_json(row));
+    if (row->means) json_object_set_new(object, "means", json_string(row->means));
+    json_object_set_new(object, "value", json_boolean(row->value));
+    if (row->parameter) json_object_set_new(object, "parameter", json_string(row->parameter));
+    if (row->before) json_object_set_new(object, "after_module", json_string(row->before));
+    if (row->after) json_object_set_new(object, "before_module", json_string(row->after));
+    const lb_difference *d = &row->difference;
+    bool known = row->measured || row->verdict == LB_VERDICT_IDENTICAL;
+    json_object_set_new(object, "max_abs", known ? lb_command_json_number(d->max_abs) : json_null());
+    json_object_set_new(object, "max_rel", known ? lb_command_json_number(d->max_rel) : json_null());
+    json_object_set_new(object, "rel_l2", known ? lb_command_json_number(d->rel_l2) : json_null());
+    json_object_set_new(object, "cosine", known ? lb_command_json_number(d->cosine) : json_null());
+    json_object_set_new(object, "max_ulp", known ? lb_command_json_number(d->max_ulp) : json_null());
+    json_object_set_new(object, "differing", known ? json_integer(d->differing) : json_null());
+    json_object_set_new(object, "elements", known ? json_integer(d->elements) : json_null());
+    json_object_set_new(object, "bound_ratio", lb_command_json_number(row->bound_ratio));
+    if (row->measured)
+        json_object_set_new(object, "pattern", json_sprintf("%s: %s", lb_compare_pattern_text(d->pattern), d->detail));
+    return object;
 }
 
-static json_t *tokens_json(const lb_diff_report *r)
+static json_t *tokens_json(const lb_diff_report *report)
 {
     json_t *tokens = json_array();
-    for (uint32_t i = 0; i < r->n_tokens; i++) {
-        const lb_diff_tokens *t = &r->tokens[i];
-        json_t *o = json_pack("{s:s,s:I}", "kind", t->kind, "count", (json_int_t)t->count);
-        json_object_set_new(o, "k3", t->has_targets ? lb_command_json_number(t->k3) : json_null());
-        json_object_set_new(o, "kl", lb_command_json_number(t->kl));
-        json_object_set_new(o, "top1", lb_command_json_number(t->top1));
-        json_object_set_new(o, "max_abs", t->has_targets ? lb_command_json_number(t->max_abs) : json_null());
-        json_object_set_new(o, "mean_abs", t->has_targets ? lb_command_json_number(t->mean_abs) : json_null());
-        json_array_append_new(tokens, o);
+    for (uint32_t i = 0; i < report->n_tokens; i++) {
+        const lb_diff_tokens *t = &report->tokens[i];
+        json_t *object = json_pack("{s:s,s:I}", "kind", t->kind, "count", (json_int_t)t->count);
+        json_object_set_new(object, "k3", t->has_targets ? lb_command_json_number(t->k3) : json_null());
+        json_object_set_new(object, "kl", lb_command_json_number(t->kl));
+        json_object_set_new(object, "top1", lb_command_json_number(t->top1));
+        json_object_set_new(object, "max_abs", t->has_targets ? lb_command_json_number(t->max_abs) : json_null());
+        json_object_set_new(object, "mean_abs", t->has_targets ? lb_command_json_number(t->mean_abs) : json_null());
+        json_array_append_new(tokens, object);
     }
     return tokens;
 }
 
-static json_t *routing_json(const lb_diff_report *r)
+static json_t *routing_json(const lb_diff_report *report)
 {
     json_t *routing = json_array();
-    for (uint32_t i = 0; i < r->n_routings; i++) {
-        const lb_diff_routing *x = &r->routings[i];
-        json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:I,s:I,s:I}", "step", (json_int_t)x->step, "rank", x->rank,
-                              "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices", (json_int_t)x->choices,
-                              "flips", (json_int_t)x->flips, "near_ties", (json_int_t)x->near_ties, "explained",
-                              (json_int_t)x->explained);
-        json_object_set_new(o, "share", lb_command_json_number(x->choices ? (double)x->flips / (double)x->choices : 0));
-        json_object_set_new(o, "largest_margin", lb_command_json_number(x->largest_margin));
-        json_array_append_new(routing, o);
+    for (uint32_t i = 0; i < report->n_routings; i++) {
+        const lb_diff_routing *x = &report->routings[i];
+        json_t *object = json_pack("{s:I,s:i,s:s,s:I,s:I,s:I,s:I,s:I}", "step", (json_int_t)x->step, "rank", x->rank,
+                                   "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices",
+                                   (json_int_t)x->choices, "flips", (json_int_t)x->flips, "near_ties",
+                                   (json_int_t)x->near_ties, "explained", (json_int_t)x->explained);
+        json_object_set_new(object, "share",
+                            lb_command_json_number(x->choices ? (double)x->flips / (double)x->choices : 0));
+        json_object_set_new(object, "largest_margin", lb_command_json_number(x->largest_margin));
+        json_array_append_new(routing, object);
     }
     return routing;
 }
@@ -133,75 +135,75 @@ static json_t *lines_json(const lb_diff_lines *lines)
 }
 
 /* Places that differ by themselves, each with the second side's op and its effect. */
-static json_t *differences_json(const lb_diff_report *r)
+static json_t *differences_json(const lb_diff_report *report)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_differences; i++) {
-        const lb_diff_difference *d = &r->differences[i];
-        json_t *o = row_json(&d->row);
-        if (!d->row.n_arguments) json_object_set_new(o, "arguments", json_array());
-        json_object_set_new(o, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
-        json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
-        json_object_set_new(o, "lines", lines_json(&d->lines[0]));
-        json_object_set_new(o, "lines_b", lines_json(&d->lines[1]));
-        json_object_set_new(o, "effect", lb_command_json_number(d->effect));
-        json_object_set_new(o, "times", json_integer(d->times));
-        json_object_set_new(o, "steps", json_integer(d->steps));
-        json_object_set_new(o, "ranks", ranks_json(d->ranks[0]));
-        json_object_set_new(o, "ranks_b", ranks_json(d->ranks[1]));
-        json_array_append_new(list, o);
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *d = &report->differences[i];
+        json_t *object = row_json(&d->row);
+        if (!d->row.n_arguments) json_object_set_new(object, "arguments", json_array());
+        json_object_set_new(object, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
+        json_object_set_new(object, "op_b", d->op_b ? json_string(d->op_b) : json_null());
+        json_object_set_new(object, "lines", lines_json(&d->lines[0]));
+        json_object_set_new(object, "lines_b", lines_json(&d->lines[1]));
+        json_object_set_new(object, "effect", lb_command_json_number(d->effect));
+        json_object_set_new(object, "times", json_integer(d->times));
+        json_object_set_new(object, "steps", json_integer(d->steps));
+        json_object_set_new(object, "ranks", ranks_json(d->ranks[0]));
+        json_object_set_new(object, "ranks_b", ranks_json(d->ranks[1]));
+        json_array_append_new(list, object);
     }
     return list;
 }
 
-static json_t *map_json(const lb_diff_report *r)
+static json_t *map_json(const lb_diff_report *report)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_map; i++)
-        json_array_append_new(list, json_pack("{s:s,s:s,s:s}", "first", r->map[i].first, "second", r->map[i].second,
-                                              "relation", r->map[i].relation));
+    for (uint32_t i = 0; i < report->n_map; i++)
+        json_array_append_new(list, json_pack("{s:s,s:s,s:s}", "first", report->map[i].first, "second",
+                                              report->map[i].second, "relation", report->map[i].relation));
     return list;
 }
 
-static json_t *report_json(const lb_diff_report *r)
+static json_t *report_json(const lb_diff_report *report)
 {
     json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
-    for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, row_json(&r->layers[i]));
-    for (uint32_t i = 0; i < r->n_structures; i++) {
-        const lb_diff_structure *s = &r->structures[i];
+    for (uint32_t i = 0; i < report->n_layers; i++) json_array_append_new(layers, row_json(&report->layers[i]));
+    for (uint32_t i = 0; i < report->n_structures; i++) {
+        const lb_diff_structure *s = &report->structures[i];
         json_array_append_new(structure, json_pack("{s:I,s:i,s:s,s:s,s:s,s:s}", "step", (json_int_t)s->step, "rank",
                                                    s->rank, "phase", lb_phase_name(s->phase), "layer", s->layer,
                                                    "only_first", s->ops_a, "only_second", s->ops_b));
     }
-    for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
+    for (uint32_t i = 0; i < report->n_missing; i++) json_array_append_new(missing, json_string(report->missing[i]));
     json_t *findings = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, json_string(r->findings[i]));
-    json_t *o = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I,s:I}}", "verdict", lb_verdict_name(r->verdict), "first",
-                          r->has_first ? row_json(&r->first) : json_null(), "earliest",
-                          r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
-                          structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
-                          (json_int_t)r->identical, "unseen", (json_int_t)r->unseen);
-    json_object_set_new(
-        o, "sources",
-        json_pack("{s:I,s:I}", "aligned", (json_int_t)r->sources, "identical", (json_int_t)r->sources_identical));
-    json_object_set_new(o, "tokens", tokens_json(r));
-    json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
-    json_object_set_new(o, "routing", routing_json(r));
-    json_object_set_new(o, "findings", findings);
-    json_object_set_new(o, "implementations", json_boolean(r->implementations));
-    json_object_set_new(o, "differences", differences_json(r));
-    json_object_set_new(o, "map", map_json(r));
-    json_object_set_new(o, "cost",
-                        json_pack("{s:I,s:I,s:I,s:I}", "runs", (json_int_t)r->cost.runs, "exact",
-                                  (json_int_t)r->exact_runs, "ops", (json_int_t)r->cost.ops, "recorded",
-                                  (json_int_t)r->recorded_ops));
-    json_object_set_new(o, "ulp_histogram", ulp_json(r->ulp_counts));
-    return o;
+    for (uint32_t i = 0; i < report->n_findings; i++) json_array_append_new(findings, json_string(report->findings[i]));
+    json_t *object = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I,s:I}}", "verdict", lb_verdict_name(report->verdict),
+                               "first", report->has_first ? row_json(&report->first) : json_null(), "earliest",
+                               report->has_earliest ? row_json(&report->earliest) : json_null(), "layers", layers,
+                               "structure", structure, "missing", missing, "ops", "aligned", (json_int_t)report->ops,
+                               "identical", (json_int_t)report->identical, "unseen", (json_int_t)report->unseen);
+    json_object_set_new(object, "sources",
+                        json_pack("{s:I,s:I}", "aligned", (json_int_t)report->sources, "identical",
+                                  (json_int_t)report->sources_identical));
+    json_object_set_new(object, "tokens", tokens_json(report));
+    json_object_set_new(object, "tokens_approximate", json_boolean(report->tokens_approximate));
+    json_object_set_new(object, "routing", routing_json(report));
+    json_object_set_new(object, "findings", findings);
+    json_object_set_new(object, "implementations", json_boolean(report->implementations));
+    json_object_set_new(object, "differences", differences_json(report));
+    json_object_set_new(object, "map", map_json(report));
+    json_object_set_new(object, "cost",
+                        json_pack("{s:I,s:I,s:I,s:I}", "runs", (json_int_t)report->cost.runs, "exact",
+                                  (json_int_t)report->exact_runs, "ops", (json_int_t)report->cost.ops, "recorded",
+                                  (json_int_t)report->recorded_ops));
+    json_object_set_new(object, "ulp_histogram", ulp_json(report->ulp_counts));
+    return object;
 }
 
-static lb_status print_report_text(const lb_diff_report *r, const char *const *paths, bool all, lb_err *err)
+static lb_status print_report_text(const lb_diff_report *report, const char *const *paths, bool all, lb_err *err)
 {
-    char *text = lb_diff_text(r, paths[0], paths[1], all);
+    char *text = lb_diff_text(report, paths[0], paths[1], all);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
     lb_command_print_text(text);
     free(text);
@@ -278,7 +280,7 @@ static char *trimmed(char *text)
     return text;
 }
 
-static lb_status read_table(const char *path, table *t, lb_err *err)
+static lb_status read_table(const char *path, table *table, lb_err *err)
 {
     lb_input_lines lines;
     char *text = NULL;
@@ -297,28 +299,28 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         }
         *first = '\0', first += 3;
         if (strstr(first, " + ") || !*trimmed(first)) continue;
-        lb_diff_name *more = realloc(t->rows, (n + 1) * sizeof *more);
+        lb_diff_name *more = realloc(table->rows, (n + 1) * sizeof *more);
         if (!more) {
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             break;
         }
-        t->rows = more, t->n = ++n;
+        table->rows = more, table->n = ++n;
         fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
     }
     const lb_status ended = lb_input_lines_close(&lines, err);
     if (status == LB_OK) status = ended;
     if (status == LB_OK && !lines.number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
     if (kept && fclose(kept) != 0 && status == LB_OK) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    t->text = text;
+    table->text = text;
     const char *at = text;
-    for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {
-        t->rows[i].second = at, at += strlen(at) + 1;
-        t->rows[i].first = at, at += strlen(at) + 1;
+    for (uint32_t i = 0; status == LB_OK && i < table->n; i++) {
+        table->rows[i].second = at, at += strlen(at) + 1;
+        table->rows[i].first = at, at += strlen(at) + 1;
     }
     return status;
 }
 
-static lb_status write_table(const lb_command_arguments *arguments, const lb_diff_report *r, lb_err *err)
+static lb_status write_table(const lb_command_arguments *arguments, const lb_diff_report *report, lb_err *err)
 {
     const uint32_t n_maps = count_texts(maps);
     const char **inputs = calloc((size_t)arguments->n_args + n_maps + 1, sizeof *inputs);
@@ -336,10 +338,10 @@ static lb_status write_table(const lb_command_arguments *arguments, const lb_dif
         fprintf(file,
                 "# Tensors of the second side, and what the first side calls them. Lines may be changed and added; "
                 "--map FILE reads them.\n");
-    for (uint32_t i = 0; file && i < r->n_map; i++)
-        fprintf(file, *r->map[i].first ? "%s = %s  # %s\n" : "# %s =   # %s%s\n", r->map[i].second,
-                *r->map[i].first ? r->map[i].first : "",
-                *r->map[i].first ? r->map[i].relation : "no tensor of the first side has its numbers");
+    for (uint32_t i = 0; file && i < report->n_map; i++)
+        fprintf(file, *report->map[i].first ? "%s = %s  # %s\n" : "# %s =   # %s%s\n", report->map[i].second,
+                *report->map[i].first ? report->map[i].first : "",
+                *report->map[i].first ? report->map[i].relation : "no tensor of the first side has its numbers");
     return status == LB_OK ? lb_output_close(out, err) : status;
 }
 
@@ -353,107 +355,110 @@ typedef struct sides {
     const char **rules; /* of --map */
 } sides;
 
-static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
+static lb_status read_kinds(lb_diff_options *options, sides *sides, lb_err *err)
 {
     lb_capture *file = NULL;
     const lb_program *program;
-    lb_tensor t;
+    lb_tensor tensor;
     LB_TRY(lb_capture_open(kinds_path, &file, err));
     lb_status status = lb_capture_program(file, 0, 0, &program, err);
     if (status == LB_OK && program->n_values != 1)
         status = lb_fail(err, LB_ERR_CORRUPT, "--kinds %s: expected one array of integers (.npy)", kinds_path);
-    if (status == LB_OK) status = lb_capture_value(file, program, 0, &t, err);
-    if (status == LB_OK && !lb_dtype_is_integer(t.dtype))
-        status =
-            lb_fail(err, LB_ERR_CORRUPT, "--kinds %s: expected integers, not %s", kinds_path, lb_dtype_name(t.dtype));
-    int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&t.layout) : 0;
+    if (status == LB_OK) status = lb_capture_value(file, program, 0, &tensor, err);
+    if (status == LB_OK && !lb_dtype_is_integer(tensor.dtype))
+        status = lb_fail(err, LB_ERR_CORRUPT, "--kinds %s: expected integers, not %s", kinds_path,
+                         lb_dtype_name(tensor.dtype));
+    int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&tensor.layout) : 0;
     double *wide = calloc((size_t)n + 1, sizeof *wide);
-    s->kinds = malloc((size_t)n * sizeof *s->kinds + 1);
-    if (status == LB_OK && (!wide || !s->kinds)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    sides->kinds = malloc((size_t)n * sizeof *sides->kinds + 1);
+    if (status == LB_OK && (!wide || !sides->kinds)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
-        for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r); done += r.count)
-            lb_load_f64_strided(wide + done, t.dtype, (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8),
-                                r.stride, (size_t)r.count);
-        for (int64_t i = 0; i < n; i++) s->kinds[i] = (int64_t)wide[i];
-        o->kinds = s->kinds, o->n_kinds = n;
+        for (lb_rows r = lb_rows_of(&tensor.layout); lb_rows_next(&r); done += r.count)
+            lb_load_f64_strided(wide + done, tensor.dtype,
+                                (char *)tensor.data + r.offset * (int64_t)(lb_dtype_bits(tensor.dtype) / 8), r.stride,
+                                (size_t)r.count);
+        for (int64_t i = 0; i < n; i++) sides->kinds[i] = (int64_t)wide[i];
+        options->kinds = sides->kinds, options->n_kinds = n;
     }
     free(wide);
     lb_capture_close(file);
     return status;
 }
 
-static lb_status read_kind_names(lb_diff_options *o, sides *s, lb_err *err)
+static lb_status read_kind_names(lb_diff_options *options, sides *sides, lb_err *err)
 {
-    s->names = calloc(strlen(kind_names) + 1, sizeof *s->names);
-    if (!s->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    sides->names = calloc(strlen(kind_names) + 1, sizeof *sides->names);
+    if (!sides->names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (char *at = kind_names; at;) {
         char *comma = strchr(at, ',');
         if (comma) *comma = '\0';
-        s->names[o->n_kind_names++] = at;
+        sides->names[options->n_kind_names++] = at;
         at = comma ? comma + 1 : NULL;
     }
-    o->kind_names = s->names;
+    options->kind_names = sides->names;
     return LB_OK;
 }
 
-static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_options *o, sides *s, lb_err *err)
+static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_options *options, sides *sides, lb_err *err)
 {
     uint32_t n = count_texts(noise);
-    s->noise = calloc(n + 1, sizeof *s->noise);
-    if (!s->noise) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_capture_open(arguments->args[0], &s->a, err));
-    LB_TRY(lb_capture_open(arguments->args[1], &s->b, err));
-    for (; s->n_noise < n; s->n_noise++) LB_TRY(lb_capture_open(noise[s->n_noise], &s->noise[s->n_noise], err));
-    o->noise = s->noise, o->n_noise = s->n_noise;
-    if (kinds_path) LB_TRY(read_kinds(o, s, err));
-    return kind_names ? read_kind_names(o, s, err) : LB_OK;
+    sides->noise = calloc(n + 1, sizeof *sides->noise);
+    if (!sides->noise) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_capture_open(arguments->args[0], &sides->a, err));
+    LB_TRY(lb_capture_open(arguments->args[1], &sides->b, err));
+    for (; sides->n_noise < n; sides->n_noise++)
+        LB_TRY(lb_capture_open(noise[sides->n_noise], &sides->noise[sides->n_noise], err));
+    options->noise = sides->noise, options->n_noise = sides->n_noise;
+    if (kinds_path) LB_TRY(read_kinds(options, sides, err));
+    return kind_names ? read_kind_names(options, sides, err) : LB_OK;
 }
 
-static void close_sides(sides *s)
+static void close_sides(sides *sides)
 {
-    lb_capture_close(s->a), lb_capture_close(s->b);
-    free(s->table.text), free(s->table.rows), free(s->rules);
-    for (uint32_t i = 0; s->noise && i < s->n_noise; i++) lb_capture_close(s->noise[i]);
-    free(s->noise), free(s->kinds), free(s->names);
+    lb_capture_close(sides->a), lb_capture_close(sides->b);
+    free(sides->table.text), free(sides->table.rows), free(sides->rules);
+    for (uint32_t i = 0; sides->noise && i < sides->n_noise; i++) lb_capture_close(sides->noise[i]);
+    free(sides->noise), free(sides->kinds), free(sides->names);
 }
 
-static int exit_code(const lb_diff_report *r)
+static int exit_code(const lb_diff_report *report)
 {
-    bool same = r->verdict == LB_VERDICT_IDENTICAL;
-    if (exact) return same && r->n_structures == 0 ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
-    bool clean = r->verdict != LB_VERDICT_DIVERGED && r->verdict != LB_VERDICT_MISSING && r->n_missing == 0;
+    bool same = report->verdict == LB_VERDICT_IDENTICAL;
+    if (exact) return same && report->n_structures == 0 ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+    bool clean =
+        report->verdict != LB_VERDICT_DIVERGED && report->verdict != LB_VERDICT_MISSING && report->n_missing == 0;
     return clean ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
 /* Of what --map was given, files are tables and all else are rules. */
-static lb_status take_tables(lb_diff_options *o, sides *s, lb_err *err)
+static lb_status take_tables(lb_diff_options *options, sides *sides, lb_err *err)
 {
     uint32_t rules = 0;
-    const char **kept = calloc(o->n_maps + 1, sizeof *kept);
+    const char **kept = calloc(options->n_maps + 1, sizeof *kept);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < o->n_maps && status == LB_OK; i++) {
-        const bool rule = o->maps[i][0] == 's' && o->maps[i][1] == '/';
+    for (uint32_t i = 0; i < options->n_maps && status == LB_OK; i++) {
+        const bool rule = options->maps[i][0] == 's' && options->maps[i][1] == '/';
         if (rule)
-            kept[rules++] = o->maps[i];
-        else if (!s->table.text)
-            status = read_table(o->maps[i], &s->table, err);
+            kept[rules++] = options->maps[i];
+        else if (!sides->table.text)
+            status = read_table(options->maps[i], &sides->table, err);
         else
-            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", o->maps[i]);
+            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", options->maps[i]);
     }
-    s->rules = kept;
-    o->maps = kept, o->n_maps = rules;
-    o->names = s->table.rows, o->n_names = s->table.n;
+    sides->rules = kept;
+    options->maps = kept, options->n_maps = rules;
+    options->names = sides->table.rows, options->n_names = sides->table.n;
     return status;
 }
 
-static int run_diff(const lb_command_arguments *arguments, lb_diff_options *o)
+static int run_diff(const lb_command_arguments *arguments, lb_diff_options *options)
 {
     lb_err err = LB_ERR_INIT;
-    sides s = {0};
+    sides sides = {0};
     lb_diff_report *report = NULL;
-    lb_status status = open_sides(arguments, o, &s, &err);
-    if (status == LB_OK) status = take_tables(o, &s, &err);
-    if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
+    lb_status status = open_sides(arguments, options, &sides, &err);
+    if (status == LB_OK) status = take_tables(options, &sides, &err);
+    if (status == LB_OK) status = lb_diff_run(sides.a, sides.b, options, &report, &err);
     lb_command_progress_end();
     if (status == LB_OK && map_out) status = write_table(arguments, report, &err);
     if (status == LB_OK && html) status = lb_command_write_page("diff", report_json(report), html, &err);
@@ -463,7 +468,7 @@ static int run_diff(const lb_command_arguments *arguments, lb_diff_options *o)
              : status == LB_ERR_INVALID ? lb_command_misused("diff", "%s", err.message)
                                         : lb_command_fail("diff", &err);
     lb_diff_report_free(report);
-    close_sides(&s);
+    close_sides(&sides);
     return rc;
 }
 
@@ -479,25 +484,25 @@ int lb_cmd_diff(int argc, const char **argv)
     lb_command_arguments arguments;
     int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
-    lb_diff_options o = LB_DIFF_OPTIONS_INIT;
-    o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
+    lb_diff_options options = LB_DIFF_OPTIONS_INIT;
+    options.maps = (const char *const *)maps, options.n_maps = count_texts(maps);
     lb_err err = LB_ERR_INIT;
     if (tokens_only) {
         rc = run_tokens(&arguments);
         lb_command_arguments_release(&arguments);
         return rc;
     }
-    o.digests_only = digests_only, o.parts = lb_command_parts();
+    options.digests_only = digests_only, options.parts = lb_command_parts();
     if (threads > 0) lb_replay_threads(threads);
-    if (!arguments.json) o.progress = lb_command_progress;
-    if (steps && !lb_command_parse_steps(steps, &o.first_step, &o.last_step))
+    if (!arguments.json) options.progress = lb_command_progress;
+    if (steps && !lb_command_parse_steps(steps, &options.first_step, &options.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
-    else if (lb_command_parse_memory(memory, &o.memory_bytes, &err) != LB_OK)
+    else if (lb_command_parse_memory(memory, &options.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("diff", "%s", err.message);
     else if (threads < 0)
         rc = lb_command_misused("diff", "--threads %d: expected a number of threads", threads);
     else
-        rc = run_diff(&arguments, &o);
+        rc = run_diff(&arguments, &options);
     free_texts(maps), free_texts(noise);
     free(steps), free(kinds_path), free(kind_names), free(memory), free(html), free(map_out);
     lb_command_arguments_release(&arguments);

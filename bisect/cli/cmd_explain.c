@@ -134,13 +134,13 @@ static const struct poptOption options[] = {
      "weights and slots in force; and which choices are near ties",
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
-     "does a row of these ops keep its bits in batches of other sizes? By kernel, and by the launch rules of GPU "
-     "libraries",
+     "does a row of these ops keep its bits in batches of other sizes? By kernel, "
+     "and by the launch rules of GPU libraries",
      "SELECTOR"},
     {"launch", 0, POPT_ARG_ARGV, &launches, 0,
-     "ask --invariance only this; repeatable: own, openblas; a rule: of products splitk, streamk, of sums blocks, of "
-     "RMSNorm butterfly, of softmax persistent, vocabulary, of attention flash-attention, flashinfer, paged; or the "
-     "text of an order or kernel that every batch is given, whatever its size: splitk:4",
+     "ask --invariance only this; repeatable: own, openblas; a rule: of products splitk, streamk, of sums blocks, "
+     "of RMSNorm butterfly, of softmax persistent, vocabulary, of attention flash-attention, flashinfer, paged; "
+     "or the text of an order or kernel that every batch is given, whatever its size: splitk:4",
      "LAUNCH"},
     {"row", 0, POPT_ARG_LONG, &row, 0, "which recorded row --invariance embeds (-1: the first 64)", "N"},
     {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0, "of the GPU whose launch rules are asked (132: H100)",
@@ -151,20 +151,20 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "explain",
     .synopsis = "CAPTURE [CAPTURE]",
-    .about = "Two recordings differ: says at each place where they part which kernel, precision or order turns the "
-             "first\n"
-             "into the second. The first side's ops are run on the second side's recorded input bits under one "
-             "candidate\n"
-             "after another, and the second side's output bits are asked for, every one of them. A candidate that "
-             "misses one\n"
-             "element is excluded; what only came in from upstream is said to be `input`. Of a collective all its "
-             "ranks are\n"
-             "asked what they brought: one brought other numbers, or they were added up in another order, which is "
-             "named, or\n"
-             "no legal order gives these bits. Of batches of other sizes the rows that both have are compared with "
-             "each other:\n"
-             "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
-             "kernel its ops give the bits that were\n"
+    .about = "Two recordings differ: says at each place where they part which kernel, "
+             "precision or order turns the first\n"
+             "into the second. "
+             "The first side's ops are run on the second side's recorded input bits under one candidate\n"
+             "after another, and the second side's output bits are asked for, every one of them. "
+             "A candidate that misses one\n"
+             "element is excluded; what only came in from upstream is said to be `input`. "
+             "Of a collective all its ranks are\n"
+             "asked what they brought: one brought other numbers, or they were added up in another order, "
+             "which is named, or\n"
+             "no legal order gives these bits. "
+             "Of batches of other sizes the rows that both have are compared with each other:\n"
+             "what a library makes of a prompt alone and among seven others. With one capture: "
+             "under which order or kernel its ops give the bits that were\n"
              "recorded, where replay's own do not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
                "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"

@@ -28,22 +28,23 @@ static const lb_command command = {
     .name = "fingerprint",
     .synopsis = "FILE...",
     .about =
-        "Prints 128 bits of each tensor's numbers, each with its place in the whole, that add up over shards: FSDP "
-        "over 8 ranks, tensor parallelism by rows or by columns and one file agree. FILE is a checkpoint as `audit` "
-        "reads it (safetensors, an index, a distributed checkpoint, torch.save, GGUF, folders of ranks' files), a "
-        "capture, "
-        "whose parameters are taken as a step begins with them, or a table that --json or lastbit.torch.fingerprint "
-        "wrote. A quantised tensor of GGUF has none, and is told as such.\n"
+        "Prints 128 bits of each tensor's numbers, each with its place in the whole, that add up over shards: "
+        "FSDP over 8 ranks, tensor parallelism by rows or by columns and one file agree. "
+        "FILE is a checkpoint as `audit` reads it (safetensors, an index, a distributed checkpoint, torch.save, "
+        "GGUF, folders of ranks' files), a capture, whose parameters are taken as a step begins with them, "
+        "or a table that --json or lastbit.torch.fingerprint wrote. A quantised tensor of GGUF has none, "
+        "and is told as such.\n"
         "`fingerprint` is of dtype and bits; `numbers` of the numbers alone, so that bf16 and its f32 copy agree.\n"
         "\n"
-        "Against another one, tensors meet by names (wrappers' prefixes and frameworks' spellings seen through), then "
-        "by fingerprints, then by their numbers where both sides hold them. Each is the same, a cast, under another "
-        "name, in another layout (none of these is a finding), or it did not arrive, is old (an earlier FILE's), late "
-        "(old, and right in a later OTHER), laid out as its siblings are not, or of other numbers. With as many "
-        "OTHERs as FILEs the first is compared with the first, and so on: the weight syncs of a run.\n"
+        "Against another one, tensors meet by names (wrappers' prefixes and frameworks' spellings seen through), "
+        "then by fingerprints, then by their numbers where both sides hold them. Each is the same, a cast, "
+        "under another name, in another layout (none of these is a finding), or it did not arrive, "
+        "is old (an earlier FILE's), late (old, and right in a later OTHER), laid out as its siblings are not, "
+        "or of other numbers. With as many OTHERs as FILEs the first is compared with the first, and so on: "
+        "the weight syncs of a run.\n"
         "\n"
-        "Exit code 1 when a tensor did not arrive as it was sent, 125 when nothing else is wrong and one of them "
-        "cannot be told.",
+        "Exit code 1 when a tensor did not arrive as it was sent, "
+        "125 when nothing else is wrong and one of them cannot be told.",
     .example = "  lastbit fingerprint checkpoint-500/\n"
                "  lastbit fingerprint fsdp-8/ --against tensor-parallel-4/\n"
                "  lastbit fingerprint sent-1.json sent-2.json --against server-1.json --against server-2.json",
@@ -58,29 +59,30 @@ typedef struct tables {
     uint32_t n, room; /* n: all of them are open */
 } tables;
 
-static lb_status open_tables(const char **paths, const lb_fingerprint_table_options *o, tables *t, lb_err *err)
+static lb_status open_tables(const char **paths, const lb_fingerprint_table_options *options, tables *tables,
+                             lb_err *err)
 {
     uint32_t n = 0;
     while (paths && paths[n]) n++;
-    t->list = calloc(n + 1u, sizeof *t->list);
-    if (!t->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    t->room = n;
+    tables->list = calloc(n + 1u, sizeof *tables->list);
+    if (!tables->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    tables->room = n;
     /* A part does its share of every file, though it sees none as a whole. */
     bool partial = false;
     for (uint32_t i = 0; i < n; i++) {
         lb_err why = LB_ERR_INIT;
-        const lb_status status = lb_fingerprint_table_open(paths[i], o, &t->list[i], &why);
+        const lb_status status = lb_fingerprint_table_open(paths[i], options, &tables->list[i], &why);
         partial |= status == LB_ERR_PARTIAL;
         if (status != LB_OK && status != LB_ERR_PARTIAL) return lb_fail(err, status, "%s", why.message);
     }
-    t->n = n;
+    tables->n = n;
     return partial ? lb_fail(err, LB_ERR_PARTIAL, "other parts have the rest") : LB_OK;
 }
 
-static void close_tables(tables *t)
+static void close_tables(tables *tables)
 {
-    for (uint32_t i = 0; t->list && i < t->room; i++) lb_fingerprint_table_close(t->list[i]);
-    free(t->list);
+    for (uint32_t i = 0; tables->list && i < tables->room; i++) lb_fingerprint_table_close(tables->list[i]);
+    free(tables->list);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -107,11 +109,11 @@ static json_t *row_json(const lb_fingerprint_row *row)
                      row->lacks, "part");
 }
 
-static json_t *tables_json(const tables *t, bool rows)
+static json_t *tables_json(const tables *tables, bool rows)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < t->n; i++) {
-        const lb_fingerprint_table *table = t->list[i];
+    for (uint32_t i = 0; i < tables->n; i++) {
+        const lb_fingerprint_table *table = tables->list[i];
         json_t *tensors = json_array();
         for (uint32_t k = 0; k < table->n && rows; k++) json_array_append_new(tensors, row_json(&table->rows[k]));
         json_array_append_new(list,
@@ -127,23 +129,23 @@ static json_t *number_or_null(uint32_t n)
     return n == UINT32_MAX ? json_null() : json_integer(n);
 }
 
-static json_t *counts_json(const lb_fingerprint_comparison *c)
+static json_t *counts_json(const lb_fingerprint_comparison *comparison)
 {
-    json_t *counts = c ? json_object() : json_null();
-    for (int kind = 0; c && kind < LB_FINGERPRINT_KIND_COUNT; kind++) {
+    json_t *counts = comparison ? json_object() : json_null();
+    for (int kind = 0; comparison && kind < LB_FINGERPRINT_KIND_COUNT; kind++) {
         int n = 0;
-        for (uint32_t i = 0; i < c->n; i++) n += c->matches[i].kind == (lb_fingerprint_kind)kind;
+        for (uint32_t i = 0; i < comparison->n; i++) n += comparison->matches[i].kind == (lb_fingerprint_kind)kind;
         json_object_set_new(counts, lb_fingerprint_kind_name((lb_fingerprint_kind)kind), json_integer(n));
     }
     return counts;
 }
 
 /* All that is not the same, or everything. */
-static json_t *matches_json(const lb_fingerprint_comparison *c)
+static json_t *matches_json(const lb_fingerprint_comparison *comparison)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; c && i < c->n; i++) {
-        const lb_fingerprint_match *m = &c->matches[i];
+    for (uint32_t i = 0; comparison && i < comparison->n; i++) {
+        const lb_fingerprint_match *m = &comparison->matches[i];
         if (m->kind == LB_FINGERPRINT_IS_SAME && !all) continue;
         json_array_append_new(
             list, json_pack("{s:s,s:b,s:s?,s:s?,s:i,s:i,s:o,s:o,s:s}", "kind", lb_fingerprint_kind_name(m->kind),
@@ -156,18 +158,19 @@ static json_t *matches_json(const lb_fingerprint_comparison *c)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-static void print_table(const lb_fingerprint_table *t)
+static void print_table(const lb_fingerprint_table *table)
 {
     char text[33];
     size_t width = 4;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (strlen(t->rows[i].name) > width && strlen(t->rows[i].name) < 80) width = strlen(t->rows[i].name);
-    lb_fingerprint_format(t->sum, text);
-    printf("%s", t->path);
-    if (t->step != INT64_MIN) printf(", step %" PRId64, t->step);
-    printf(": %" PRIu32 " tensor%s, sum %s\n", t->n, t->n == 1 ? "" : "s", text);
-    for (uint32_t i = 0; i < t->n; i++) {
-        const lb_fingerprint_row *row = &t->rows[i];
+    for (uint32_t i = 0; i < table->n; i++)
+        if (strlen(table->rows[i].name) > width && strlen(table->rows[i].name) < 80)
+            width = strlen(table->rows[i].name);
+    lb_fingerprint_format(table->sum, text);
+    printf("%s", table->path);
+    if (table->step != INT64_MIN) printf(", step %" PRId64, table->step);
+    printf(": %" PRIu32 " tensor%s, sum %s\n", table->n, table->n == 1 ? "" : "s", text);
+    for (uint32_t i = 0; i < table->n; i++) {
+        const lb_fingerprint_row *row = &table->rows[i];
         lb_fingerprint_format(row->raw, text);
         printf("  %-*s  %-6s  %s  ", (int)width, row->name, lb_dtype_name(row->dtype), row->lacks ? row->lacks : text);
         lb_command_print_shape(&row->shape);
@@ -187,27 +190,27 @@ static void print_match(const lb_fingerprint_match *m, const tables *files, cons
 
 enum { SHOWN = 8 };
 
-static void print_kind(const lb_fingerprint_comparison *c, lb_fingerprint_kind kind, uint32_t against,
+static void print_kind(const lb_fingerprint_comparison *comparison, lb_fingerprint_kind kind, uint32_t against,
                        const tables *files, const tables *others)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->matches[i].kind == kind && c->matches[i].against == against) n++;
+    for (uint32_t i = 0; i < comparison->n; i++)
+        if (comparison->matches[i].kind == kind && comparison->matches[i].against == against) n++;
     if (!n) return;
     printf("  ");
     for (const char *at = lb_fingerprint_kind_name(kind); *at; at++) putchar(*at == '_' ? ' ' : *at);
     printf(": %" PRIu32 " tensor%s; %s\n", n, n == 1 ? "" : "s", lb_fingerprint_kind_text(kind));
     if (kind == LB_FINGERPRINT_IS_SAME || (kind == LB_FINGERPRINT_IS_CAST && !all)) return;
     uint32_t shown = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (c->matches[i].kind != kind || c->matches[i].against != against) continue;
-        if (shown++ < SHOWN || all) print_match(&c->matches[i], files, others);
+    for (uint32_t i = 0; i < comparison->n; i++) {
+        if (comparison->matches[i].kind != kind || comparison->matches[i].against != against) continue;
+        if (shown++ < SHOWN || all) print_match(&comparison->matches[i], files, others);
     }
     if (shown > SHOWN && !all) printf("    and %" PRIu32 " more; --all names them\n", shown - SHOWN);
 }
 
 /* Findings first, the gravest before others. */
-static void print_comparison(const lb_fingerprint_comparison *c, const char *verdict, const tables *files,
+static void print_comparison(const lb_fingerprint_comparison *comparison, const char *verdict, const tables *files,
                              const tables *others)
 {
     static const lb_fingerprint_kind order[] = {
@@ -216,9 +219,9 @@ static void print_comparison(const lb_fingerprint_comparison *c, const char *ver
         LB_FINGERPRINT_IS_NAME,    LB_FINGERPRINT_IS_CAST,    LB_FINGERPRINT_IS_SAME};
     for (uint32_t j = 0; j < others->n; j++) {
         uint32_t findings = 0, file = files->n - 1;
-        for (uint32_t i = 0; i < c->n; i++) {
-            if (c->matches[i].against != j) continue;
-            findings += lb_fingerprint_kind_is_finding(c->matches[i].kind), file = c->matches[i].file;
+        for (uint32_t i = 0; i < comparison->n; i++) {
+            if (comparison->matches[i].against != j) continue;
+            findings += lb_fingerprint_kind_is_finding(comparison->matches[i].kind), file = comparison->matches[i].file;
         }
         const lb_fingerprint_table *a = files->list[file], *b = others->list[j];
         printf("%s: %s of %s: %" PRIu32 " finding%s\n",
@@ -226,54 +229,57 @@ static void print_comparison(const lb_fingerprint_comparison *c, const char *ver
                : findings     ? "different"
                               : "same",
                b->path, a->path, findings, findings == 1 ? "" : "s");
-        for (size_t k = 0; k < sizeof order / sizeof *order; k++) print_kind(c, order[k], j, files, others);
+        for (size_t k = 0; k < sizeof order / sizeof *order; k++) print_kind(comparison, order[k], j, files, others);
     }
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
-static bool any_row(const tables *t)
+static bool any_row(const tables *tables)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        for (uint32_t k = 0; k < t->list[i]->n; k++)
-            if (!t->list[i]->rows[k].lacks) return true;
+    for (uint32_t i = 0; i < tables->n; i++)
+        for (uint32_t k = 0; k < tables->list[i]->n; k++)
+            if (!tables->list[i]->rows[k].lacks) return true;
     return false;
 }
 
 static int answer(const lb_command_arguments *arguments, const tables *files, const tables *others,
-                  const lb_fingerprint_comparison *c)
+                  const lb_fingerprint_comparison *comparison)
 {
-    int code = c && c->n_findings ? LB_EXIT_DIFFERENT : c && c->n_unknown ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+    int code = comparison && comparison->n_findings  ? LB_EXIT_DIFFERENT
+               : comparison && comparison->n_unknown ? LB_EXIT_UNTESTABLE
+                                                     : LB_EXIT_SAME;
     if (!any_row(files)) code = LB_EXIT_UNTESTABLE;
     const char *verdict = code == LB_EXIT_SAME ? "same" : code == LB_EXIT_DIFFERENT ? "different" : "undecided";
     if (arguments->json) {
-        json_t *object =
-            json_pack("{s:s?,s:o,s:o,s:o,s:o}", "verdict", c ? verdict : NULL, "tables", tables_json(files, true),
-                      "others", tables_json(others, false), "counts", counts_json(c), "matches", matches_json(c));
+        json_t *object = json_pack("{s:s?,s:o,s:o,s:o,s:o}", "verdict", comparison ? verdict : NULL, "tables",
+                                   tables_json(files, true), "others", tables_json(others, false), "counts",
+                                   counts_json(comparison), "matches", matches_json(comparison));
         lb_command_print_json("fingerprint", object);
-    } else if (c) {
-        print_comparison(c, verdict, files, others);
+    } else if (comparison) {
+        print_comparison(comparison, verdict, files, others);
     } else {
         for (uint32_t i = 0; i < files->n; i++) print_table(files->list[i]);
     }
     return code;
 }
 
-static int run(const lb_command_arguments *arguments, const lb_fingerprint_table_options *o)
+static int run(const lb_command_arguments *arguments, const lb_fingerprint_table_options *options)
 {
     lb_err err = LB_ERR_INIT;
     tables files = {0}, others = {0};
-    lb_fingerprint_comparison *c = NULL;
-    lb_status status = open_tables(arguments->args, o, &files, &err);
+    lb_fingerprint_comparison *comparison = NULL;
+    lb_status status = open_tables(arguments->args, options, &files, &err);
     if (status == LB_OK || status == LB_ERR_PARTIAL) {
-        const lb_status second = open_tables(against, o, &others, &err);
+        const lb_status second = open_tables(against, options, &others, &err);
         if (status == LB_OK || second != LB_OK) status = second;
     }
     if (status == LB_OK && others.n)
-        status = lb_fingerprint_table_compare(files.list, files.n, others.list, others.n, o, &c, &err);
+        status = lb_fingerprint_table_compare(files.list, files.n, others.list, others.n, options, &comparison, &err);
     lb_command_progress_end();
-    const int code = status == LB_OK ? answer(arguments, &files, &others, c) : lb_command_fail("fingerprint", &err);
-    lb_fingerprint_comparison_free(c);
+    const int code =
+        status == LB_OK ? answer(arguments, &files, &others, comparison) : lb_command_fail("fingerprint", &err);
+    lb_fingerprint_comparison_free(comparison);
     close_tables(&files), close_tables(&others);
     return code;
 }
@@ -281,15 +287,15 @@ static int run(const lb_command_arguments *arguments, const lb_fingerprint_table
 int lb_cmd_fingerprint(int argc, const char **argv)
 {
     lb_command_arguments arguments;
-    lb_fingerprint_table_options o = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
+    lb_fingerprint_table_options options = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if (step_text && !lb_command_parse_integer(step_text, &o.step)) {
+    if (step_text && !lb_command_parse_integer(step_text, &options.step)) {
         code = lb_command_misused("fingerprint", "--step %s: expected a step", step_text);
     } else {
-        o.rounded = rounded, o.parts = lb_command_parts();
-        if (!arguments.json) o.progress = lb_command_progress;
-        code = run(&arguments, &o);
+        options.rounded = rounded, options.parts = lb_command_parts();
+        if (!arguments.json) options.progress = lb_command_progress;
+        code = run(&arguments, &options);
     }
     free(step_text);
     lb_command_arguments_release(&arguments);

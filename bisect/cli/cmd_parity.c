@@ -25,8 +25,8 @@ static const struct poptOption options[] = {
     {"work", 0, POPT_ARG_STRING, &work_folder, 0,
      "keep the runs of a matrix here, and take up those that lie there (FILE.runs)", "FOLDER"},
     {"swap-block", 0, POPT_ARG_STRING, &swap_block, 0,
-     "of two captures: run the first model with the second's blocks of this class (A D E M R; each: every class by "
-     "itself)",
+     "of two captures: run the first model with the second's blocks of this class (A D E M R; each: "
+     "every class by itself)",
      "CLASS"},
     {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`, with every token", "FILE"},
     {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
@@ -37,27 +37,29 @@ static const lb_command command = {
     .name = "parity",
     .synopsis = "FILE FILE | --matrix FILE",
     .about =
-        "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, a model before "
-        "saving and after\n"
-        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, other tokenisation, "
-        "shifted\n"
-        "labels, dropped and repeated tokens and another chat template are found and said, and so is what was not "
-        "compared. Passes\n"
-        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: of a "
-        "text known by\n"
-        "heart k3 is blind, the losses are not. --noise raises both limits to what two runs of the first side differ "
-        "by.\n\n"
-        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, a "
-        "filter (top-k,\n"
-        "top-p, min-p), another vocabulary, the most probable word's number, other labels, logits that do not depend "
-        "on the text. Most\n"
-        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. Lost shards, "
-        "older weights\n"
-        "and other prompts look alike.\n\n"
+        "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, "
+        "a model before saving and after\n"
+        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, "
+        "other tokenisation, shifted\n"
+        "labels, dropped and repeated tokens and another chat template are found and said, "
+        "and so is what was not compared. Passes\n"
+        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: "
+        "of a text known by\n"
+        "heart k3 is blind, the losses are not. "
+        "--noise raises both limits to what two runs of the first side differ by.\n"
+        "\n"
+        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, "
+        "a filter (top-k,\n"
+        "top-p, min-p), another vocabulary, the most probable word's number, other labels, "
+        "logits that do not depend on the text. Most\n"
+        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. "
+        "Lost shards, older weights\n"
+        "and other prompts look alike.\n"
+        "\n"
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
-        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. `lastbit help tokens` lists "
-        "their fields.",
+        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. "
+        "`lastbit help tokens` lists their fields.",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
@@ -69,8 +71,8 @@ static const lb_command command = {
 
 static json_t *row_json(const lb_parity_row *row)
 {
-    json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
-                          (json_int_t)row->held, "impossible", (json_int_t)row->nonfinite);
+    json_t *object = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
+                               (json_int_t)row->held, "impossible", (json_int_t)row->nonfinite);
     const struct {
         const char *name;
         double value;
@@ -91,10 +93,10 @@ static json_t *row_json(const lb_parity_row *row)
                    {"loss_factor_limit", row->loss_limit},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
     const char *reason = lb_parity_reason_name(row->reason);
-    json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
+    json_object_set_new(object, "reason", *reason ? json_string(reason) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(o, numbers[i].name, lb_command_json_number(numbers[i].value));
-    return o;
+        json_object_set_new(object, numbers[i].name, lb_command_json_number(numbers[i].value));
+    return object;
 }
 
 static json_t *rows_json(const lb_parity_row *rows, uint32_t n)
@@ -107,33 +109,33 @@ static json_t *rows_json(const lb_parity_row *rows, uint32_t n)
 static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *sequences)
 {
     const lb_token *token = &sequences[t->sequence].tokens[t->a];
-    json_t *o = json_pack("{s:I,s:I,s:I}", "sequence", (json_int_t)t->sequence, "token", (json_int_t)t->a, "other",
-                          (json_int_t)t->b);
-    if (token->id >= 0) json_object_set_new(o, "id", json_integer(token->id));
+    json_t *object = json_pack("{s:I,s:I,s:I}", "sequence", (json_int_t)t->sequence, "token", (json_int_t)t->a, "other",
+                               (json_int_t)t->b);
+    if (token->id >= 0) json_object_set_new(object, "id", json_integer(token->id));
     json_t *text = token->text ? json_string(token->text) : NULL;
-    if (text) json_object_set_new(o, "text", text);
-    json_object_set_new(o, "log_p", lb_command_json_number(t->log_p));
-    json_object_set_new(o, "log_q", lb_command_json_number(t->log_q));
-    json_object_set_new(o, "k3", lb_command_json_number(t->k3));
-    return o;
+    if (text) json_object_set_new(object, "text", text);
+    json_object_set_new(object, "log_p", lb_command_json_number(t->log_p));
+    json_object_set_new(object, "log_q", lb_command_json_number(t->log_q));
+    json_object_set_new(object, "k3", lb_command_json_number(t->k3));
+    return object;
 }
 
 /* The losses of all tokens; ratio: the second's over the first's. */
-static json_t *loss_json(const lb_parity_report *r)
+static json_t *loss_json(const lb_parity_report *report)
 {
-    json_t *o = json_object();
-    json_object_set_new(o, "first", lb_command_json_number(r->all.loss_a));
-    json_object_set_new(o, "second", lb_command_json_number(r->all.loss_b));
-    json_object_set_new(o, "ratio", lb_command_json_finite(r->all.loss_b / r->all.loss_a));
-    json_object_set_new(o, "noise_factor", lb_command_json_number(r->all.noise_loss));
-    return o;
+    json_t *object = json_object();
+    json_object_set_new(object, "first", lb_command_json_number(report->all.loss_a));
+    json_object_set_new(object, "second", lb_command_json_number(report->all.loss_b));
+    json_object_set_new(object, "ratio", lb_command_json_finite(report->all.loss_b / report->all.loss_a));
+    json_object_set_new(object, "noise_factor", lb_command_json_number(report->all.noise_loss));
+    return object;
 }
 
-static json_t *coverage_json(const lb_parity_report *r)
+static json_t *coverage_json(const lb_parity_report *report)
 {
     json_t *sides[2];
     for (int side = 0; side < 2; side++) {
-        const lb_parity_coverage *c = &r->coverage[side];
+        const lb_parity_coverage *c = &report->coverage[side];
         sides[side] = json_pack("{s:I,s:I,s:I,s:I,s:I}", "tokens", (json_int_t)c->tokens, "compared",
                                 (json_int_t)c->compared, "first", (json_int_t)c->first, "unscored",
                                 (json_int_t)c->unscored, "unmatched", (json_int_t)c->unmatched);
@@ -141,45 +143,48 @@ static json_t *coverage_json(const lb_parity_report *r)
     return json_pack("{s:o,s:o}", "first", sides[0], "second", sides[1]);
 }
 
-static json_t *causes_json(const lb_parity_report *r)
+static json_t *causes_json(const lb_parity_report *report)
 {
-    json_t *o = json_object();
+    json_t *object = json_object();
     for (int c = 0; c < LB_PARITY_CAUSES_N; c++)
-        json_object_set_new(o, lb_parity_cause_name(c), json_string(lb_parity_cause_state_name(r->causes[c])));
-    return o;
+        json_object_set_new(object, lb_parity_cause_name(c),
+                            json_string(lb_parity_cause_state_name(report->causes[c])));
+    return object;
 }
 
 /* `map`: every token, too. */
-static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, bool map)
+static json_t *report_json(const lb_parity_report *report, const lb_token_set *a, bool map)
 {
     const lb_token_sequence *sequences;
     lb_token_set_sequences(a, &sequences);
     json_t *findings = json_array(), *listed = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        json_array_append_new(findings,
-                              json_pack("{s:s,s:b,s:s}", "kind", lb_parity_finding_name(r->findings[i].kind),
-                                        "corrected", r->findings[i].corrected, "message", r->findings[i].message));
-    for (uint32_t i = 0; i < r->n_worst; i++) json_array_append_new(listed, token_json(&r->worst[i], sequences));
-    json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
-                          threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
-                          rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
-    json_object_set_new(o, "decided", json_string(r->decided));
-    json_object_set_new(o, "loss", loss_json(r));
-    json_object_set_new(o, "coverage", coverage_json(r));
-    json_object_set_new(o, "causes", causes_json(r));
-    json_object_set_new(o, "noise_floor", lb_command_json_number(r->noise_floor));
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        json_array_append_new(
+            findings, json_pack("{s:s,s:b,s:s}", "kind", lb_parity_finding_name(report->findings[i].kind), "corrected",
+                                report->findings[i].corrected, "message", report->findings[i].message));
+    for (uint32_t i = 0; i < report->n_worst; i++)
+        json_array_append_new(listed, token_json(&report->worst[i], sequences));
+    json_t *object = json_pack(
+        "{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(report->verdict), "threshold", threshold,
+        "all", row_json(&report->all), "tokens", rows_json(report->kinds, report->n_kinds), "positions",
+        rows_json(report->positions, report->n_positions), "findings", findings, "worst", listed);
+    json_object_set_new(object, "decided", json_string(report->decided));
+    json_object_set_new(object, "loss", loss_json(report));
+    json_object_set_new(object, "coverage", coverage_json(report));
+    json_object_set_new(object, "causes", causes_json(report));
+    json_object_set_new(object, "noise_floor", lb_command_json_number(report->noise_floor));
     if (map) {
         json_t *rows = json_array();
-        for (uint32_t i = 0; i < r->n_pairs; i++) {
+        for (uint32_t i = 0; i < report->n_pairs; i++) {
             json_t *tokens = json_array();
-            for (uint32_t k = 0; k < r->pairs[i].n; k++)
-                json_array_append_new(tokens, token_json(&r->pairs[i].tokens[k], sequences));
+            for (uint32_t k = 0; k < report->pairs[i].n; k++)
+                json_array_append_new(tokens, token_json(&report->pairs[i].tokens[k], sequences));
             json_array_append_new(rows,
-                                  json_pack("{s:I,s:o}", "sequence", (json_int_t)r->pairs[i].a, "tokens", tokens));
+                                  json_pack("{s:I,s:o}", "sequence", (json_int_t)report->pairs[i].a, "tokens", tokens));
         }
-        json_object_set_new(o, "heat", rows);
+        json_object_set_new(object, "heat", rows);
     }
-    return o;
+    return object;
 }
 
 /* ---- text ---- */
@@ -190,17 +195,17 @@ static uint32_t terminal_width(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
 }
 
-static lb_status print_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, lb_err *err)
+static lb_status print_text(const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b, lb_err *err)
 {
     const lb_parity_colour colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") ? lb_text_code : NULL;
-    char *text = lb_parity_text(r, a, b, threshold);
+    char *text = lb_parity_text(report, a, b, threshold);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
     lb_command_print_text(text);
     free(text);
-    for (uint32_t i = 0; heat && i < r->n_pairs; i++) {
-        char *map = lb_parity_heat_map(r, a, i, terminal_width(), colour);
+    for (uint32_t i = 0; heat && i < report->n_pairs; i++) {
+        char *map = lb_parity_heat_map(report, a, i, terminal_width(), colour);
         if (!map) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
-        printf("\nsequence %u\n%s", r->pairs[i].a, map);
+        printf("\nsequence %u\n%s", report->pairs[i].a, map);
         free(map);
     }
     return LB_OK;
@@ -211,12 +216,12 @@ static int run(const lb_command_arguments *arguments)
     lb_err err = LB_ERR_INIT;
     lb_token_set *a = NULL, *b = NULL, *noise = NULL;
     lb_parity_report *report = NULL;
-    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_parity_options options = LB_PARITY_OPTIONS_INIT;
     lb_status status = lb_token_set_read(arguments->args[0], &a, &err);
     if (status == LB_OK) status = lb_token_set_read(arguments->args[1], &b, &err);
     if (status == LB_OK && noise_path) status = lb_token_set_read(noise_path, &noise, &err);
-    o.threshold = threshold, o.worst = (uint32_t)worst, o.noise = noise;
-    if (status == LB_OK) status = lb_parity_run(a, b, &o, &report, &err);
+    options.threshold = threshold, options.worst = (uint32_t)worst, options.noise = noise;
+    if (status == LB_OK) status = lb_parity_run(a, b, &options, &report, &err);
     if (status == LB_OK && html) status = lb_command_write_page("parity", report_json(report, a, true), html, &err);
     if (status == LB_OK && arguments->json) lb_command_print_json("parity", report_json(report, a, heat));
     if (status == LB_OK && !arguments->json) status = print_text(report, a, b, &err);
@@ -231,15 +236,15 @@ static int run(const lb_command_arguments *arguments)
 
 static json_t *cell_json(const lb_parity_cell *cell)
 {
-    json_t *o =
+    json_t *object =
         json_pack("{s:s?,s:s?,s:s,s:s,s:s,s:i,s:f,s:b,s:b,s:b,s:s}", "variable", cell->variable, "value", cell->value,
                   "command", cell->command, "out", cell->out, "verdict", lb_parity_verdict_name(cell->verdict), "exit",
                   cell->exit, "seconds", cell->seconds, "resumed", cell->resumed, "scored", cell->scored, "matters",
                   cell->matters, "message", cell->message);
-    json_object_set_new(o, "k3", cell->scored ? lb_command_json_number(cell->reference.k3) : json_null());
-    json_object_set_new(o, "worst", lb_command_json_number(cell->worst));
-    json_object_set_new(o, "baseline", lb_command_json_number(cell->baseline));
-    return o;
+    json_object_set_new(object, "k3", cell->scored ? lb_command_json_number(cell->reference.k3) : json_null());
+    json_object_set_new(object, "worst", lb_command_json_number(cell->worst));
+    json_object_set_new(object, "baseline", lb_command_json_number(cell->baseline));
+    return object;
 }
 
 static json_t *matrix_json(const lb_parity_matrix *m)
@@ -258,13 +263,13 @@ static json_t *matrix_json(const lb_parity_matrix *m)
 static int run_matrix(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
-    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_parity_options options = LB_PARITY_OPTIONS_INIT;
     lb_parity_matrix *matrix = NULL;
     char *work = work_folder ? strdup(work_folder) : malloc(strlen(matrix_path) + sizeof ".runs");
     if (work && !work_folder) sprintf(work, "%s.runs", matrix_path);
-    o.threshold = threshold;
-    if (!arguments->json) o.progress = lb_command_progress;
-    lb_status status = work ? lb_parity_matrix_run(matrix_path, work, &o, &matrix, &err)
+    options.threshold = threshold;
+    if (!arguments->json) options.progress = lb_command_progress;
+    lb_status status = work ? lb_parity_matrix_run(matrix_path, work, &options, &matrix, &err)
                             : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     lb_command_progress_end();
     free(work);
@@ -380,18 +385,18 @@ static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_blo
 static int run_swaps(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
-    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_parity_options options = LB_PARITY_OPTIONS_INIT;
     lb_block_swap *rows, floor;
     uint32_t n;
     const bool each = strcmp(swap_block, "each") == 0;
-    o.threshold = threshold;
+    options.threshold = threshold;
     if (!each && (!*swap_block || strspn(swap_block, "ADEMR") != strlen(swap_block) || strlen(swap_block) > 5))
         return lb_command_misused("parity",
-                                  "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, M "
-                                  "Mamba, R recurrent), or each",
+                                  "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, "
+                                  "M Mamba, R recurrent), or each",
                                   swap_block);
-    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &floor, &rows, &n, &err) !=
-        LB_OK)
+    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &options, &floor, &rows, &n,
+                       &err) != LB_OK)
         return lb_command_fail("parity", &err);
     if (arguments->json)
         print_swaps_json(rows, n, &floor);

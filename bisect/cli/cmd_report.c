@@ -26,15 +26,15 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "report",
     .synopsis = "RESULT ...",
-    .about =
-        "Writes one self-contained HTML page for a reader who was not there: the verdict first, then where and why "
-        "with tables and\n"
-        "plots, and the command behind each number. It needs no network, opens from disk, prints, works by "
-        "keyboard.\n\n"
-        "RESULT is what diff, bisect, explain, parity, ranks, watch, audit or replay printed with --json (- for "
-        "stdin), or a\n"
-        "capture, of which the receipt is shown. Several make one page. All but replay write it themselves with "
-        "--html.",
+    .about = "Writes one self-contained HTML page for a reader who was not there: the verdict first, "
+             "then where and why with tables and\n"
+             "plots, and the command behind each number. It needs no network, opens from disk, prints, "
+             "works by keyboard.\n"
+             "\n"
+             "RESULT is what diff, bisect, explain, parity, ranks, watch, "
+             "audit or replay printed with --json (- for stdin), or a\n"
+             "capture, of which the receipt is shown. Several make one page. "
+             "All but replay write it themselves with --html.",
     .example = "  lastbit diff good.lb bad.lb --json > diff.json; lastbit bisect bad.lb --json > bisect.json\n"
                "  lastbit report -o report.html bisect.json diff.json bad.lb",
     .options = options,

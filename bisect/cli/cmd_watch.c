@@ -38,10 +38,10 @@ typedef struct shard_list {
     bool failed;
 } shard_list;
 
-static void take_shard(void *context, const lb_watch_record *r)
+static void take_shard(void *context, const lb_watch_record *record)
 {
     shard_list *s = (shard_list *)context;
-    if (!lb_watch_has(r, LB_WATCH_shard) || s->failed) return;
+    if (!lb_watch_has(record, LB_WATCH_shard) || s->failed) return;
     if (s->n == s->room) {
         const size_t room = s->room ? 2 * s->room : 256;
         shard_row *grown = realloc(s->rows, room * sizeof *grown);
@@ -51,8 +51,8 @@ static void take_shard(void *context, const lb_watch_record *r)
         }
         s->rows = grown, s->room = room;
     }
-    const lb_watch_word word = r->word[0];
-    s->rows[s->n].step = r->step;
+    const lb_watch_word word = record->word[0];
+    s->rows[s->n].step = record->step;
     snprintf(s->rows[s->n++].name, sizeof s->rows->name, "%.*s", (int)(word.n < 79 ? word.n : 79), word.text);
 }
 
@@ -73,8 +73,8 @@ static lb_status read_shards(const char *path, shard_list *list, lb_err *err)
     if (status == LB_OK && list->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !list->n)
         status = lb_fail(err, LB_ERR_INVALID,
-                         "--shards %s: no step with a shard in it; expected rows such as "
-                         "{\"step\": 100, \"shard\": \"part-03.bin\"} or a table step,shard",
+                         "--shards %s: no step with a shard in it; expected rows such as {\"step\": 100, \"shard\": "
+                         "\"part-03.bin\"} or a table step,shard",
                          path);
     if (list->n) qsort(list->rows, list->n, sizeof *list->rows, by_step);
     return status;
@@ -97,7 +97,7 @@ static const char *shard_at(const shard_list *list, int64_t step)
 /* ---- one log ----------------------------------------------------------------------------------------------------- */
 
 typedef struct session {
-    const options *o;
+    const options *options;
     const char *path;
     lb_watch *watch;
     const shard_list *shards;
@@ -148,7 +148,7 @@ static void on_alarm(void *context, const lb_watch_alarm *alarm)
     session *s = (session *)context;
     if (s->live) lb_watch_print_alarm(s->live, alarm);
     lb_watch_actions_alarm(s->actions, alarm);
-    if (s->o->exit_level && alarm->level >= s->o->exit_level) s->enough = true;
+    if (s->options->exit_level && alarm->level >= s->options->exit_level) s->enough = true;
 }
 
 static void on_hold(void *context, const lb_watch_hold *hold)
@@ -171,24 +171,26 @@ static void on_absent(void *context, const char *why)
     fprintf(stderr, "lastbit watch: %s; waiting for %s\n", why, s->path);
 }
 
-static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
+static lb_status watch_log(session *session, lb_watched_log *out, lb_err *err)
 {
-    lb_watch_options watch = s->o->watch;
-    const lb_watch_sink sink = {s, on_record, on_complaint, on_checkpoint};
+    lb_watch_options watch = session->options->watch;
+    const lb_watch_sink sink = {session, on_record, on_complaint, on_checkpoint};
     lb_watch_source source = LB_WATCH_SOURCE_INIT;
     lb_watch_log *log;
-    watch.context = s, watch.alarm = on_alarm, watch.hold = on_hold;
-    source.follow = s->o->follow, source.idle_seconds = s->o->idle, source.stop = should_stop, source.context = s;
+    watch.context = session, watch.alarm = on_alarm, watch.hold = on_hold;
+    source.follow = session->options->follow, source.idle_seconds = session->options->idle, source.stop = should_stop,
+    source.context = session;
     source.absent = on_absent;
-    out->path = s->path;
-    s->curves = out->curves;
-    s->watch = out->watch = lb_watch_new(&watch);
-    if (!s->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_watch_log_new(&s->o->log, &sink, &log, err));
-    const lb_status status = lb_watch_log_read(log, s->path, &source, err);
+    out->path = session->path;
+    session->curves = out->curves;
+    session->watch = out->watch = lb_watch_new(&watch);
+    if (!session->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_watch_log_new(&session->options->log, &sink, &log, err));
+    const lb_status status = lb_watch_log_read(log, session->path, &source, err);
     out->counts = lb_watch_log_counts(log);
-    if (s->complaints > COMPLAINTS_SHOWN)
-        fprintf(stderr, "lastbit watch: %s: %" PRIu64 " lines were skipped in all\n", s->path, s->complaints);
+    if (session->complaints > COMPLAINTS_SHOWN)
+        fprintf(stderr, "lastbit watch: %s: %" PRIu64 " lines were skipped in all\n", session->path,
+                session->complaints);
     lb_watch_log_free(log);
     return status;
 }
@@ -209,11 +211,11 @@ static int64_t step_of_path(const char *path)
     return step;
 }
 
-static int find_checkpoints(options *o)
+static int find_checkpoints(options *options)
 {
     glob_t found = {0};
-    if (!o->checkpoints) return 0;
-    const int rc = glob(o->checkpoints, 0, NULL, &found);
+    if (!options->checkpoints) return 0;
+    const int rc = glob(options->checkpoints, 0, NULL, &found);
     int64_t *steps = rc == 0 ? malloc(found.gl_pathc * sizeof *steps) : NULL;
     uint32_t n = 0;
     for (size_t i = 0; steps && i < found.gl_pathc; i++) {
@@ -221,30 +223,32 @@ static int find_checkpoints(options *o)
         n += steps[n] >= 0;
     }
     if (rc == 0) globfree(&found);
-    o->watch.checkpoints = steps, o->watch.n_checkpoints = n;
+    options->watch.checkpoints = steps, options->watch.n_checkpoints = n;
     if (rc == 0 && !n && steps)
-        return lb_command_misused(NAME, "--checkpoints '%s': none of the paths has a step in it", o->checkpoints);
-    if (rc != 0) fprintf(stderr, "lastbit watch: --checkpoints '%s' finds nothing yet\n", o->checkpoints);
+        return lb_command_misused(NAME, "--checkpoints '%s': none of the paths has a step in it", options->checkpoints);
+    if (rc != 0) fprintf(stderr, "lastbit watch: --checkpoints '%s' finds nothing yet\n", options->checkpoints);
     return 0;
 }
 
-static int check_schedule(options *o)
+static int check_schedule(options *options)
 {
-    lb_watch_schedule *s = &o->watch.schedule;
-    if (!o->schedule) return 0;
-    if (!lb_watch_schedule_parse(o->schedule, &s->kind))
-        return lb_command_misused(NAME, "--schedule: `%s` is none of cosine, wsd, linear, constant", o->schedule);
-    if (o->iterations < 0) return lb_command_misused(NAME, "--iterations is the length of the whole run");
-    if (!(o->warmup >= 0 && o->warmup <= 1 && o->floor >= 0 && o->floor <= 1 && o->decay >= 0 && o->decay <= 1))
+    lb_watch_schedule *s = &options->watch.schedule;
+    if (!options->schedule) return 0;
+    if (!lb_watch_schedule_parse(options->schedule, &s->kind))
+        return lb_command_misused(NAME, "--schedule: `%s` is none of cosine, wsd, linear, constant", options->schedule);
+    if (options->iterations < 0) return lb_command_misused(NAME, "--iterations is the length of the whole run");
+    if (!(options->warmup >= 0 && options->warmup <= 1 && options->floor >= 0 && options->floor <= 1 &&
+          options->decay >= 0 && options->decay <= 1))
         return lb_command_misused(NAME, "--warmup-ratio, --final-lr-frac and --decay-ratio lie between 0 and 1");
-    s->iterations = o->iterations, s->warmup_ratio = o->warmup, s->final_frac = o->floor, s->decay_ratio = o->decay;
+    s->iterations = options->iterations, s->warmup_ratio = options->warmup, s->final_frac = options->floor,
+    s->decay_ratio = options->decay;
     return 0;
 }
 
 /* "loss=critical": from which level on alarms of a metric count. */
-static int check_levels(options *o)
+static int check_levels(options *options)
 {
-    for (char **text = o->levels; text && *text; text++) {
+    for (char **text = options->levels; text && *text; text++) {
         static const char *const names[] = {"", "warning", "critical", "off"};
         const char *equals = strchr(*text, '=');
         int kind = 0, level = LB_ALARM_WARNING;
@@ -258,47 +262,49 @@ static int check_levels(options *o)
                                       "--level: `%s` is not METRIC=LEVEL; metrics are grad_norm, nonfinite, loss, "
                                       "throughput, schedule, data, levels warning, critical, off",
                                       *text);
-        o->watch.least[kind] = (lb_alarm_level)level;
+        options->watch.least[kind] = (lb_alarm_level)level;
     }
     return 0;
 }
 
 /* 0, or the exit code of a misuse. */
-static int check_options(options *o, int n_logs)
+static int check_options(options *options, int n_logs)
 {
-    o->log = (lb_watch_log_options)LB_WATCH_LOG_OPTIONS_INIT;
-    o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
-    if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
+    options->log = (lb_watch_log_options)LB_WATCH_LOG_OPTIONS_INIT;
+    options->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
+    if (options->format && !lb_watch_format_parse(options->format, &options->log.format))
         return lb_command_misused(
             NAME, "--format: `%s` is none of auto, line, pairs, jsonl, csv, events, pattern, capture, trainer, mlflow",
-            o->format);
-    if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
-        return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
-    if (!o->pattern && o->log.format == LB_WATCH_PATTERN)
+            options->format);
+    if (options->pattern && options->format && options->log.format != LB_WATCH_PATTERN)
+        return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", options->format);
+    if (!options->pattern && options->log.format == LB_WATCH_PATTERN)
         return lb_command_misused(NAME, "--format pattern needs --pattern REGEX");
-    o->log.pattern = o->pattern;
-    o->log.fields = (const char *const *)o->fields;
-    for (o->log.n_fields = 0; o->fields && o->fields[o->log.n_fields];) o->log.n_fields++;
-    if (o->exit_on && !strcmp(o->exit_on, "warning")) o->exit_level = LB_ALARM_WARNING;
-    if (o->exit_on && !strcmp(o->exit_on, "critical")) o->exit_level = LB_ALARM_CRITICAL;
-    if (o->exit_on && !o->exit_level)
-        return lb_command_misused(NAME, "--exit-on: `%s` is none of warning, critical", o->exit_on);
-    if (n_logs > 1 && (o->follow || o->hold || o->trigger))
+    options->log.pattern = options->pattern;
+    options->log.fields = (const char *const *)options->fields;
+    for (options->log.n_fields = 0; options->fields && options->fields[options->log.n_fields];) options->log.n_fields++;
+    if (options->exit_on && !strcmp(options->exit_on, "warning")) options->exit_level = LB_ALARM_WARNING;
+    if (options->exit_on && !strcmp(options->exit_on, "critical")) options->exit_level = LB_ALARM_CRITICAL;
+    if (options->exit_on && !options->exit_level)
+        return lb_command_misused(NAME, "--exit-on: `%s` is none of warning, critical", options->exit_on);
+    if (n_logs > 1 && (options->follow || options->hold || options->trigger))
         return lb_command_misused(NAME, "--follow, --hold and --trigger are about one log");
-    if (o->every < 0 || o->idle < 0) return lb_command_misused(NAME, "--checkpoint-every and --idle are above 0");
-    if (o->idle > 0 && !o->follow) return lb_command_misused(NAME, "--idle ends --follow, which is not given");
-    o->watch.checkpoint_every = o->every;
-    const int levels = check_levels(o), code = levels ? levels : check_schedule(o);
-    return code ? code : find_checkpoints(o);
+    if (options->every < 0 || options->idle < 0)
+        return lb_command_misused(NAME, "--checkpoint-every and --idle are above 0");
+    if (options->idle > 0 && !options->follow)
+        return lb_command_misused(NAME, "--idle ends --follow, which is not given");
+    options->watch.checkpoint_every = options->every;
+    const int levels = check_levels(options), code = levels ? levels : check_schedule(options);
+    return code ? code : find_checkpoints(options);
 }
 
 /* A pattern or a field that is wrong is misuse, and known before any log is opened. */
-static int check_log_options(const options *o)
+static int check_log_options(const options *options)
 {
     const lb_watch_sink none = {0};
     lb_watch_log *log;
     lb_err err = LB_ERR_INIT;
-    if (lb_watch_log_new(&o->log, &none, &log, &err) == LB_OK) {
+    if (lb_watch_log_new(&options->log, &none, &log, &err) == LB_OK) {
         lb_watch_log_free(log);
         return 0;
     }
@@ -318,32 +324,32 @@ static void look_between(const lb_watched_log *logs, uint32_t n, bool same_seed,
     free(runs);
 }
 
-static int give_report(const lb_watched_log *logs, uint32_t n, const options *o, bool json)
+static int give_report(const lb_watched_log *logs, uint32_t n, const options *options, bool json)
 {
     lb_watch_between between = {0};
     uint64_t records = 0, alarms = 0;
     bool undecided = false, foreign = false;
-    look_between(logs, n, o->same_seed, &between);
+    look_between(logs, n, options->same_seed, &between);
     for (uint32_t i = 0; i < n; i++) {
-        const lb_watch_report r = lb_watch_now(logs[i].watch);
-        records += r.records, alarms += r.n_alarms;
-        undecided |= !strcmp(lb_watch_verdict(&logs[i], &r), "undecided");
-        foreign |= lb_watch_is_foreign(&logs[i], &r) && !o->follow;
-        if (!r.records)
+        const lb_watch_report report = lb_watch_now(logs[i].watch);
+        records += report.records, alarms += report.n_alarms;
+        undecided |= !strcmp(lb_watch_verdict(&logs[i], &report), "undecided");
+        foreign |= lb_watch_is_foreign(&logs[i], &report) && !options->follow;
+        if (!report.records)
             fprintf(stderr,
-                    "lastbit watch: %s: no step was found: is it a log of training? --format and --pattern say how it "
-                    "is read, --field which names are meant\n",
+                    "lastbit watch: %s: no step was found: is it a log of training? "
+                    "--format and --pattern say how it is read, --field which names are meant\n",
                     logs[i].path);
         if (lb_watch_is_unreadable(&logs[i].counts))
             fprintf(stderr,
                     "lastbit watch: %s: %" PRIu64 " of its lines could not be read, %" PRIu64
                     " could: --format or --pattern says how\n",
-                    logs[i].path, logs[i].counts.complaints, r.records);
+                    logs[i].path, logs[i].counts.complaints, report.records);
     }
     alarms += between.n_alarms;
     lb_err err = LB_ERR_INIT;
-    const bool written =
-        lb_command_write_page(NAME, o->html ? lb_watch_json(logs, n, &between) : NULL, o->html, &err) == LB_OK;
+    const bool written = lb_command_write_page(NAME, options->html ? lb_watch_json(logs, n, &between) : NULL,
+                                               options->html, &err) == LB_OK;
     if (json)
         lb_command_print_json(NAME, lb_watch_json(logs, n, &between));
     else
@@ -355,96 +361,101 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
     return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
-static int run(const options *o, const char **paths, uint32_t n, bool json)
+static int run(const options *options, const char **paths, uint32_t n, bool json)
 {
     lb_err err = LB_ERR_INIT;
     shard_list shards = {0};
-    lb_watch_actions actions = {.hold_file = o->hold,
-                                .command = o->on_alarm,
-                                .trigger = o->trigger,
-                                .webhook = o->webhook,
-                                .file = o->alarm_file};
+    lb_watch_actions actions = {.hold_file = options->hold,
+                                .command = options->on_alarm,
+                                .trigger = options->trigger,
+                                .webhook = options->webhook,
+                                .file = options->alarm_file};
     lb_watched_log *logs = calloc(n, sizeof *logs);
     lb_status status = logs ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     uint32_t begun = 0;
     if (status == LB_OK) status = lb_watch_actions_begin(&actions, paths, &err);
-    if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
+    if (status == LB_OK && options->shards) status = read_shards(options->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
-        session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};
-        if (json || o->html) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
-        s.live = !o->follow ? NULL : json ? stderr : stdout;
-        actions.log = s.path;
-        status = watch_log(&s, &logs[begun], &err);
+        session session = {.options = options, .path = paths[begun], .shards = &shards, .actions = &actions};
+        if (json || options->html) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
+        session.live = !options->follow ? NULL : json ? stderr : stdout;
+        actions.log = session.path;
+        status = watch_log(&session, &logs[begun], &err);
     }
     lb_watch_actions_end(&actions, interrupted);
-    const int code = status == LB_OK ? give_report(logs, begun, o, json) : lb_command_fail(NAME, &err);
+    const int code = status == LB_OK ? give_report(logs, begun, options, json) : lb_command_fail(NAME, &err);
     for (uint32_t i = 0; i < n && logs; i++) lb_watch_free(logs[i].watch), free(logs[i].curves);
     free(logs);
     free(shards.rows);
     return code;
 }
 
-static void release(options *o)
+static void release(options *options)
 {
-    char *texts[] = {o->format,   o->pattern, o->schedule, o->hold,    o->checkpoints, o->shards,
-                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file,  o->html};
+    char *texts[] = {options->format,      options->pattern, options->schedule,   options->hold,
+                     options->checkpoints, options->shards,  options->on_alarm,   options->exit_on,
+                     options->trigger,     options->webhook, options->alarm_file, options->html};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
-    for (char **field = o->fields; field && *field; field++) free(*field);
-    free(o->fields);
-    for (char **level = o->levels; level && *level; level++) free(*level);
-    free(o->levels);
-    free((void *)(uintptr_t)o->watch.checkpoints);
+    for (char **field = options->fields; field && *field; field++) free(*field);
+    free(options->fields);
+    for (char **level = options->levels; level && *level; level++) free(*level);
+    free(options->levels);
+    free((void *)(uintptr_t)options->watch.checkpoints);
 }
 
 int lb_cmd_watch(int argc, const char **argv)
 {
-    options o = {.warmup = 0.03, .decay = 0.2};
+    options options = {.warmup = 0.03, .decay = 0.2};
     const struct poptOption table[] = {
-        {"follow", 'f', POPT_ARG_NONE, &o.follow, 0,
+        {"follow", 'f', POPT_ARG_NONE, &options.follow, 0,
          "wait for more, also when the log is not there yet, is cut or rotated; alarms are printed as they come", NULL},
-        {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
-        {"format", 0, POPT_ARG_STRING, &o.format, 0,
-         "line, pairs, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by "
-         "default found from the content",
+        {"idle", 0, POPT_ARG_DOUBLE, &options.idle, 0, "with --follow: stop when nothing has come for so long",
+         "SECONDS"},
+        {"format", 0, POPT_ARG_STRING, &options.format, 0,
+         "line, pairs, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); "
+         "by default found from the content",
          "FORMAT"},
-        {"pattern", 0, POPT_ARG_STRING, &o.pattern, 0,
+        {"pattern", 0, POPT_ARG_STRING, &options.pattern, 0,
          "lines are those that match; named groups are fields: 'it (?<step>\\d+) loss=(?<loss>\\S+)'", "REGEX"},
-        {"field", 0, POPT_ARG_ARGV, &o.fields, 0,
+        {"field", 0, POPT_ARG_ARGV, &options.fields, 0,
          "the log's own name of loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, tokens, counts, "
          "checkpoint, step, rank or skipped; may be given several times",
          "FIELD=NAME"},
-        {"schedule", 0, POPT_ARG_STRING, &o.schedule, 0,
+        {"schedule", 0, POPT_ARG_STRING, &options.schedule, 0,
          "cosine, wsd, linear or constant: the first step is named whose learning rate is not the formula's", "NAME"},
-        {"iterations", 0, POPT_ARG_LONGLONG, &o.iterations, 0,
+        {"iterations", 0, POPT_ARG_LONGLONG, &options.iterations, 0,
          "of the schedule; by default what the log says (step 50/30000)", "N"},
-        {"warmup-ratio", 0, POPT_ARG_DOUBLE, &o.warmup, 0, "of the iterations (0.03)", "R"},
-        {"final-lr-frac", 0, POPT_ARG_DOUBLE, &o.floor, 0, "multiplier that it ends at (0)", "F"},
-        {"decay-ratio", 0, POPT_ARG_DOUBLE, &o.decay, 0, "wsd: share of the iterations in which it falls (0.2)", "R"},
-        {"hold", 0, POPT_ARG_STRING, &o.hold, 0, "this file exists while no checkpoint should be written", "FILE"},
-        {"checkpoints", 0, POPT_ARG_STRING, &o.checkpoints, 0,
+        {"warmup-ratio", 0, POPT_ARG_DOUBLE, &options.warmup, 0, "of the iterations (0.03)", "R"},
+        {"final-lr-frac", 0, POPT_ARG_DOUBLE, &options.floor, 0, "multiplier that it ends at (0)", "F"},
+        {"decay-ratio", 0, POPT_ARG_DOUBLE, &options.decay, 0, "wsd: share of the iterations in which it falls (0.2)",
+         "R"},
+        {"hold", 0, POPT_ARG_STRING, &options.hold, 0, "this file exists while no checkpoint should be written",
+         "FILE"},
+        {"checkpoints", 0, POPT_ARG_STRING, &options.checkpoints, 0,
          "the checkpoints there are; those written while the run was out of its usual range are named", "GLOB"},
-        {"checkpoint-every", 0, POPT_ARG_LONGLONG, &o.every, 0, "the same, of a run that writes one every N steps",
-         "N"},
-        {"shards", 0, POPT_ARG_STRING, &o.shards, 0,
+        {"checkpoint-every", 0, POPT_ARG_LONGLONG, &options.every, 0,
+         "the same, of a run that writes one every N steps", "N"},
+        {"shards", 0, POPT_ARG_STRING, &options.shards, 0,
          "which shard each step read: rows of step and shard, from where it began", "FILE"},
-        {"same-seed", 0, POPT_ARG_NONE, &o.same_seed, 0,
+        {"same-seed", 0, POPT_ARG_NONE, &options.same_seed, 0,
          "the logs are reruns with one seed and one order: their first losses must agree", NULL},
-        {"on-alarm", 0, POPT_ARG_STRING, &o.on_alarm, 0,
+        {"on-alarm", 0, POPT_ARG_STRING, &options.on_alarm, 0,
          "run this by sh, one at a time, with LASTBIT_ALARM_STEP, _KIND, _LEVEL, _DETECTOR, _VALUE, _REFERENCE, "
          "_RATIO, _SHARD, _WHY and LASTBIT_LOG",
          "CMD"},
-        {"webhook", 0, POPT_ARG_STRING, &o.webhook, 0, "post each alarm there as JSON, one at a time (by curl)", "URL"},
-        {"html", 0, POPT_ARG_STRING, &o.html, 0, "also write the page of `lastbit report`", "FILE"},
-        {"alarm-file", 0, POPT_ARG_STRING, &o.alarm_file, 0, "append each alarm to this file, a line of JSON each",
-         "FILE"},
-        {"level", 0, POPT_ARG_ARGV, &o.levels, 0,
+        {"webhook", 0, POPT_ARG_STRING, &options.webhook, 0, "post each alarm there as JSON, one at a time (by curl)",
+         "URL"},
+        {"html", 0, POPT_ARG_STRING, &options.html, 0, "also write the page of `lastbit report`", "FILE"},
+        {"alarm-file", 0, POPT_ARG_STRING, &options.alarm_file, 0,
+         "append each alarm to this file, a line of JSON each", "FILE"},
+        {"level", 0, POPT_ARG_ARGV, &options.levels, 0,
          "alarms of a metric (grad_norm, nonfinite, loss, throughput, schedule, data) count from this level on: "
-         "warning (as by default), critical, off; what is below is noted, and decides no exit code; may be given "
-         "several times",
+         "warning (as by default), critical, off; what is below is noted, and decides no exit code; "
+         "may be given several times",
          "METRIC=LEVEL"},
-        {"exit-on", 0, POPT_ARG_STRING, &o.exit_on, 0, "stop at the first alarm of this level: warning, critical",
+        {"exit-on", 0, POPT_ARG_STRING, &options.exit_on, 0, "stop at the first alarm of this level: warning, critical",
          "LEVEL"},
-        {"trigger", 0, POPT_ARG_STRING, &o.trigger, 0,
+        {"trigger", 0, POPT_ARG_STRING, &options.trigger, 0,
          "at the first alarm of loss, norm or a NaN have the flight recorder written (lastbit record --ring)",
          "PID|FOLDER"},
         POPT_TABLEEND,
@@ -453,13 +464,14 @@ int lb_cmd_watch(int argc, const char **argv)
         .name = NAME,
         .synopsis = "LOG|FOLDER|CAPTURE|- [LOG...]",
         .about =
-            "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, the gradient "
-            "norm, the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of "
-            "false alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its "
-            "shard is the shard's. A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's "
-            "metrics. Known names: loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
-        .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
-                   "restart from\n"
+            "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, "
+            "the gradient norm, the loss, the throughput, the schedule, the data. "
+            "Rules of practice and a detector whose rate of false alarms is stated stand side by side. "
+            "Several logs are reruns: a spike that comes back with its shard is the shard's. "
+            "A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known names: "
+            "loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+        .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: "
+                   "which checkpoint to restart from\n"
                    "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"
                    "  lastbit watch -f train.log --hold no-checkpoint --trigger run.lb",
         .options = table,
@@ -469,15 +481,15 @@ int lb_cmd_watch(int argc, const char **argv)
     lb_command_arguments arguments;
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code < 0) {
-        code = check_options(&o, arguments.n_args);
-        if (code == 0) code = check_log_options(&o);
+        code = check_options(&options, arguments.n_args);
+        if (code == 0) code = check_log_options(&options);
         if (code == 0) {
             const struct sigaction end = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
-            if (o.follow) sigaction(SIGINT, &end, NULL), sigaction(SIGTERM, &end, NULL);
-            code = run(&o, arguments.args, (uint32_t)arguments.n_args, arguments.json);
+            if (options.follow) sigaction(SIGINT, &end, NULL), sigaction(SIGTERM, &end, NULL);
+            code = run(&options, arguments.args, (uint32_t)arguments.n_args, arguments.json);
         }
         lb_command_arguments_release(&arguments);
     }
-    release(&o);
+    release(&options);
     return code;
 }

@@ -23,43 +23,43 @@
 
 /* ---- the hold file ----------------------------------------------------------------------------------------------- */
 
-lb_status lb_watch_actions_begin(lb_watch_actions *a, const char *const *logs, lb_err *err)
+lb_status lb_watch_actions_begin(lb_watch_actions *actions, const char *const *logs, lb_err *err)
 {
     char line[sizeof MARK] = "";
-    a->logs = logs;
-    if (a->file) LB_TRY(lb_output_inputs_refuse(a->file, logs, err));
-    if (a->hold_file) LB_TRY(lb_output_inputs_refuse(a->hold_file, logs, err));
-    FILE *file = a->hold_file ? fopen(a->hold_file, "r") : NULL;
+    actions->logs = logs;
+    if (actions->file) LB_TRY(lb_output_inputs_refuse(actions->file, logs, err));
+    if (actions->hold_file) LB_TRY(lb_output_inputs_refuse(actions->hold_file, logs, err));
+    FILE *file = actions->hold_file ? fopen(actions->hold_file, "r") : NULL;
     if (!file) return LB_OK;
     const size_t n = fread(line, 1, sizeof MARK - 1, file);
     fclose(file);
     if (n != sizeof MARK - 1 || strcmp(line, MARK) != 0)
         return lb_fail(err, LB_ERR_EXISTS, "--hold %s: there is a file of that name that no watch has written",
-                       a->hold_file);
-    unlink(a->hold_file);
+                       actions->hold_file);
+    unlink(actions->hold_file);
     return LB_OK;
 }
 
 /* A reader sees the whole file or none. */
-static bool write_hold(const lb_watch_actions *a, const lb_watch_hold *hold, lb_err *err)
+static bool write_hold(const lb_watch_actions *actions, const lb_watch_hold *hold, lb_err *err)
 {
     char text[sizeof MARK + 40];
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
     how.replace = how.shared = true;
-    how.inputs = a->logs;
+    how.inputs = actions->logs;
     snprintf(text, sizeof text, "%s\nfrom %" PRId64 "\n", MARK, hold->from);
-    return lb_output_save(a->hold_file, &how, text, strlen(text), err) == LB_OK;
+    return lb_output_save(actions->hold_file, &how, text, strlen(text), err) == LB_OK;
 }
 
-void lb_watch_actions_hold(lb_watch_actions *a, const lb_watch_hold *hold)
+void lb_watch_actions_hold(lb_watch_actions *actions, const lb_watch_hold *hold)
 {
-    if (!a->hold_file) return;
+    if (!actions->hold_file) return;
     lb_err err = LB_ERR_INIT;
     if (hold->open)
-        a->held = write_hold(a, hold, &err);
+        actions->held = write_hold(actions, hold, &err);
     else
-        a->held = false, unlink(a->hold_file);
-    if (hold->open && !a->held) fprintf(stderr, "lastbit watch: %s\n", err.message);
+        actions->held = false, unlink(actions->hold_file);
+    if (hold->open && !actions->held) fprintf(stderr, "lastbit watch: %s\n", err.message);
 }
 
 /* ---- the flight recorder ----------------------------------------------------------------------------------------- */
@@ -113,20 +113,20 @@ static int wake_folder(const char *folder)
     return woken;
 }
 
-static void trigger(lb_watch_actions *a)
+static void trigger(lb_watch_actions *actions)
 {
     char *end;
-    const long pid = strtol(a->trigger, &end, 10);
-    const bool is_pid = isdigit((unsigned char)*a->trigger) && !*end;
-    const int woken = is_pid ? wake_process((pid_t)pid) : wake_folder(a->trigger);
-    a->triggered = true;
+    const long pid = strtol(actions->trigger, &end, 10);
+    const bool is_pid = isdigit((unsigned char)*actions->trigger) && !*end;
+    const int woken = is_pid ? wake_process((pid_t)pid) : wake_folder(actions->trigger);
+    actions->triggered = true;
     if (woken)
         fprintf(stderr, "lastbit watch: %d recording process%s told to write the flight recorder\n", woken,
                 woken == 1 ? "" : "es");
     else
         fprintf(stderr,
                 "lastbit watch: --trigger %s: no process there waits for the signal (lastbit record --ring K does)\n",
-                a->trigger);
+                actions->trigger);
 }
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
@@ -138,11 +138,11 @@ static void put_number(const char *name, double number)
     setenv(name, text, 1);
 }
 
-static void run_child(const lb_watch_actions *a, const lb_watch_alarm *alarm)
+static void run_child(const lb_watch_actions *actions, const lb_watch_alarm *alarm)
 {
     char step[24];
     snprintf(step, sizeof step, "%" PRId64, alarm->step);
-    setenv("LASTBIT_LOG", a->log, 1);
+    setenv("LASTBIT_LOG", actions->log, 1);
     setenv("LASTBIT_ALARM_STEP", step, 1);
     setenv("LASTBIT_ALARM_KIND", lb_alarm_kind_name(alarm->kind), 1);
     setenv("LASTBIT_ALARM_LEVEL", lb_alarm_level_name(alarm->level), 1);
@@ -154,15 +154,15 @@ static void run_child(const lb_watch_actions *a, const lb_watch_alarm *alarm)
     setenv("LASTBIT_ALARM_WHY", alarm->why, 1);
     setpgid(0, 0);                      /* an interrupt of ours is not theirs */
     dup2(STDERR_FILENO, STDOUT_FILENO); /* stdout is the report's */
-    execl("/bin/sh", "sh", "-c", a->command, (char *)NULL);
+    execl("/bin/sh", "sh", "-c", actions->command, (char *)NULL);
     _exit(127);
 }
 
 /* Its input is the alarm: a pipe holds more than one. */
-static void run_curl(const lb_watch_actions *a, const lb_watch_alarm *alarm)
+static void run_curl(const lb_watch_actions *actions, const lb_watch_alarm *alarm)
 {
     int ends[2];
-    json_t *row = lb_watch_alarm_json(alarm, a->log);
+    json_t *row = lb_watch_alarm_json(alarm, actions->log);
     char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
     if (!text || pipe(ends) != 0) _exit(127);
     const size_t n = strlen(text);
@@ -174,103 +174,104 @@ static void run_curl(const lb_watch_actions *a, const lb_watch_alarm *alarm)
     char *program = lb_executable_find("curl");
     if (!program) _exit(127);
     execl(program, "curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--output", "/dev/null",
-          "--header", "Content-Type: application/json", "--data-binary", "@-", "--", a->webhook, (char *)NULL);
+          "--header", "Content-Type: application/json", "--data-binary", "@-", "--", actions->webhook, (char *)NULL);
     _exit(127);
 }
 
 /* Looks after the one that runs; `wait`: until it has ended. */
-static void look_after(lb_watch_actions *a, bool wait)
+static void look_after(lb_watch_actions *actions, bool wait)
 {
     int status;
-    if (!a->running) return;
+    if (!actions->running) return;
     pid_t done;
-    do done = waitpid(a->running, &status, wait ? 0 : WNOHANG);
+    do done = waitpid(actions->running, &status, wait ? 0 : WNOHANG);
     while (done < 0 && errno == EINTR);
     if (done == 0) return;
-    a->running = 0;
+    actions->running = 0;
     if (done < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
-    a->failed++;
-    if (a->posting && WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    actions->failed++;
+    if (actions->posting && WIFEXITED(status) && WEXITSTATUS(status) == 127)
         fprintf(stderr, "lastbit watch: --webhook needs the program curl, which is not there\n");
     else
-        fprintf(stderr, "lastbit watch: %s `%s` ended with %s %d\n", a->posting ? "--webhook" : "--on-alarm",
-                a->posting ? a->webhook : a->command, WIFSIGNALED(status) ? "signal" : "exit code",
+        fprintf(stderr, "lastbit watch: %s `%s` ended with %s %d\n", actions->posting ? "--webhook" : "--on-alarm",
+                actions->posting ? actions->webhook : actions->command, WIFSIGNALED(status) ? "signal" : "exit code",
                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-void lb_watch_actions_poll(lb_watch_actions *a)
+void lb_watch_actions_poll(lb_watch_actions *actions)
 {
-    look_after(a, false);
-    if (a->running || !a->n_waiting) return;
-    const lb_waiting_alarm next = a->waiting[a->first_waiting];
-    a->first_waiting = (a->first_waiting + 1) % LB_ACTIONS_WAITING;
-    a->n_waiting--;
-    a->posting = next.to_webhook;
+    look_after(actions, false);
+    if (actions->running || !actions->n_waiting) return;
+    const lb_waiting_alarm next = actions->waiting[actions->first_waiting];
+    actions->first_waiting = (actions->first_waiting + 1) % LB_ACTIONS_WAITING;
+    actions->n_waiting--;
+    actions->posting = next.to_webhook;
     fflush(NULL);
     const pid_t child = fork();
-    if (child == 0 && a->posting) run_curl(a, &next.alarm);
-    if (child == 0) run_child(a, &next.alarm);
+    if (child == 0 && actions->posting) run_curl(actions, &next.alarm);
+    if (child == 0) run_child(actions, &next.alarm);
     if (child > 0)
-        a->running = child;
+        actions->running = child;
     else
-        a->failed++, fprintf(stderr, "lastbit watch: cannot start what an alarm asks for: %s\n", strerror(errno));
+        actions->failed++, fprintf(stderr, "lastbit watch: cannot start what an alarm asks for: %s\n", strerror(errno));
 }
 
-static void enqueue(lb_watch_actions *a, const lb_watch_alarm *alarm, bool to_webhook)
+static void enqueue(lb_watch_actions *actions, const lb_watch_alarm *alarm, bool to_webhook)
 {
-    if (a->n_waiting == LB_ACTIONS_WAITING) {
-        a->passed_over++;
+    if (actions->n_waiting == LB_ACTIONS_WAITING) {
+        actions->passed_over++;
         return;
     }
-    a->waiting[(a->first_waiting + a->n_waiting++) % LB_ACTIONS_WAITING] = (lb_waiting_alarm){*alarm, to_webhook};
-    lb_watch_actions_poll(a);
+    actions->waiting[(actions->first_waiting + actions->n_waiting++) % LB_ACTIONS_WAITING] =
+        (lb_waiting_alarm){*alarm, to_webhook};
+    lb_watch_actions_poll(actions);
 }
 
 /* A line at a time, so that who reads the file while it grows sees whole ones. */
-static void append(lb_watch_actions *a, const lb_watch_alarm *alarm)
+static void append(lb_watch_actions *actions, const lb_watch_alarm *alarm)
 {
     lb_err err = LB_ERR_INIT;
     lb_output *out = NULL;
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
     how.way = LB_OUTPUT_APPENDED;
     how.replace = how.shared = true;
-    how.inputs = a->logs;
-    json_t *row = lb_watch_alarm_json(alarm, a->log);
+    how.inputs = actions->logs;
+    json_t *row = lb_watch_alarm_json(alarm, actions->log);
     char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
-    lb_status status =
-        text ? lb_output_open(a->file, &how, &out, &err) : lb_fail(&err, LB_ERR_NOMEM, "%s: out of memory", a->file);
+    lb_status status = text ? lb_output_open(actions->file, &how, &out, &err)
+                            : lb_fail(&err, LB_ERR_NOMEM, "%s: out of memory", actions->file);
     if (status == LB_OK) {
         lb_output_write(out, text, strlen(text));
         lb_output_write(out, "\n", 1);
         status = lb_output_close(out, &err);
     }
-    if (status != LB_OK) a->failed++, fprintf(stderr, "lastbit watch: %s\n", err.message);
+    if (status != LB_OK) actions->failed++, fprintf(stderr, "lastbit watch: %s\n", err.message);
     free(text);
     json_decref(row);
 }
 
-void lb_watch_actions_alarm(lb_watch_actions *a, const lb_watch_alarm *alarm)
+void lb_watch_actions_alarm(lb_watch_actions *actions, const lb_watch_alarm *alarm)
 {
     const bool values =
         alarm->kind == LB_ALARM_GRAD_NORM || alarm->kind == LB_ALARM_LOSS || alarm->kind == LB_ALARM_NONFINITE;
-    if (a->trigger && !a->triggered && values) trigger(a);
-    if (a->file) append(a, alarm);
-    if (a->command) enqueue(a, alarm, false);
-    if (a->webhook) enqueue(a, alarm, true);
+    if (actions->trigger && !actions->triggered && values) trigger(actions);
+    if (actions->file) append(actions, alarm);
+    if (actions->command) enqueue(actions, alarm, false);
+    if (actions->webhook) enqueue(actions, alarm, true);
 }
 
-void lb_watch_actions_end(lb_watch_actions *a, bool interrupted)
+void lb_watch_actions_end(lb_watch_actions *actions, bool interrupted)
 {
-    if (interrupted) a->passed_over += a->n_waiting, a->n_waiting = 0;
+    if (interrupted) actions->passed_over += actions->n_waiting, actions->n_waiting = 0;
     do {
-        look_after(a, true);
-        lb_watch_actions_poll(a);
-    } while (a->running || a->n_waiting);
-    if (a->passed_over)
+        look_after(actions, true);
+        lb_watch_actions_poll(actions);
+    } while (actions->running || actions->n_waiting);
+    if (actions->passed_over)
         fprintf(stderr, "lastbit watch: %u alarms were not told to --on-alarm or --webhook: too many waited\n",
-                a->passed_over);
-    if (a->held && interrupted) unlink(a->hold_file);
-    if (a->held)
-        fprintf(stderr, "lastbit watch: the run is still out of its usual range; %s %s\n", a->hold_file,
+                actions->passed_over);
+    if (actions->held && interrupted) unlink(actions->hold_file);
+    if (actions->held)
+        fprintf(stderr, "lastbit watch: the run is still out of its usual range; %s %s\n", actions->hold_file,
                 interrupted ? "was removed, because watching has ended" : "stays");
 }

@@ -5,18 +5,18 @@
 
 #include <math.h>
 
-static double number_of(const lb_watch_record *r, lb_watch_field field)
+static double number_of(const lb_watch_record *record, lb_watch_field field)
 {
-    return lb_watch_has(r, field) ? r->number[field] : NAN;
+    return lb_watch_has(record, field) ? record->number[field] : NAN;
 }
 
-static lb_watch_point point_of(const lb_watch_record *r)
+static lb_watch_point point_of(const lb_watch_record *record)
 {
-    const bool given[] = {lb_watch_has(r, LB_WATCH_gnorm), lb_watch_has(r, LB_WATCH_loss)};
-    const double norm = number_of(r, LB_WATCH_gnorm), loss = number_of(r, LB_WATCH_loss);
-    lb_watch_point p = {.step = r->step,
-                        .value = {loss, norm, number_of(r, LB_WATCH_tok_sec), number_of(r, LB_WATCH_lr)}};
-    if (isnan(p.value[3])) p.value[3] = number_of(r, LB_WATCH_lrm);
+    const bool given[] = {lb_watch_has(record, LB_WATCH_gnorm), lb_watch_has(record, LB_WATCH_loss)};
+    const double norm = number_of(record, LB_WATCH_gnorm), loss = number_of(record, LB_WATCH_loss);
+    lb_watch_point p = {.step = record->step,
+                        .value = {loss, norm, number_of(record, LB_WATCH_tok_sec), number_of(record, LB_WATCH_lr)}};
+    if (isnan(p.value[3])) p.value[3] = number_of(record, LB_WATCH_lrm);
     const bool broken = (given[0] && !isfinite(norm)) || (given[1] && !isfinite(loss));
     p.loudness = broken ? INFINITY : given[0] ? norm : given[1] ? loss : 0;
     return p;
@@ -43,30 +43,30 @@ static bool merge(lb_watch_point *into, const lb_watch_point *p)
     return true;
 }
 
-void lb_watch_curves_take(lb_watch_curves *c, const lb_watch_record *record)
+void lb_watch_curves_take(lb_watch_curves *curves, const lb_watch_record *record)
 {
     const lb_watch_point p = point_of(record);
-    if (!c->each) c->each = 1;
-    if (c->in_open ? merge(&c->open, &p) : c->n && merge(&c->points[c->n - 1], &p)) return;
-    if (!c->in_open++ || p.loudness > c->open.loudness) c->open = p;
-    if (c->in_open < c->each) return;
-    c->points[c->n++] = c->open, c->in_open = 0;
-    if (c->n == LB_WATCH_POINTS) halve(c);
+    if (!curves->each) curves->each = 1;
+    if (curves->in_open ? merge(&curves->open, &p) : curves->n && merge(&curves->points[curves->n - 1], &p)) return;
+    if (!curves->in_open++ || p.loudness > curves->open.loudness) curves->open = p;
+    if (curves->in_open < curves->each) return;
+    curves->points[curves->n++] = curves->open, curves->in_open = 0;
+    if (curves->n == LB_WATCH_POINTS) halve(curves);
 }
 
-json_t *lb_watch_curves_json(const lb_watch_curves *c)
+json_t *lb_watch_curves_json(const lb_watch_curves *curves)
 {
     static const char *const names[LB_WATCH_CURVES] = {"loss", "grad_norm", "throughput", "lr"};
-    const uint32_t n = c->n + (c->in_open > 0);
+    const uint32_t n = curves->n + (curves->in_open > 0);
     json_t *all = json_object(), *steps = json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(steps, json_integer(i < c->n ? c->points[i].step : c->open.step));
+        json_array_append_new(steps, json_integer(i < curves->n ? curves->points[i].step : curves->open.step));
     json_object_set_new(all, "step", steps);
     for (int k = 0; k < LB_WATCH_CURVES; k++) {
         json_t *list = json_array();
         bool any = false;
         for (uint32_t i = 0; i < n; i++) {
-            const double x = (i < c->n ? &c->points[i] : &c->open)->value[k];
+            const double x = (i < curves->n ? &curves->points[i] : &curves->open)->value[k];
             any |= !isnan(x);
             json_array_append_new(list, lb_command_json_number(x));
         }

@@ -13,20 +13,20 @@ enum { ALARMS_SHOWN = 30, ROWS_SHOWN = 8 };
 
 /* ---- as it happens ----------------------------------------------------------------------------------------------- */
 
-void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *a)
+void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *alarm)
 {
-    fprintf(out, "step %" PRId64 ": %s %s (%s): %s%s%s\n", a->step, lb_alarm_level_name(a->level),
-            lb_alarm_kind_name(a->kind), lb_alarm_detector_name(a->detector), a->why, *a->shard ? "; shard " : "",
-            a->shard);
+    fprintf(out, "step %" PRId64 ": %s %s (%s): %s%s%s\n", alarm->step, lb_alarm_level_name(alarm->level),
+            lb_alarm_kind_name(alarm->kind), lb_alarm_detector_name(alarm->detector), alarm->why,
+            *alarm->shard ? "; shard " : "", alarm->shard);
     fflush(out);
 }
 
-void lb_watch_print_hold(FILE *out, const lb_watch_hold *h)
+void lb_watch_print_hold(FILE *out, const lb_watch_hold *hold)
 {
-    if (h->open)
-        fprintf(out, "step %" PRId64 ": hold: no checkpoint should be written\n", h->from);
+    if (hold->open)
+        fprintf(out, "step %" PRId64 ": hold: no checkpoint should be written\n", hold->from);
     else
-        fprintf(out, "step %" PRId64 ": the hold that began at step %" PRId64 " is over\n", h->to, h->from);
+        fprintf(out, "step %" PRId64 ": the hold that began at step %" PRId64 " is over\n", hold->to, hold->from);
     fflush(out);
 }
 
@@ -37,19 +37,19 @@ bool lb_watch_is_unreadable(const lb_watch_counts *counts)
     return counts->records && counts->complaints >= counts->records;
 }
 
-bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *r)
+bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *report)
 {
     const lb_watch_format format = log->counts.format;
-    return !r->records && (!log->counts.names.n_others || format == LB_WATCH_AUTO) && format != LB_WATCH_CAPTURE;
+    return !report->records && (!log->counts.names.n_others || format == LB_WATCH_AUTO) && format != LB_WATCH_CAPTURE;
 }
 
-const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r)
+const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *report)
 {
-    const bool series = r->rows[LB_WATCH_loss] || r->rows[LB_WATCH_gnorm] || r->rows[LB_WATCH_tok_sec] ||
-                        r->rows[LB_WATCH_dt] || r->rows[LB_WATCH_tokens] || r->rows[LB_WATCH_counts] ||
-                        r->rows[LB_WATCH_skipped] || r->rows[LB_WATCH_lr] || r->rows[LB_WATCH_lrm];
-    if (r->n_alarms) return "found";
-    return !r->records || !series || lb_watch_is_unreadable(&log->counts) ? "undecided" : "clean";
+    const bool series = report->rows[LB_WATCH_loss] || report->rows[LB_WATCH_gnorm] || report->rows[LB_WATCH_tok_sec] ||
+                        report->rows[LB_WATCH_dt] || report->rows[LB_WATCH_tokens] || report->rows[LB_WATCH_counts] ||
+                        report->rows[LB_WATCH_skipped] || report->rows[LB_WATCH_lr] || report->rows[LB_WATCH_lrm];
+    if (report->n_alarms) return "found";
+    return !report->records || !series || lb_watch_is_unreadable(&log->counts) ? "undecided" : "clean";
 }
 
 /* ---- both detectors side by side --------------------------------------------------------------------------------- */
@@ -59,12 +59,12 @@ typedef struct tally {
     int64_t first;
 } tally;
 
-static tally tally_of(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_detector detector)
+static tally tally_of(const lb_watch_report *report, lb_alarm_kind kind, lb_alarm_detector detector)
 {
     tally t = {0, -1};
-    for (uint32_t i = 0; i < r->n_alarms; i++) {
-        if (r->alarms[i].kind != kind || r->alarms[i].detector != detector) continue;
-        if (!t.n++) t.first = r->alarms[i].step;
+    for (uint32_t i = 0; i < report->n_alarms; i++) {
+        if (report->alarms[i].kind != kind || report->alarms[i].detector != detector) continue;
+        if (!t.n++) t.first = report->alarms[i].step;
     }
     return t;
 }
@@ -72,11 +72,11 @@ static tally tally_of(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_det
 static const lb_alarm_kind JUDGED_TWICE[] = {LB_ALARM_GRAD_NORM, LB_ALARM_LOSS};
 enum { TWICE = sizeof JUDGED_TWICE / sizeof *JUDGED_TWICE, NAMES_SHOWN = 12, RULE_NEEDS_LOSSES = 30 };
 
-static int64_t judged_from(const lb_watch_report *r, lb_watch_field field)
+static int64_t judged_from(const lb_watch_report *report, lb_watch_field field)
 {
-    return field == LB_WATCH_loss    ? r->loss_since
-           : field == LB_WATCH_gnorm ? r->norm_since
-           : r->rows[field]          ? r->first_step
+    return field == LB_WATCH_loss    ? report->loss_since
+           : field == LB_WATCH_gnorm ? report->norm_since
+           : report->rows[field]     ? report->first_step
                                      : -1;
 }
 
@@ -84,21 +84,21 @@ static const lb_watch_field READ[] = {LB_WATCH_loss, LB_WATCH_gnorm};
 static const char *const READ_NAMES[] = {"loss", "gradient norm"};
 
 /* "loss from train/loss, 800 rows; gradient norm: none in this log; the model judges from step 64". */
-static void print_read(const lb_watched_log *log, const lb_watch_report *r)
+static void print_read(const lb_watched_log *log, const lb_watch_report *report)
 {
     const lb_watch_names *names = &log->counts.names;
     printf("%-10s", "read");
     for (int i = 0; i < TWICE; i++) {
         const lb_watch_field field = READ[i];
-        if (!r->rows[field])
+        if (!report->rows[field])
             printf("%s: none in this log; ", READ_NAMES[i]);
         else if (*names->of[field])
-            printf("%s from %s, %" PRIu64 " row%s; ", READ_NAMES[i], names->of[field], r->rows[field],
-                   r->rows[field] == 1 ? "" : "s");
+            printf("%s from %s, %" PRIu64 " row%s; ", READ_NAMES[i], names->of[field], report->rows[field],
+                   report->rows[field] == 1 ? "" : "s");
         else
-            printf("%s, %" PRIu64 " row%s; ", READ_NAMES[i], r->rows[field], r->rows[field] == 1 ? "" : "s");
+            printf("%s, %" PRIu64 " row%s; ", READ_NAMES[i], report->rows[field], report->rows[field] == 1 ? "" : "s");
     }
-    const int64_t loss = r->loss_since, norm = r->norm_since,
+    const int64_t loss = report->loss_since, norm = report->norm_since,
                   since = loss < 0                  ? norm
                           : norm < 0 || loss < norm ? loss
                                                     : norm;
@@ -112,11 +112,13 @@ static void print_read(const lb_watched_log *log, const lb_watch_report *r)
 }
 
 /* What --field could mean: names of numbers that were not read. */
-static void print_fields(const lb_watched_log *log, const lb_watch_report *r)
+static void print_fields(const lb_watched_log *log, const lb_watch_report *report)
 {
     const lb_watch_names *names = &log->counts.names;
-    if (!names->n_others || (r->rows[LB_WATCH_loss] && r->rows[LB_WATCH_gnorm])) return;
-    const char *field = !r->records ? "step=NAME and --field loss" : r->rows[LB_WATCH_loss] ? "gnorm" : "loss";
+    if (!names->n_others || (report->rows[LB_WATCH_loss] && report->rows[LB_WATCH_gnorm])) return;
+    const char *field = !report->records              ? "step=NAME and --field loss"
+                        : report->rows[LB_WATCH_loss] ? "gnorm"
+                                                      : "loss";
     printf("%-10s--field %s=NAME, where NAME is one of ", "", field);
     for (uint32_t i = 0; i < names->n_others && i < NAMES_SHOWN; i++) {
         char name[4 * LB_WATCH_NAME];
@@ -138,17 +140,17 @@ static void print_tally(const char *name, const tally *t, uint64_t rows, bool ju
         printf("%s silent", name);
 }
 
-static void print_detectors(const lb_watch_report *r)
+static void print_detectors(const lb_watch_report *report)
 {
     for (int i = 0; i < TWICE; i++) {
-        const tally rule = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_RULE),
-                    model = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL);
+        const tally rule = tally_of(report, JUDGED_TWICE[i], LB_DETECTOR_RULE),
+                    model = tally_of(report, JUDGED_TWICE[i], LB_DETECTOR_MODEL);
         const lb_watch_field field = JUDGED_TWICE[i] == LB_ALARM_LOSS ? LB_WATCH_loss : LB_WATCH_gnorm;
-        const uint64_t rows = r->rows[field];
+        const uint64_t rows = report->rows[field];
         printf("%-10s%-10s", i ? "" : "detectors", lb_alarm_kind_name(JUDGED_TWICE[i]));
         print_tally("rule", &rule, rows, rows >= (field == LB_WATCH_loss ? RULE_NEEDS_LOSSES : 2));
         printf("; ");
-        print_tally("model", &model, rows, judged_from(r, field) >= 0);
+        print_tally("model", &model, rows, judged_from(report, field) >= 0);
         if (rule.n && model.n && model.first < rule.first)
             printf(" (%" PRId64 " steps before)", rule.first - model.first);
         printf("\n");
@@ -169,12 +171,12 @@ static const char *pattern_text(lb_watch_pattern pattern)
     }
 }
 
-static void print_alarm(const lb_watch_alarm *a, const char *title)
+static void print_alarm(const lb_watch_alarm *alarm, const char *title)
 {
-    printf("%-10s%-8s %-10s %-9s %" PRId64, title, lb_alarm_level_name(a->level), lb_alarm_kind_name(a->kind),
-           lb_alarm_detector_name(a->detector), a->step);
-    if (a->until > a->step) printf(" to %" PRId64, a->until);
-    printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
+    printf("%-10s%-8s %-10s %-9s %" PRId64, title, lb_alarm_level_name(alarm->level), lb_alarm_kind_name(alarm->kind),
+           lb_alarm_detector_name(alarm->detector), alarm->step);
+    if (alarm->until > alarm->step) printf(" to %" PRId64, alarm->until);
+    printf(": %s%s%s\n", alarm->why, *alarm->shard ? "; shard " : "", alarm->shard);
 }
 
 /* The critical ones first, each in order of their steps. */
@@ -187,98 +189,102 @@ static void print_alarms(const lb_watch_alarm *alarms, uint32_t n, const char *t
     if (n > ALARMS_SHOWN) printf("%-10sand %u more: --json lists them\n", "", n - ALARMS_SHOWN);
 }
 
-static void print_holds(const lb_watch_report *r)
+static void print_holds(const lb_watch_report *report)
 {
-    for (uint32_t i = 0; i < r->n_holds && i < ROWS_SHOWN; i++)
-        printf("%-10sno checkpoint from step %" PRId64 " to %" PRId64 "%s\n", i ? "" : "holds", r->holds[i].from,
-               r->holds[i].to, r->holds[i].open ? ", and not over yet" : "");
-    if (r->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", r->n_holds - ROWS_SHOWN);
-    for (uint32_t i = 0; i < r->n_checkpoints && i < ROWS_SHOWN; i++) {
-        const lb_watch_checkpoint *c = &r->checkpoints[i];
+    for (uint32_t i = 0; i < report->n_holds && i < ROWS_SHOWN; i++)
+        printf("%-10sno checkpoint from step %" PRId64 " to %" PRId64 "%s\n", i ? "" : "holds", report->holds[i].from,
+               report->holds[i].to, report->holds[i].open ? ", and not over yet" : "");
+    if (report->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", report->n_holds - ROWS_SHOWN);
+    for (uint32_t i = 0; i < report->n_checkpoints && i < ROWS_SHOWN; i++) {
+        const lb_watch_checkpoint *c = &report->checkpoints[i];
         printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out of its usual range (%" PRId64
                " to %" PRId64 ")%s%s\n",
                i ? "" : "spoiled", c->step, c->from, c->to, *c->text ? ": " : "", c->text);
     }
 }
 
-static bool has_kind(const lb_watch_report *r, lb_alarm_kind kind)
+static bool has_kind(const lb_watch_report *report, lb_alarm_kind kind)
 {
-    for (uint32_t i = 0; i < r->n_alarms; i++)
-        if (r->alarms[i].kind == kind) return true;
+    for (uint32_t i = 0; i < report->n_alarms; i++)
+        if (report->alarms[i].kind == kind) return true;
     return false;
 }
 
 /* What a capture has recorded can be looked into at once. */
-static void print_next_of_capture(const char *path, const lb_watch_report *r, const char *title)
+static void print_next_of_capture(const char *path, const lb_watch_report *report, const char *title)
 {
     int64_t step = INT64_MIN;
-    for (uint32_t i = 0; i < r->n_alarms && step == INT64_MIN; i++)
-        if (r->alarms[i].kind != LB_ALARM_DATA && r->alarms[i].kind != LB_ALARM_THROUGHPUT) step = r->alarms[i].step;
+    for (uint32_t i = 0; i < report->n_alarms && step == INT64_MIN; i++)
+        if (report->alarms[i].kind != LB_ALARM_DATA && report->alarms[i].kind != LB_ALARM_THROUGHPUT)
+            step = report->alarms[i].step;
     if (step == INT64_MIN) return;
     printf("%-10slastbit bisect %s; the step alone: lastbit replay %s --steps %" PRId64 "\n", title, path, path, step);
 }
 
-static void print_next(const lb_watched_log *log, const lb_watch_report *r)
+static void print_next(const lb_watched_log *log, const lb_watch_report *report)
 {
     const char *title = "next";
-    if (r->restart_from >= 0) {
-        printf("%-10srestart from the checkpoint of step %" PRId64 "%s\n", title, r->restart_from,
-               r->n_checkpoints ? ", not from a spoiled one" : "");
+    if (report->restart_from >= 0) {
+        printf("%-10srestart from the checkpoint of step %" PRId64 "%s\n", title, report->restart_from,
+               report->n_checkpoints ? ", not from a spoiled one" : "");
         title = "";
     }
     if (log->counts.format == LB_WATCH_CAPTURE) {
-        print_next_of_capture(log->path, r, title);
+        print_next_of_capture(log->path, report, title);
         return;
     }
-    if (r->pattern == LB_SPIKE_IMMEDIATE_NAN) {
+    if (report->pattern == LB_SPIKE_IMMEDIATE_NAN) {
         printf("%-10srecord the first steps: lastbit record -o run.lb --steps 0-3 -- CMD; then lastbit bisect run.lb\n",
                title);
         title = "";
-    } else if (has_kind(r, LB_ALARM_LOSS) || has_kind(r, LB_ALARM_GRAD_NORM) || has_kind(r, LB_ALARM_NONFINITE)) {
+    } else if (has_kind(report, LB_ALARM_LOSS) || has_kind(report, LB_ALARM_GRAD_NORM) ||
+               has_kind(report, LB_ALARM_NONFINITE)) {
         printf("%-10sgo over these steps again under lastbit record --ring 20, with lastbit watch --follow --trigger "
                "FOLDER\n",
                title);
         title = "";
     }
-    if (r->pattern == LB_SPIKE_LATE_TRANSIENT)
-        printf("%-10sgive the logs of reruns together, with their shards: a spike that comes back with a file is that "
-               "file's\n",
+    if (report->pattern == LB_SPIKE_LATE_TRANSIENT)
+        printf("%-10sgive the logs of reruns together, with their shards: "
+               "a spike that comes back with a file is that file's\n",
                title);
 }
 
-static void print_findings(const lb_watch_report *r)
+static void print_findings(const lb_watch_report *report)
 {
-    for (uint32_t i = 0; i < r->n_findings && i < ROWS_SHOWN; i++) {
+    for (uint32_t i = 0; i < report->n_findings && i < ROWS_SHOWN; i++) {
         printf("%-10s", i ? "" : "noted");
-        if (r->findings[i].step != INT64_MIN) printf("step %" PRId64 ": ", r->findings[i].step);
-        printf("%s\n", r->findings[i].text);
+        if (report->findings[i].step != INT64_MIN) printf("step %" PRId64 ": ", report->findings[i].step);
+        printf("%s\n", report->findings[i].text);
     }
-    if (r->skipped || r->nonfinite)
-        printf("%-10s%" PRIu64 " steps not finite, %" PRIu64 " skipped; %s\n", "guard", r->nonfinite, r->skipped,
-               r->schedule_stood == 1   ? "the schedule stood still meanwhile"
-               : r->schedule_stood == 0 ? "the schedule went on meanwhile"
-                                        : "whether the schedule stood still does not show");
+    if (report->skipped || report->nonfinite)
+        printf("%-10s%" PRIu64 " steps not finite, %" PRIu64 " skipped; %s\n", "guard", report->nonfinite,
+               report->skipped,
+               report->schedule_stood == 1   ? "the schedule stood still meanwhile"
+               : report->schedule_stood == 0 ? "the schedule went on meanwhile"
+                                             : "whether the schedule stood still does not show");
 }
 
 static void print_one(const lb_watched_log *log)
 {
-    const lb_watch_report r = lb_watch_now(log->watch);
-    if (!r.records) {
+    const lb_watch_report report = lb_watch_now(log->watch);
+    if (!report.records) {
         printf("%s: no step was found\n", log->path);
-        print_fields(log, &r);
+        print_fields(log, &report);
         return;
     }
     printf("%s: %s, %u alarm%s in %" PRIu64 " steps (%" PRId64 " to %" PRId64 ")\n", log->path,
-           lb_watch_verdict(log, &r), r.n_alarms, r.n_alarms == 1 ? "" : "s", r.records, r.first_step, r.last_step);
-    print_read(log, &r);
-    print_fields(log, &r);
-    print_detectors(&r);
-    print_alarms(r.alarms, r.n_alarms, "alarms");
-    print_holds(&r);
-    if (r.pattern != LB_SPIKE_NONE)
-        printf("%-10s%s: %s\n", "pattern", lb_watch_pattern_name(r.pattern), pattern_text(r.pattern));
-    print_findings(&r);
-    if (r.n_alarms) print_next(log, &r);
+           lb_watch_verdict(log, &report), report.n_alarms, report.n_alarms == 1 ? "" : "s", report.records,
+           report.first_step, report.last_step);
+    print_read(log, &report);
+    print_fields(log, &report);
+    print_detectors(&report);
+    print_alarms(report.alarms, report.n_alarms, "alarms");
+    print_holds(&report);
+    if (report.pattern != LB_SPIKE_NONE)
+        printf("%-10s%s: %s\n", "pattern", lb_watch_pattern_name(report.pattern), pattern_text(report.pattern));
+    print_findings(&report);
+    if (report.n_alarms) print_next(log, &report);
 }
 
 void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between)
@@ -301,13 +307,14 @@ static json_t *text_or_null(const char *text)
     return string ? string : json_null();
 }
 
-json_t *lb_watch_alarm_json(const lb_watch_alarm *a, const char *log)
+json_t *lb_watch_alarm_json(const lb_watch_alarm *alarm, const char *log)
 {
-    json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
-                            (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
-                            lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
-                            lb_command_json_finite(a->value), "reference", lb_command_json_finite(a->reference),
-                            "ratio", lb_command_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+    json_t *row =
+        json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)alarm->step, "until",
+                  (json_int_t)alarm->until, "kind", lb_alarm_kind_name(alarm->kind), "level",
+                  lb_alarm_level_name(alarm->level), "detector", lb_alarm_detector_name(alarm->detector), "value",
+                  lb_command_json_finite(alarm->value), "reference", lb_command_json_finite(alarm->reference), "ratio",
+                  lb_command_json_finite(alarm->ratio), "shard", text_or_null(alarm->shard), "why", alarm->why);
     if (row && log) json_object_set_new(row, "log", json_string(log));
     return row;
 }
@@ -317,11 +324,11 @@ static void add_alarms(json_t *list, const lb_watch_alarm *alarms, uint32_t n, c
     for (uint32_t i = 0; i < n; i++) json_array_append_new(list, lb_watch_alarm_json(&alarms[i], log));
 }
 
-static void add_holds(json_t *list, const lb_watch_report *r, const char *log)
+static void add_holds(json_t *list, const lb_watch_report *report, const char *log)
 {
-    for (uint32_t i = 0; i < r->n_holds; i++) {
-        json_t *row = json_pack("{s:I, s:I, s:b}", "from", (json_int_t)r->holds[i].from, "to",
-                                (json_int_t)r->holds[i].to, "open", r->holds[i].open);
+    for (uint32_t i = 0; i < report->n_holds; i++) {
+        json_t *row = json_pack("{s:I, s:I, s:b}", "from", (json_int_t)report->holds[i].from, "to",
+                                (json_int_t)report->holds[i].to, "open", report->holds[i].open);
         if (row && log) json_object_set_new(row, "log", json_string(log));
         json_array_append_new(list, row);
     }
@@ -338,11 +345,11 @@ static json_t *findings_json(const lb_watch_finding *findings, uint32_t n)
     return list;
 }
 
-static json_t *checkpoints_json(const lb_watch_report *r)
+static json_t *checkpoints_json(const lb_watch_report *report)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_checkpoints; i++) {
-        const lb_watch_checkpoint *c = &r->checkpoints[i];
+    for (uint32_t i = 0; i < report->n_checkpoints; i++) {
+        const lb_watch_checkpoint *c = &report->checkpoints[i];
         json_array_append_new(list,
                               json_pack("{s:I, s:I, s:I, s:o}", "step", (json_int_t)c->step, "from",
                                         (json_int_t)c->from, "to", (json_int_t)c->to, "text", text_or_null(c->text)));
@@ -350,20 +357,20 @@ static json_t *checkpoints_json(const lb_watch_report *r)
     return list;
 }
 
-static json_t *tally_json(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_detector detector)
+static json_t *tally_json(const lb_watch_report *report, lb_alarm_kind kind, lb_alarm_detector detector)
 {
-    const tally t = tally_of(r, kind, detector);
+    const tally t = tally_of(report, kind, detector);
     return json_pack("{s:i, s:o}", "alarms", (int)t.n, "first", t.n ? json_integer(t.first) : json_null());
 }
 
-static json_t *detectors_json(const lb_watch_report *r)
+static json_t *detectors_json(const lb_watch_report *report)
 {
     json_t *all = json_object();
     for (int i = 0; i < TWICE; i++)
         json_object_set_new(all, lb_alarm_kind_name(JUDGED_TWICE[i]),
-                            json_pack("{s:o, s:o}", "rule", tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_RULE), "model",
-                                      tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL)));
-    const int64_t loss = r->loss_since, norm = r->norm_since,
+                            json_pack("{s:o, s:o}", "rule", tally_json(report, JUDGED_TWICE[i], LB_DETECTOR_RULE),
+                                      "model", tally_json(report, JUDGED_TWICE[i], LB_DETECTOR_MODEL)));
+    const int64_t loss = report->loss_since, norm = report->norm_since,
                   since = loss < 0                  ? norm
                           : norm < 0 || loss < norm ? loss
                                                     : norm;
@@ -373,15 +380,15 @@ static json_t *detectors_json(const lb_watch_report *r)
 }
 
 /* Of each field that the log has: what it is called there, how many rows, and from which step on it is judged. */
-static json_t *series_json(const lb_watched_log *log, const lb_watch_report *r)
+static json_t *series_json(const lb_watched_log *log, const lb_watch_report *report)
 {
     json_t *list = json_array();
     for (int field = 0; field < LB_WATCH_FIELDS; field++) {
-        const int64_t from = judged_from(r, (lb_watch_field)field);
-        if (!r->rows[field] && field != LB_WATCH_loss && field != LB_WATCH_gnorm) continue;
+        const int64_t from = judged_from(report, (lb_watch_field)field);
+        if (!report->rows[field] && field != LB_WATCH_loss && field != LB_WATCH_gnorm) continue;
         json_array_append_new(
             list, json_pack("{s:s, s:o, s:I, s:o}", "field", lb_watch_field_name((lb_watch_field)field), "name",
-                            text_or_null(log->counts.names.of[field]), "rows", (json_int_t)r->rows[field],
+                            text_or_null(log->counts.names.of[field]), "rows", (json_int_t)report->rows[field],
                             "judged_from", from < 0 ? json_null() : json_integer(from)));
     }
     return list;
@@ -396,21 +403,23 @@ static json_t *names_json(const lb_watch_names *names)
 
 static json_t *one_json(const lb_watched_log *log)
 {
-    const lb_watch_report r = lb_watch_now(log->watch);
+    const lb_watch_report report = lb_watch_now(log->watch);
     json_t *alarms = json_array(), *holds = json_array();
-    add_alarms(alarms, r.alarms, r.n_alarms, NULL);
-    add_holds(holds, &r, NULL);
+    add_alarms(alarms, report.alarms, report.n_alarms, NULL);
+    add_holds(holds, &report, NULL);
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I}", "log",
-        log->path, "format", lb_watch_format_name(log->counts.format), "verdict", lb_watch_verdict(log, &r), "alarms",
-        alarms, "holds", holds, "pattern", lb_watch_pattern_name(r.pattern), "checkpoints", checkpoints_json(&r),
-        "restart_from", r.restart_from < 0 ? json_null() : json_integer(r.restart_from), "findings",
-        findings_json(r.findings, r.n_findings), "detectors", detectors_json(&r), "steps", (json_int_t)r.records,
-        "first_step", (json_int_t)r.first_step, "last_step", (json_int_t)r.last_step, "nonfinite",
-        (json_int_t)r.nonfinite, "skipped", (json_int_t)r.skipped, "lines", (json_int_t)log->counts.lines, "bad_lines",
-        (json_int_t)log->counts.complaints, "schedule_stood",
-        r.schedule_stood < 0 ? json_null() : json_boolean(r.schedule_stood), "dropped", (json_int_t)r.dropped);
-    json_object_set_new(object, "series", series_json(log, &r));
+        log->path, "format", lb_watch_format_name(log->counts.format), "verdict", lb_watch_verdict(log, &report),
+        "alarms", alarms, "holds", holds, "pattern", lb_watch_pattern_name(report.pattern), "checkpoints",
+        checkpoints_json(&report), "restart_from",
+        report.restart_from < 0 ? json_null() : json_integer(report.restart_from), "findings",
+        findings_json(report.findings, report.n_findings), "detectors", detectors_json(&report), "steps",
+        (json_int_t)report.records, "first_step", (json_int_t)report.first_step, "last_step",
+        (json_int_t)report.last_step, "nonfinite", (json_int_t)report.nonfinite, "skipped", (json_int_t)report.skipped,
+        "lines", (json_int_t)log->counts.lines, "bad_lines", (json_int_t)log->counts.complaints, "schedule_stood",
+        report.schedule_stood < 0 ? json_null() : json_boolean(report.schedule_stood), "dropped",
+        (json_int_t)report.dropped);
+    json_object_set_new(object, "series", series_json(log, &report));
     json_object_set_new(object, "numbered", json_integer((json_int_t)log->counts.numbered));
     json_object_set_new(object, "unread", names_json(&log->counts.names));
     if (log->curves) json_object_set_new(object, "curves", lb_watch_curves_json(log->curves));
@@ -424,17 +433,17 @@ json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_bet
     json_t *alarms = json_array(), *holds = json_array(), *runs = json_array();
     lb_watch_pattern pattern = LB_SPIKE_NONE;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_watch_report r = lb_watch_now(logs[i].watch);
-        add_alarms(alarms, r.alarms, r.n_alarms, logs[i].path);
-        add_holds(holds, &r, logs[i].path);
-        if (pattern == LB_SPIKE_NONE) pattern = r.pattern;
+        const lb_watch_report report = lb_watch_now(logs[i].watch);
+        add_alarms(alarms, report.alarms, report.n_alarms, logs[i].path);
+        add_holds(holds, &report, logs[i].path);
+        if (pattern == LB_SPIKE_NONE) pattern = report.pattern;
         json_array_append_new(runs, one_json(&logs[i]));
     }
     add_alarms(alarms, between->alarms, between->n_alarms, NULL);
     const char *verdict = "clean";
     for (uint32_t i = 0; i < n; i++) {
-        const lb_watch_report r = lb_watch_now(logs[i].watch);
-        if (!strcmp(lb_watch_verdict(&logs[i], &r), "undecided")) verdict = "undecided";
+        const lb_watch_report report = lb_watch_now(logs[i].watch);
+        if (!strcmp(lb_watch_verdict(&logs[i], &report), "undecided")) verdict = "undecided";
     }
     if (json_array_size(alarms) > 0) verdict = "found";
     return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o}", "verdict", verdict, "alarms", alarms, "holds", holds, "pattern",

@@ -23,7 +23,7 @@ typedef struct lb_watch_between {
 /* Half of the lines, behind the first that shows the format, could not be read. */
 /* Not one row with a number in it: an empty file, or none that is a log. A capture is read by its records, and may hold
  * no step. */
-bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *r);
+bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *report);
 bool lb_watch_is_unreadable(const lb_watch_counts *counts);
 /* "found", "clean", or "undecided": there was nothing to judge, or half of it could not be read. */
 const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *report);

@@ -9,12 +9,12 @@ lb_matrix_batch lb_matrix_batch_begin(lb_call *call, uint32_t first, int core)
 {
     lb_matrix_batch batch = {.call = call, .b = -1, .count = 1, .status = LB_OK};
     while (first + 1 < call->n_results && !call->results[first].data) first++;
-    const lb_layout *l = &call->results[first].layout;
-    batch.n_dims = l->ndim > core ? l->ndim - core : 0;
-    for (int d = 0; d < batch.n_dims; d++) batch.shape[d] = l->shape[d], batch.count *= l->shape[d];
+    const lb_layout *layout = &call->results[first].layout;
+    batch.n_dims = layout->ndim > core ? layout->ndim - core : 0;
+    for (int d = 0; d < batch.n_dims; d++) batch.shape[d] = layout->shape[d], batch.count *= layout->shape[d];
     if (call->method.kernel || call->method.compute || call->method.schedule || call->method.accumulate)
         lb_matrix_batch_refuse(&batch, "computed in f64 alone");
-    if (l->ndim < core) lb_matrix_batch_refuse(&batch, "a result that is not a matrix");
+    if (layout->ndim < core) lb_matrix_batch_refuse(&batch, "a result that is not a matrix");
     return batch;
 }
 
@@ -59,25 +59,25 @@ lb_matrix_columns lb_matrix_columns_new(lb_matrix_batch *batch, int64_t m, int64
 }
 
 /* Elements before the matrix at hand of a tensor whose leading dimensions broadcast to the batch's. */
-static int64_t offset_of(const lb_matrix_batch *batch, const lb_tensor *t, int core)
+static int64_t offset_of(const lb_matrix_batch *batch, const lb_tensor *tensor, int core)
 {
     int64_t at = 0, b = batch->b;
-    const int own = t->layout.ndim - core;
+    const int own = tensor->layout.ndim - core;
     for (int d = batch->n_dims - 1; d >= 0; d--) {
         const int64_t i = b % batch->shape[d];
         const int k = d - (batch->n_dims - own);
         b /= batch->shape[d];
-        if (k >= 0 && t->layout.shape[k] != 1) at += i * t->layout.stride[k];
+        if (k >= 0 && tensor->layout.shape[k] != 1) at += i * tensor->layout.stride[k];
     }
     return at;
 }
 
-static bool broadcasts(const lb_matrix_batch *batch, const lb_tensor *t, int core)
+static bool broadcasts(const lb_matrix_batch *batch, const lb_tensor *tensor, int core)
 {
-    const int own = t->layout.ndim - core;
+    const int own = tensor->layout.ndim - core;
     if (own < 0 || own > batch->n_dims) return false;
     for (int k = 0; k < own; k++) {
-        const int64_t n = t->layout.shape[k];
+        const int64_t n = tensor->layout.shape[k];
         if (n != 1 && n != batch->shape[batch->n_dims - own + k]) return false;
     }
     return true;
@@ -88,16 +88,17 @@ typedef struct place {
     int64_t base, along_rows, along_columns, m, n;
 } place;
 
-static place place_of(lb_matrix_batch *batch, const lb_tensor *t, int core)
+static place place_of(lb_matrix_batch *batch, const lb_tensor *tensor, int core)
 {
-    const lb_layout *l = &t->layout;
-    const int rows = l->ndim - core;
-    if (!broadcasts(batch, t, core)) {
+    const lb_layout *layout = &tensor->layout;
+    const int rows = layout->ndim - core;
+    if (!broadcasts(batch, tensor, core)) {
         lb_matrix_batch_refuse(batch, "batches that do not fit");
         return (place){0};
     }
-    return (place){offset_of(batch, t, core), core ? l->stride[rows] : 0, core == 2 ? l->stride[rows + 1] : 0,
-                   core ? l->shape[rows] : 1, core == 2 ? l->shape[rows + 1] : 1};
+    return (place){offset_of(batch, tensor, core), core ? layout->stride[rows] : 0,
+                   core == 2 ? layout->stride[rows + 1] : 0, core ? layout->shape[rows] : 1,
+                   core == 2 ? layout->shape[rows + 1] : 1};
 }
 
 lb_matrix_columns lb_matrix_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core)
@@ -128,22 +129,22 @@ lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t r, i
 
 void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_matrix_columns a)
 {
-    const lb_tensor *t = r < batch->call->n_results ? &batch->call->results[r] : NULL;
-    if (!t || !t->data || !a.x || batch->status != LB_OK) return;
-    const place p = place_of(batch, t, core);
-    const int64_t size = (int64_t)(lb_dtype_bits(t->dtype) / 8);
+    const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
+    if (!tensor || !tensor->data || !a.x || batch->status != LB_OK) return;
+    const place p = place_of(batch, tensor, core);
+    const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
     if (p.m != a.m || p.n != a.n) lb_matrix_batch_refuse(batch, "a result of another shape");
     for (int64_t j = 0; batch->status == LB_OK && j < a.n; j++)
         for (int64_t i = 0; i < a.m; i++)
-            lb_convert(t->dtype, (char *)t->data + (p.base + i * p.along_rows + j * p.along_columns) * size, LB_F64,
-                       &a.x[j * a.m + i], 1, batch->call->method.cast);
+            lb_convert(tensor->dtype, (char *)tensor->data + (p.base + i * p.along_rows + j * p.along_columns) * size,
+                       LB_F64, &a.x[j * a.m + i], 1, batch->call->method.cast);
 }
 
 void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
 {
-    const lb_tensor *t = r < batch->call->n_results ? &batch->call->results[r] : NULL;
-    if (!t || !t->data || !lb_dtype_is_float(t->dtype)) return;
-    const place p = place_of(batch, t, core);
+    const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
+    if (!tensor || !tensor->data || !lb_dtype_is_float(tensor->dtype)) return;
+    const place p = place_of(batch, tensor, core);
     lb_matrix_columns nan = lb_matrix_columns_new(batch, p.m, p.n);
     for (int64_t i = 0; nan.x && i < p.m * p.n; i++) nan.x[i] = NAN;
     lb_matrix_columns_write(batch, r, core, nan);

@@ -66,45 +66,46 @@ typedef struct transform {
     point *line, *other;      /* room for one line each; of Bluestein for spread->n */
 } transform;
 
-static void transform_free(transform *t)
+static void transform_free(transform *transform)
 {
-    if (!t) return;
-    transform_free(t->spread);
-    free(t->circle), free(t->chirp), free(t->filter), free(t->line), free(t->other);
-    free(t);
+    if (!transform) return;
+    transform_free(transform->spread);
+    free(transform->circle), free(transform->chirp), free(transform->filter), free(transform->line),
+        free(transform->other);
+    free(transform);
 }
 
 /* 4 as often as it goes, then primes in ascending order. False: a prime factor is too large. */
-static bool factorise(transform *t)
+static bool factorise(transform *transform)
 {
-    int64_t rest = t->n;
+    int64_t rest = transform->n;
     for (int p = 4; rest > 1; p = p == 4 ? 2 : p == 2 ? 3 : p + 2) {
         if (p > LARGEST_FACTOR) return false;
-        for (; rest % p == 0; rest /= p) t->factors[t->n_factors++] = p;
+        for (; rest % p == 0; rest /= p) transform->factors[transform->n_factors++] = p;
     }
     return true;
 }
 
 /* y = the transform of every `stride`-th of x, of length n, by the factors from `factor` on. y and x do not overlap. */
-static void by_factors(const transform *t, point *y, const point *x, int64_t n, int64_t stride, int factor)
+static void by_factors(const transform *transform, point *y, const point *x, int64_t n, int64_t stride, int factor)
 {
     if (n == 1) {
         y[0] = x[0];
         return;
     }
-    const int p = t->factors[factor];
-    const int64_t m = n / p, step = t->n / n, turn = t->n / p;
-    for (int q = 0; q < p; q++) by_factors(t, y + q * m, x + q * stride, m, stride * p, factor + 1);
+    const int p = transform->factors[factor];
+    const int64_t m = n / p, step = transform->n / n, turn = transform->n / p;
+    for (int q = 0; q < p; q++) by_factors(transform, y + q * m, x + q * stride, m, stride * p, factor + 1);
     for (int64_t k = 0; k < m; k++) {
         point part[LARGEST_FACTOR];
-        for (int q = 0; q < p; q++) part[q] = q ? times(y[q * m + k], t->circle[q * k * step]) : y[k];
+        for (int q = 0; q < p; q++) part[q] = q ? times(y[q * m + k], transform->circle[q * k * step]) : y[k];
         if (p == 2) {
             y[k] = plus(part[0], part[1]), y[m + k] = minus(part[0], part[1]);
             continue;
         }
         for (int r = 0; r < p; r++) {
             point sum = part[0];
-            for (int q = 1; q < p; q++) sum = plus(sum, times(part[q], t->circle[(int64_t)(q * r % p) * turn]));
+            for (int q = 1; q < p; q++) sum = plus(sum, times(part[q], transform->circle[(int64_t)(q * r % p) * turn]));
             y[r * m + k] = sum;
         }
     }
@@ -130,57 +131,58 @@ static void by_chirp(transform *t, point *y, const point *x)
         y[k] = times(t->chirp[k], (point){t->other[k].im / (double)m, t->other[k].re / (double)m});
 }
 
-static void run_line(transform *t, point *y, const point *x)
+static void run_line(transform *transform, point *y, const point *x)
 {
-    if (t->spread)
-        by_chirp(t, y, x);
+    if (transform->spread)
+        by_chirp(transform, y, x);
     else
-        by_factors(t, y, x, t->n, 1, 0);
+        by_factors(transform, y, x, transform->n, 1, 0);
 }
 
 static transform *transform_new(int64_t n, int sign);
 
-static bool prepare_chirp(transform *t, int sign)
+static bool prepare_chirp(transform *transform, int sign)
 {
     int64_t m = 1;
-    while (m < 2 * t->n - 1) m *= 2;
-    t->spread = transform_new(m, -1);
-    t->chirp = calloc((size_t)t->n, sizeof *t->chirp);
-    t->filter = calloc((size_t)m, sizeof *t->filter);
-    t->line = calloc((size_t)m, sizeof *t->line);
-    t->other = calloc((size_t)m, sizeof *t->other);
-    if (!t->spread || !t->chirp || !t->filter || !t->line || !t->other) return false;
+    while (m < 2 * transform->n - 1) m *= 2;
+    transform->spread = transform_new(m, -1);
+    transform->chirp = calloc((size_t)transform->n, sizeof *transform->chirp);
+    transform->filter = calloc((size_t)m, sizeof *transform->filter);
+    transform->line = calloc((size_t)m, sizeof *transform->line);
+    transform->other = calloc((size_t)m, sizeof *transform->other);
+    if (!transform->spread || !transform->chirp || !transform->filter || !transform->line || !transform->other)
+        return false;
     int64_t square = 0; /* k² modulo 2 n */
-    for (int64_t k = 0; k < t->n; k++) {
-        const point c = on_circle(square, 2 * t->n);
-        t->chirp[k] = (point){c.re, sign * c.im};
-        t->line[k] = (point){c.re, -sign * c.im};
-        if (k) t->line[m - k] = t->line[k];
-        square = (square + 2 * k + 1) % (2 * t->n);
+    for (int64_t k = 0; k < transform->n; k++) {
+        const point c = on_circle(square, 2 * transform->n);
+        transform->chirp[k] = (point){c.re, sign * c.im};
+        transform->line[k] = (point){c.re, -sign * c.im};
+        if (k) transform->line[m - k] = transform->line[k];
+        square = (square + 2 * k + 1) % (2 * transform->n);
     }
-    by_factors(t->spread, t->filter, t->line, m, 1, 0);
+    by_factors(transform->spread, transform->filter, transform->line, m, 1, 0);
     return true;
 }
 
 /* sign -1: e^(-2πi jk/n), forward; 1: the other way. NULL: out of memory. */
 static transform *transform_new(int64_t n, int sign)
 {
-    transform *t = calloc(1, sizeof *t);
-    if (!t) return NULL;
-    t->n = n;
+    transform *transform = calloc(1, sizeof *transform);
+    if (!transform) return NULL;
+    transform->n = n;
     bool done = true;
-    if (factorise(t)) {
-        t->circle = calloc((size_t)n, sizeof *t->circle);
-        done = t->circle != NULL;
+    if (factorise(transform)) {
+        transform->circle = calloc((size_t)n, sizeof *transform->circle);
+        done = transform->circle != NULL;
         for (int64_t k = 0; done && k < n; k++) {
             const point c = on_circle(k, n);
-            t->circle[k] = (point){c.re, sign * c.im};
+            transform->circle[k] = (point){c.re, sign * c.im};
         }
     } else {
-        done = prepare_chirp(t, sign);
+        done = prepare_chirp(transform, sign);
     }
-    if (done) return t;
-    transform_free(t);
+    if (done) return transform;
+    transform_free(transform);
     return NULL;
 }
 
@@ -203,15 +205,15 @@ static lb_status refuse(const lb_call *call, const char *why)
     return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: %s", call->row->name, why);
 }
 
-/* The dimensions of `t` in the order of f, those of complex numbers in units of their parts; part 1 is the imaginary
- * one. */
-static lb_tensor arranged(const fourier *f, const lb_tensor *t, int part)
+/* The dimensions of `t` in the order of `fourier`, those of complex numbers in units of their parts; part 1 is the
+ * imaginary one. */
+static lb_tensor arranged(const fourier *fourier, const lb_tensor *t, int part)
 {
     lb_tensor a = {t->data, lb_dtype_part(t->dtype), t->layout};
     const int units = lb_dtype_is_complex(t->dtype) ? 2 : 1;
     for (int d = 0; d < t->layout.ndim; d++) {
-        a.layout.shape[d] = t->layout.shape[f->order[d]];
-        a.layout.stride[d] = units * t->layout.stride[f->order[d]];
+        a.layout.shape[d] = t->layout.shape[fourier->order[d]];
+        a.layout.stride[d] = units * t->layout.stride[fourier->order[d]];
     }
     a.layout.offset = 0;
     if (part) a.data = (char *)a.data + lb_dtype_bits(a.dtype) / 8;
@@ -219,28 +221,28 @@ static lb_tensor arranged(const fourier *f, const lb_tensor *t, int part)
 }
 
 /* The real or imaginary numbers of dense points in the shape of `like`. */
-static lb_tensor parts_of(point *x, const lb_layout *like, int part)
+static lb_tensor parts_of(point *point, const lb_layout *like, int part)
 {
-    lb_tensor t = {(double *)x + part, LB_F64, lb_layout_contiguous(like->ndim, like->shape)};
-    for (int d = 0; d < like->ndim; d++) t.layout.stride[d] *= 2;
-    return t;
+    lb_tensor tensor = {(double *)point + part, LB_F64, lb_layout_contiguous(like->ndim, like->shape)};
+    for (int d = 0; d < like->ndim; d++) tensor.layout.stride[d] *= 2;
+    return tensor;
 }
 
-static bool read_dims(fourier *f, const lb_tensor *x)
+static bool read_dims(fourier *fourier, const lb_tensor *x)
 {
     int64_t dims[LB_MAX_DIMS];
     bool is_taken[LB_MAX_DIMS] = {false};
-    f->n_dims = lb_frame_arg_ints(f->call, 1, dims, LB_MAX_DIMS);
-    for (int i = 0; i < f->n_dims; i++) {
-        f->dims[i] = lb_frame_wrap_dim(dims[i], x->layout.ndim);
-        if (f->dims[i] < 0 || is_taken[f->dims[i]]) return false;
-        is_taken[f->dims[i]] = true;
+    fourier->n_dims = lb_frame_arg_ints(fourier->call, 1, dims, LB_MAX_DIMS);
+    for (int i = 0; i < fourier->n_dims; i++) {
+        fourier->dims[i] = lb_frame_wrap_dim(dims[i], x->layout.ndim);
+        if (fourier->dims[i] < 0 || is_taken[fourier->dims[i]]) return false;
+        is_taken[fourier->dims[i]] = true;
     }
     int n = 0;
-    f->batch = 1;
+    fourier->batch = 1;
     for (int d = 0; d < x->layout.ndim; d++)
-        if (!is_taken[d]) f->order[n++] = d, f->batch *= x->layout.shape[d];
-    for (int i = 0; i < f->n_dims; i++) f->order[n++] = f->dims[i];
+        if (!is_taken[d]) fourier->order[n++] = d, fourier->batch *= x->layout.shape[d];
+    for (int i = 0; i < fourier->n_dims; i++) fourier->order[n++] = fourier->dims[i];
     return true;
 }
 
@@ -251,17 +253,17 @@ static bool along(point *sample, const int64_t *shape, int n_dims, int d, int si
     for (int i = 0; i < d; i++) outer *= shape[i];
     for (int i = d + 1; i < n_dims; i++) inner *= shape[i];
     const int64_t n = shape[d];
-    transform *t = transform_new(n, sign);
+    transform *transform = transform_new(n, sign);
     point *line = malloc((size_t)n * sizeof *line), *result = malloc((size_t)n * sizeof *result);
-    const bool room = t && line && result;
+    const bool room = transform && line && result;
     for (int64_t o = 0; room && o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
             point *at = sample + o * n * inner + i;
             for (int64_t k = 0; k < n; k++) line[k] = at[k * inner];
-            run_line(t, result, line);
+            run_line(transform, result, line);
             for (int64_t k = 0; k < n; k++) at[k * inner] = result[k];
         }
-    transform_free(t);
+    transform_free(transform);
     free(line), free(result);
     return room;
 }
@@ -283,16 +285,16 @@ static void complete(point *whole, const point *half, int64_t lines, int64_t n_h
 
 /* What bounds every element of one sample, both parts alike: √N |x|_2 log2(4 N); not finite: DBL_MAX, of which nothing
  * is said. */
-static double size_of(const point *x, int64_t n)
+static double size_of(const point *point, int64_t n)
 {
     double largest = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(x[i].re) || !isfinite(x[i].im)) return DBL_MAX;
-        largest = fmax(largest, fmax(fabs(x[i].re), fabs(x[i].im)));
+        if (!isfinite(point[i].re) || !isfinite(point[i].im)) return DBL_MAX;
+        largest = fmax(largest, fmax(fabs(point[i].re), fabs(point[i].im)));
     }
     if (largest == 0) return 0;
     for (int64_t i = 0; i < n; i++) {
-        const double re = x[i].re / largest, im = x[i].im / largest;
+        const double re = point[i].re / largest, im = point[i].im / largest;
         sum += re * re + im * im;
     }
     int bits = 2;
@@ -302,47 +304,47 @@ static double size_of(const point *x, int64_t n)
 }
 
 /* One sample, whole on entry; the result lies in it whole. */
-static bool transform_sample(const fourier *f, point *x, const int64_t *shape, int64_t n, bool twin)
+static bool transform_sample(const fourier *fourier, point *x, const int64_t *shape, int64_t n, bool twin)
 {
     if (twin) {
-        const double size = size_of(x, n) * (size_of(x, n) < DBL_MAX ? f->scale : 1);
+        const double size = size_of(x, n) * (size_of(x, n) < DBL_MAX ? fourier->scale : 1);
         for (int64_t i = 0; i < n; i++) x[i] = (point){size, size};
         return true;
     }
-    for (int i = 0; i < f->n_dims; i++)
-        if (!along(x, shape, f->n_dims, i, f->sign)) return false;
-    for (int64_t i = 0; i < n; i++) x[i].re *= f->scale, x[i].im *= f->scale;
+    for (int i = 0; i < fourier->n_dims; i++)
+        if (!along(x, shape, fourier->n_dims, i, fourier->sign)) return false;
+    for (int64_t i = 0; i < n; i++) x[i].re *= fourier->scale, x[i].im *= fourier->scale;
     return true;
 }
 
 /* A real transform of one dimension has no imaginary part at frequency 0 and at the highest one. */
-static void make_real(point *x, int64_t n)
+static void make_real(point *point, int64_t n)
 {
-    x[0].im = 0;
-    if (n % 2 == 0) x[n / 2].im = 0;
+    point[0].im = 0;
+    if (n % 2 == 0) point[n / 2].im = 0;
 }
 
 /* Where a half is read, dimensions before the last are transformed first: of what then has no symmetry the last
  * transform reads a half. */
-static bool run_sample(const fourier *f, point *in, const int64_t *in_shape, point *x, const int64_t *shape, int64_t n,
-                       bool twin)
+static bool run_sample(const fourier *fourier, point *in, const int64_t *in_shape, point *x, const int64_t *shape,
+                       int64_t n, bool twin)
 {
-    const int last = f->n_dims - 1;
+    const int last = fourier->n_dims - 1;
     const int64_t lines = shape[last] ? n / shape[last] : 0;
-    if (!f->from_half) return transform_sample(f, x, shape, n, twin);
+    if (!fourier->from_half) return transform_sample(fourier, x, shape, n, twin);
     for (int i = 0; !twin && i < last; i++)
-        if (!along(in, in_shape, f->n_dims, i, f->sign)) return false;
+        if (!along(in, in_shape, fourier->n_dims, i, fourier->sign)) return false;
     complete(x, in, lines, in_shape[last], shape[last]);
-    if (twin) return transform_sample(f, x, shape, n, true);
-    if (!along(x, shape, f->n_dims, last, f->sign)) return false;
-    for (int64_t i = 0; i < n; i++) x[i].re *= f->scale;
+    if (twin) return transform_sample(fourier, x, shape, n, true);
+    if (!along(x, shape, fourier->n_dims, last, fourier->sign)) return false;
+    for (int64_t i = 0; i < n; i++) x[i].re *= fourier->scale;
     return true;
 }
 
 /* The first `kept` numbers of every line of n. */
-static void halve(point *x, int64_t lines, int64_t n, int64_t kept)
+static void halve(point *point, int64_t lines, int64_t n, int64_t kept)
 {
-    for (int64_t l = 0; l < lines; l++) memmove(x + l * kept, x + l * n, (size_t)kept * sizeof *x);
+    for (int64_t l = 0; l < lines; l++) memmove(point + l * kept, point + l * n, (size_t)kept * sizeof *point);
 }
 
 static int64_t product_of(const int64_t *shape, int n)
@@ -352,44 +354,44 @@ static int64_t product_of(const int64_t *shape, int n)
     return product;
 }
 
-static bool shapes_fit(const fourier *f, const lb_tensor *in, const lb_tensor *out, const int64_t *shape)
+static bool shapes_fit(const fourier *fourier, const lb_tensor *in, const lb_tensor *out, const int64_t *shape)
 {
     for (int d = 0; d < in->layout.ndim; d++)
-        if (d != f->dims[f->n_dims - 1] && in->layout.shape[d] != out->layout.shape[d]) return false;
-    const int64_t n = shape[f->n_dims - 1], a = in->layout.shape[f->dims[f->n_dims - 1]],
-                  b = out->layout.shape[f->dims[f->n_dims - 1]];
-    return a == (f->from_half ? n / 2 + 1 : n) && b == (f->to_half ? n / 2 + 1 : n);
+        if (d != fourier->dims[fourier->n_dims - 1] && in->layout.shape[d] != out->layout.shape[d]) return false;
+    const int64_t n = shape[fourier->n_dims - 1], a = in->layout.shape[fourier->dims[fourier->n_dims - 1]],
+                  b = out->layout.shape[fourier->dims[fourier->n_dims - 1]];
+    return a == (fourier->from_half ? n / 2 + 1 : n) && b == (fourier->to_half ? n / 2 + 1 : n);
 }
 
-static lb_status run_all(const fourier *f, const lb_tensor *in, lb_tensor *out, const int64_t *shape, bool twin)
+static lb_status run_all(const fourier *fourier, const lb_tensor *in, lb_tensor *out, const int64_t *shape, bool twin)
 {
-    const lb_tensor in_re = arranged(f, in, 0), out_re = arranged(f, out, 0);
-    const int first = in->layout.ndim - f->n_dims, last = f->n_dims - 1;
-    const int64_t *in_shape = in_re.layout.shape + first, n_in = product_of(in_shape, f->n_dims),
-                  n = product_of(shape, f->n_dims), lines = shape[last] ? n / shape[last] : 0,
+    const lb_tensor in_re = arranged(fourier, in, 0), out_re = arranged(fourier, out, 0);
+    const int first = in->layout.ndim - fourier->n_dims, last = fourier->n_dims - 1;
+    const int64_t *in_shape = in_re.layout.shape + first, n_in = product_of(in_shape, fourier->n_dims),
+                  n = product_of(shape, fourier->n_dims), lines = shape[last] ? n / shape[last] : 0,
                   kept = out_re.layout.shape[in->layout.ndim - 1];
-    point *given = calloc((size_t)(f->batch * n_in) + 1, sizeof *given), *x = calloc((size_t)n + 1, sizeof *x),
-          *result = calloc((size_t)(f->batch * lines * kept) + 1, sizeof *result);
+    point *given = calloc((size_t)(fourier->batch * n_in) + 1, sizeof *given), *x = calloc((size_t)n + 1, sizeof *x),
+          *result = calloc((size_t)(fourier->batch * lines * kept) + 1, sizeof *result);
     bool room = given && x && result;
     for (int part = 0; room && part < (lb_dtype_is_complex(in->dtype) ? 2 : 1); part++) {
-        const lb_tensor from = arranged(f, in, part), to = parts_of(given, &from.layout, part);
+        const lb_tensor from = arranged(fourier, in, part), to = parts_of(given, &from.layout, part);
         lb_memory_tensor_copy(&to, &from, NULL);
     }
-    for (int64_t b = 0; room && b < f->batch && n; b++) {
+    for (int64_t b = 0; room && b < fourier->batch && n; b++) {
         point *sample = given + b * n_in;
-        if (!f->from_half) memcpy(x, sample, (size_t)n * sizeof *x);
-        room = run_sample(f, sample, in_shape, x, shape, n, twin);
+        if (!fourier->from_half) memcpy(x, sample, (size_t)n * sizeof *x);
+        room = run_sample(fourier, sample, in_shape, x, shape, n, twin);
         /* Exactly so on a CPU; cuFFT rounds it like any other number, and the bound allows for that. */
-        if (!lb_dtype_is_complex(in->dtype) && f->n_dims == 1 && !(twin && f->call->cuda)) make_real(x, n);
+        if (!lb_dtype_is_complex(in->dtype) && fourier->n_dims == 1 && !(twin && fourier->call->cuda)) make_real(x, n);
         halve(x, lines, shape[last], kept);
         memcpy(result + b * lines * kept, x, (size_t)(lines * kept) * sizeof *x);
     }
     for (int part = 0; room && part < (lb_dtype_is_complex(out->dtype) ? 2 : 1); part++) {
-        lb_tensor to = arranged(f, out, part), from = parts_of(result, &to.layout, part);
-        lb_memory_tensor_copy(&to, &from, f->call->method.cast);
+        lb_tensor to = arranged(fourier, out, part), from = parts_of(result, &to.layout, part);
+        lb_memory_tensor_copy(&to, &from, fourier->call->method.cast);
     }
     free(given), free(x), free(result);
-    return room ? LB_OK : lb_fail(f->call->err, LB_ERR_NOMEM, "out of memory for a Fourier transform");
+    return room ? LB_OK : lb_fail(fourier->call->err, LB_ERR_NOMEM, "out of memory for a Fourier transform");
 }
 
 /* 0: none, 1: by √N, 2: by N. Source: torch's aten/src/ATen/native/SpectralOpsUtils.h. */
@@ -398,42 +400,43 @@ static double scale_of(int64_t normalization, int64_t n)
     return normalization == 1 ? 1 / __builtin_sqrt((double)n) : normalization == 2 ? 1 / (double)n : 1;
 }
 
-static lb_status fourier_run(fourier *f, int64_t last_size, bool twin)
+static lb_status fourier_run(fourier *fourier, int64_t last_size, bool twin)
 {
-    const lb_tensor *in = lb_frame_arg_tensor(f->call, 0);
-    lb_tensor *out = &f->call->results[0];
+    const lb_tensor *in = lb_frame_arg_tensor(fourier->call, 0);
+    lb_tensor *out = &fourier->call->results[0];
     int64_t shape[LB_MAX_DIMS];
-    if (f->call->method.kernel || f->call->method.compute) return refuse(f->call, "computed in f64 alone");
+    if (fourier->call->method.kernel || fourier->call->method.compute)
+        return refuse(fourier->call, "computed in f64 alone");
     if (!out->data) return LB_OK;
-    if (out->layout.ndim != in->layout.ndim || !read_dims(f, in))
-        return refuse(f->call, "dimensions that it does not have");
-    if (!f->n_dims) return refuse(f->call, "no dimension is transformed");
-    for (int i = 0; i < f->n_dims; i++) shape[i] = in->layout.shape[f->dims[i]];
-    if (f->from_half) shape[f->n_dims - 1] = last_size;
-    if (!shapes_fit(f, in, out, shape)) return refuse(f->call, "shapes that do not fit");
-    f->scale = scale_of(lb_frame_arg_int(f->call, 2, 0), product_of(shape, f->n_dims));
-    return run_all(f, in, out, shape, twin);
+    if (out->layout.ndim != in->layout.ndim || !read_dims(fourier, in))
+        return refuse(fourier->call, "dimensions that it does not have");
+    if (!fourier->n_dims) return refuse(fourier->call, "no dimension is transformed");
+    for (int i = 0; i < fourier->n_dims; i++) shape[i] = in->layout.shape[fourier->dims[i]];
+    if (fourier->from_half) shape[fourier->n_dims - 1] = last_size;
+    if (!shapes_fit(fourier, in, out, shape)) return refuse(fourier->call, "shapes that do not fit");
+    fourier->scale = scale_of(lb_frame_arg_int(fourier->call, 2, 0), product_of(shape, fourier->n_dims));
+    return run_all(fourier, in, out, shape, twin);
 }
 
 /* self, dim, normalization, onesided */
 static lb_status r2c_run(lb_call *call, bool twin)
 {
-    fourier f = {.call = call, .sign = -1, .to_half = lb_frame_arg_int(call, 3, 1) != 0};
-    return fourier_run(&f, 0, twin);
+    fourier fourier = {.call = call, .sign = -1, .to_half = lb_frame_arg_int(call, 3, 1) != 0};
+    return fourier_run(&fourier, 0, twin);
 }
 
 /* self, dim, normalization, last_dim_size */
 static lb_status c2r_run(lb_call *call, bool twin)
 {
-    fourier f = {.call = call, .sign = 1, .from_half = true};
-    return fourier_run(&f, lb_frame_arg_int(call, 3, 0), twin);
+    fourier fourier = {.call = call, .sign = 1, .from_half = true};
+    return fourier_run(&fourier, lb_frame_arg_int(call, 3, 0), twin);
 }
 
 /* self, dim, normalization, forward */
 static lb_status c2c_run(lb_call *call, bool twin)
 {
-    fourier f = {.call = call, .sign = lb_frame_arg_int(call, 3, 1) ? -1 : 1};
-    return fourier_run(&f, 0, twin);
+    fourier fourier = {.call = call, .sign = lb_frame_arg_int(call, 3, 1) ? -1 : 1};
+    return fourier_run(&fourier, 0, twin);
 }
 
 LB_WITH_TWIN(r2c, r2c_run(call, twin))

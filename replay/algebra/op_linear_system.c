@@ -72,24 +72,25 @@ static bool factored_of(lb_matrix_batch *batch, lb_matrix_columns a, uint32_t pi
     return batch->status == LB_OK;
 }
 
-static void exchange(const factored *f, double *x, bool back)
+static void exchange(const factored *factored, double *x, bool back)
 {
-    for (int64_t k = 0; k < f->n; k++) {
-        const int64_t i = back ? f->n - 1 - k : k, at = f->pivots[i] - 1;
+    for (int64_t k = 0; k < factored->n; k++) {
+        const int64_t i = back ? factored->n - 1 - k : k, at = factored->pivots[i] - 1;
         const double t = x[i];
         x[i] = x[at], x[at] = t;
     }
 }
 
 /* x := A⁻¹ x, or A⁻ᵀ x, of the factored A. */
-static void solve_lu(const factored *f, bool transposed, double *x)
+static void solve_lu(const factored *factored, bool transposed, double *x)
 {
     if (!transposed) {
-        exchange(f, x, false);
-        lb_triangle_solve(f->lu, false, true, x), lb_triangle_solve(f->lu, true, false, x);
+        exchange(factored, x, false);
+        lb_triangle_solve(factored->lu, false, true, x), lb_triangle_solve(factored->lu, true, false, x);
     } else {
-        lb_triangle_solve_transposed(f->lu, true, false, x), lb_triangle_solve_transposed(f->lu, false, true, x);
-        exchange(f, x, true);
+        lb_triangle_solve_transposed(factored->lu, true, false, x),
+            lb_triangle_solve_transposed(factored->lu, false, true, x);
+        exchange(factored, x, true);
     }
 }
 
@@ -109,10 +110,10 @@ static bool factors_transpose(lb_matrix_batch *batch, lb_matrix_columns a, uint3
     return turned < plain;
 }
 
-static void write_factors(lb_matrix_batch *batch, const factored *f, uint32_t lu)
+static void write_factors(lb_matrix_batch *batch, const factored *factored, uint32_t lu)
 {
-    lb_matrix_columns_write(batch, lu, 2, f->lu);
-    lb_matrix_numbers_write(batch, lu + 1, 1, f->pivots, f->n);
+    lb_matrix_columns_write(batch, lu, 2, factored->lu);
+    lb_matrix_numbers_write(batch, lu + 1, 1, factored->pivots, factored->n);
 }
 
 /* A, pivot, check_errors */
@@ -122,13 +123,13 @@ static lb_status lu_factor(lb_call *call)
     if (!lb_frame_arg_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
     while (lb_matrix_batch_next(&batch)) {
         lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
-        factored f = {0};
+        factored factored = {0};
         if (lb_matrix_is_usable(&batch, a, false) && !lb_matrix_batch_gave_up(&batch, 2) &&
-            factored_of(&batch, a, 1, &f)) {
-            write_factors(&batch, &f, 0);
+            factored_of(&batch, a, 1, &factored)) {
+            write_factors(&batch, &factored, 0);
             lb_matrix_zero_write(&batch, 2);
         }
-        free(f.pivots);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -145,14 +146,14 @@ static bool is_vector(const lb_tensor *a, const lb_tensor *b)
 }
 
 /* Every column of x, or every row where `left` is not. */
-static lb_matrix_columns solve_all(lb_matrix_batch *batch, const factored *f, bool transposed, bool left,
+static lb_matrix_columns solve_all(lb_matrix_batch *batch, const factored *factored, bool transposed, bool left,
                                    lb_matrix_columns b)
 {
     lb_matrix_columns x = left ? b : lb_matrix_columns_transposed(batch, b);
-    if (lb_triangle_is_singular(f->lu) || x.m != f->lu.n)
+    if (lb_triangle_is_singular(factored->lu) || x.m != factored->lu.n)
         lb_matrix_batch_refuse(batch, "a singular matrix, or sizes that do not fit");
     for (int64_t j = 0; batch->status == LB_OK && j < x.n; j++)
-        solve_lu(f, left ? transposed : !transposed, x.x + j * x.m);
+        solve_lu(factored, left ? transposed : !transposed, x.x + j * x.m);
     return left ? x : lb_matrix_columns_transposed(batch, x);
 }
 
@@ -165,16 +166,16 @@ static lb_status solve(lb_call *call)
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, core);
     while (lb_matrix_batch_next(&batch)) {
         lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), b = lb_matrix_columns_read(&batch, right, core);
-        factored f = {0};
+        factored factored = {0};
         if (!lb_matrix_is_usable(&batch, a, true) || !b.x || lb_matrix_batch_gave_up(&batch, 3)) continue;
         const bool turned = factors_transpose(&batch, a, 1, false);
         if (turned) a = lb_matrix_columns_transposed(&batch, a);
-        if (a.x && factored_of(&batch, a, 2, &f)) {
-            lb_matrix_columns_write(&batch, 0, core, solve_all(&batch, &f, turned, left, b));
-            write_factors(&batch, &f, 1);
+        if (a.x && factored_of(&batch, a, 2, &factored)) {
+            lb_matrix_columns_write(&batch, 0, core, solve_all(&batch, &factored, turned, left, b));
+            write_factors(&batch, &factored, 1);
             lb_matrix_zero_write(&batch, 3);
         }
-        free(f.pivots);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -185,14 +186,14 @@ static lb_status inverse(lb_call *call)
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
         lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
-        factored f = {0};
+        factored factored = {0};
         if (lb_matrix_is_usable(&batch, a, true) && !lb_matrix_batch_gave_up(&batch, 1) &&
-            factored_of(&batch, a, UINT32_MAX, &f)) {
+            factored_of(&batch, a, UINT32_MAX, &factored)) {
             lb_matrix_columns_write(&batch, 0, 2,
-                                    solve_all(&batch, &f, false, true, lb_matrix_columns_identity(&batch, a.n)));
+                                    solve_all(&batch, &factored, false, true, lb_matrix_columns_identity(&batch, a.n)));
             lb_matrix_zero_write(&batch, 1);
         }
-        free(f.pivots);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -219,13 +220,13 @@ static lb_status lu_solve(lb_call *call)
 {
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
     while (lb_matrix_batch_next(&batch)) {
-        factored f = {0};
+        factored factored = {0};
         lb_matrix_columns b = lb_matrix_columns_arg(&batch, 2);
-        if (b.x && given_factors(&batch, &f) && f.lu.m == f.lu.n)
+        if (b.x && given_factors(&batch, &factored) && factored.lu.m == factored.lu.n)
             lb_matrix_columns_write(
                 &batch, 0, 2,
-                solve_all(&batch, &f, lb_frame_arg_int(call, 4, 0) != 0, lb_frame_arg_int(call, 3, 1) != 0, b));
-        free(f.pivots);
+                solve_all(&batch, &factored, lb_frame_arg_int(call, 4, 0) != 0, lb_frame_arg_int(call, 3, 1) != 0, b));
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -241,36 +242,36 @@ static lb_matrix_columns triangle_of(lb_matrix_batch *batch, lb_matrix_columns l
 }
 
 /* P of A = P L U. */
-static lb_matrix_columns permutation_of(lb_matrix_batch *batch, const factored *f, int64_t m)
+static lb_matrix_columns permutation_of(lb_matrix_batch *batch, const factored *factored, int64_t m)
 {
     lb_matrix_columns p = lb_matrix_columns_new(batch, m, m), rows = lb_matrix_columns_new(batch, m, 1);
     for (int64_t i = 0; rows.x && i < m; i++) rows.x[i] = (double)i;
-    if (rows.x) exchange(f, rows.x, false);
+    if (rows.x) exchange(factored, rows.x, false);
     for (int64_t i = 0; p.x && rows.x && i < m; i++) p.x[i * m + (int64_t)rows.x[i]] = 1;
     return p;
 }
 
-static void write_parts(lb_matrix_batch *batch, const factored *f, bool data, bool permutation)
+static void write_parts(lb_matrix_batch *batch, const factored *factored, bool data, bool permutation)
 {
-    if (permutation) lb_matrix_columns_write(batch, 0, 2, permutation_of(batch, f, f->lu.m));
+    if (permutation) lb_matrix_columns_write(batch, 0, 2, permutation_of(batch, factored, factored->lu.m));
     if (!data) return;
-    lb_matrix_columns_write(batch, 1, 2, triangle_of(batch, f->lu, false, f->lu.m, f->n));
-    lb_matrix_columns_write(batch, 2, 2, triangle_of(batch, f->lu, true, f->n, f->lu.n));
+    lb_matrix_columns_write(batch, 1, 2, triangle_of(batch, factored->lu, false, factored->lu.m, factored->n));
+    lb_matrix_columns_write(batch, 2, 2, triangle_of(batch, factored->lu, true, factored->n, factored->lu.n));
 }
 
 /* LU_data, LU_pivots, unpack_data, unpack_pivots: what is not asked for has no elements */
 static lb_status lu_unpack(lb_call *call)
 {
-    const lb_layout *l = &lb_frame_arg_tensor(call, 0)->layout;
+    const lb_layout *layout = &lb_frame_arg_tensor(call, 0)->layout;
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 0);
-    if (l->ndim < 2) lb_matrix_batch_refuse(&batch, "no matrix");
-    batch.n_dims = l->ndim - 2, batch.count = 1;
-    for (int d = 0; d < batch.n_dims; d++) batch.shape[d] = l->shape[d], batch.count *= l->shape[d];
+    if (layout->ndim < 2) lb_matrix_batch_refuse(&batch, "no matrix");
+    batch.n_dims = layout->ndim - 2, batch.count = 1;
+    for (int d = 0; d < batch.n_dims; d++) batch.shape[d] = layout->shape[d], batch.count *= layout->shape[d];
     while (lb_matrix_batch_next(&batch)) {
-        factored f = {0};
-        if (given_factors(&batch, &f))
-            write_parts(&batch, &f, lb_frame_arg_int(call, 2, 1) != 0, lb_frame_arg_int(call, 3, 1) != 0);
-        free(f.pivots);
+        factored factored = {0};
+        if (given_factors(&batch, &factored))
+            write_parts(&batch, &factored, lb_frame_arg_int(call, 2, 1) != 0, lb_frame_arg_int(call, 3, 1) != 0);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
@@ -301,25 +302,25 @@ static lb_status lu(lb_call *call)
     while (lb_matrix_batch_next(&batch)) {
         lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), p = lb_matrix_columns_branch(&batch, 0, 2);
         if (!lb_matrix_is_usable(&batch, a, false)) continue;
-        factored f = {.lu = a, .n = a.m < a.n ? a.m : a.n};
-        lb_matrix_columns recorded = lb_matrix_columns_new(&batch, f.n, 1);
-        f.pivots = malloc((size_t)(f.n + 1) * sizeof *f.pivots);
+        factored factored = {.lu = a, .n = a.m < a.n ? a.m : a.n};
+        lb_matrix_columns recorded = lb_matrix_columns_new(&batch, factored.n, 1);
+        factored.pivots = malloc((size_t)(factored.n + 1) * sizeof *factored.pivots);
         if (!p.x || p.m != a.m || !recorded.x || !exchanges_of(p, recorded)) recorded.x = NULL;
-        if (f.pivots) factor_lu(&batch, a, recorded, f.pivots);
-        if (f.pivots && batch.status == LB_OK) write_parts(&batch, &f, true, true);
-        free(f.pivots);
+        if (factored.pivots) factor_lu(&batch, a, recorded, factored.pivots);
+        if (factored.pivots && batch.status == LB_OK) write_parts(&batch, &factored, true, true);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }
 
 /* ---- determinants ------------------------------------------------------------------------------------------------ */
 
-static double sign_of(const factored *f)
+static double sign_of(const factored *factored)
 {
     double sign = 1;
-    for (int64_t k = 0; k < f->n; k++) {
-        const double d = f->lu.x[k * f->lu.m + k];
-        if (f->pivots[k] != k + 1) sign = -sign;
+    for (int64_t k = 0; k < factored->n; k++) {
+        const double d = factored->lu.x[k * factored->lu.m + k];
+        if (factored->pivots[k] != k + 1) sign = -sign;
         sign = d == 0 ? 0 : d < 0 ? -sign : sign;
     }
     return sign;
@@ -340,20 +341,20 @@ static lb_status determinant(lb_call *call, bool logarithm)
     const uint32_t factors = logarithm ? 2 : 1;
     while (lb_matrix_batch_next(&batch)) {
         lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0);
-        factored f = {0};
+        factored factored = {0};
         if (!lb_matrix_is_usable(&batch, a, true)) continue;
         if (factors_transpose(&batch, a, factors, by_rows)) a = lb_matrix_columns_transposed(&batch, a);
-        if (a.x && factored_of(&batch, a, factors + 1, &f)) {
-            double product = sign_of(&f), sum = 0;
-            for (int64_t k = 0; k < f.n; k++) {
-                const double d = fabs(f.lu.x[k * f.lu.m + k]);
+        if (a.x && factored_of(&batch, a, factors + 1, &factored)) {
+            double product = sign_of(&factored), sum = 0;
+            for (int64_t k = 0; k < factored.n; k++) {
+                const double d = fabs(factored.lu.x[k * factored.lu.m + k]);
                 product *= d, sum += lb_log(d);
             }
-            write_number(&batch, 0, logarithm ? sign_of(&f) : product);
+            write_number(&batch, 0, logarithm ? sign_of(&factored) : product);
             if (logarithm) write_number(&batch, 1, sum);
-            write_factors(&batch, &f, factors);
+            write_factors(&batch, &factored, factors);
         }
-        free(f.pivots);
+        free(factored.pivots);
     }
     return lb_matrix_batch_end(&batch);
 }

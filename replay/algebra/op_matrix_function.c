@@ -30,10 +30,10 @@ static bool orthonormal(lb_matrix_batch *batch, lb_matrix_columns a, double noth
 /* The number of the matrix at hand, NAN where none was given. */
 static double number_of(lb_matrix_batch *batch, uint32_t arg)
 {
-    const lb_operand *o = arg < batch->call->n_args ? &batch->call->args[arg] : NULL;
-    if (!o || o->tag == LB_OPERAND_NONE) return NAN;
-    if (o->tag != LB_OPERAND_TENSOR) return o->f;
-    const lb_matrix_columns a = lb_matrix_columns_read(batch, &o->tensor, 0);
+    const lb_operand *operand = arg < batch->call->n_args ? &batch->call->args[arg] : NULL;
+    if (!operand || operand->tag == LB_OPERAND_NONE) return NAN;
+    if (operand->tag != LB_OPERAND_TENSOR) return operand->f;
+    const lb_matrix_columns a = lb_matrix_columns_read(batch, &operand->tensor, 0);
     return a.x ? a.x[0] : NAN;
 }
 

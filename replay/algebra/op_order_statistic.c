@@ -27,63 +27,66 @@ typedef struct statistic {
 } statistic;
 
 /* Args: self and, at `dim_arg`, the dimension; 0: all elements are one row, and there is no index. */
-static bool statistic_begin(statistic *s, lb_call *call, uint32_t dim_arg)
+static bool statistic_begin(statistic *statistic, lb_call *call, uint32_t dim_arg)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     int64_t dim =
         dim_arg && self->layout.ndim ? lb_frame_wrap_dim(lb_frame_arg_int(call, dim_arg, -1), self->layout.ndim) : 0;
-    s->frame = lb_frame_begin(call);
+    statistic->frame = lb_frame_begin(call);
     if (dim < 0) {
-        lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
+        lb_frame_fail(&statistic->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
-    s->fold = lb_fold_of(self, dim_arg && self->layout.ndim ? 1u << dim : (1u << self->layout.ndim) - 1);
-    s->integer = lb_dtype_is_integer(self->dtype);
-    s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &s->fold.view)
-                      : lb_frame_tensor(&s->frame, &s->fold.view);
-    s->y = s->integer ? (void *)lb_frame_output_integers(&s->frame, 0, s->fold.results)
-                      : lb_frame_output(&s->frame, 0, s->fold.results);
-    s->at = dim_arg ? lb_frame_output_integers(&s->frame, 1, s->fold.results)
-                    : lb_frame_scratch(&s->frame, (size_t)s->fold.results * sizeof *s->at + 1);
-    s->row = lb_frame_scratch(&s->frame, (size_t)s->fold.size * sizeof *s->row + 1);
-    if (s->fold.size == 0 && s->fold.results > 0) lb_frame_fail(&s->frame, LB_ERR_INVALID, "a statistic of nothing");
-    return lb_frame_ok(&s->frame);
+    statistic->fold = lb_fold_of(self, dim_arg && self->layout.ndim ? 1u << dim : (1u << self->layout.ndim) - 1);
+    statistic->integer = lb_dtype_is_integer(self->dtype);
+    statistic->x = statistic->integer ? (const void *)lb_frame_integers(&statistic->frame, &statistic->fold.view)
+                                      : lb_frame_tensor(&statistic->frame, &statistic->fold.view);
+    statistic->y = statistic->integer ? (void *)lb_frame_output_integers(&statistic->frame, 0, statistic->fold.results)
+                                      : lb_frame_output(&statistic->frame, 0, statistic->fold.results);
+    statistic->at =
+        dim_arg ? lb_frame_output_integers(&statistic->frame, 1, statistic->fold.results)
+                : lb_frame_scratch(&statistic->frame, (size_t)statistic->fold.results * sizeof *statistic->at + 1);
+    statistic->row = lb_frame_scratch(&statistic->frame, (size_t)statistic->fold.size * sizeof *statistic->row + 1);
+    if (statistic->fold.size == 0 && statistic->fold.results > 0)
+        lb_frame_fail(&statistic->frame, LB_ERR_INVALID, "a statistic of nothing");
+    return lb_frame_ok(&statistic->frame);
 }
 
-static int64_t place(const statistic *s, int64_t row, int64_t index)
+static int64_t place(const statistic *statistic, int64_t row, int64_t index)
 {
-    return (row / s->fold.inner * s->fold.size + index) * s->fold.inner + row % s->fold.inner;
+    return (row / statistic->fold.inner * statistic->fold.size + index) * statistic->fold.inner +
+           row % statistic->fold.inner;
 }
 
-static void load(statistic *s, int64_t row)
+static void load(statistic *statistic, int64_t row)
 {
-    for (int64_t i = 0; i < s->fold.size; i++) {
-        const int64_t from = place(s, row, i);
-        s->row[i] = (item){s->integer ? 0 : lb_frame_get(&s->frame, s->x, from),
-                           s->integer ? ((const int64_t *)s->x)[from] : 0, i};
+    for (int64_t i = 0; i < statistic->fold.size; i++) {
+        const int64_t from = place(statistic, row, i);
+        statistic->row[i] = (item){statistic->integer ? 0 : lb_frame_get(&statistic->frame, statistic->x, from),
+                                   statistic->integer ? ((const int64_t *)statistic->x)[from] : 0, i};
     }
 }
 
 /* The recorded positions where they are as good, and the values there. `has_index`: result 1 holds them. */
-static lb_status statistic_end(statistic *s, bool has_index)
+static lb_status statistic_end(statistic *statistic, bool has_index)
 {
-    const lb_tied_choice choice = {.frame = &s->frame,
-                                   .integer = s->integer,
-                                   .rows = s->fold.results,
-                                   .n = s->fold.size,
-                                   .inner = s->fold.inner,
+    const lb_tied_choice choice = {.frame = &statistic->frame,
+                                   .integer = statistic->integer,
+                                   .rows = statistic->fold.results,
+                                   .n = statistic->fold.size,
+                                   .inner = statistic->fold.inner,
                                    .k = 1,
-                                   .x = s->x,
-                                   .at = s->at};
-    if (lb_frame_ok(&s->frame) && has_index) lb_tied_choice_follow(&choice, 1, -1);
-    for (int64_t r = 0; lb_frame_ok(&s->frame) && r < s->fold.results; r++) {
-        const int64_t from = place(s, r, s->at[r]);
-        if (s->integer)
-            ((int64_t *)s->y)[r] = ((const int64_t *)s->x)[from];
+                                   .x = statistic->x,
+                                   .at = statistic->at};
+    if (lb_frame_ok(&statistic->frame) && has_index) lb_tied_choice_follow(&choice, 1, -1);
+    for (int64_t r = 0; lb_frame_ok(&statistic->frame) && r < statistic->fold.results; r++) {
+        const int64_t from = place(statistic, r, statistic->at[r]);
+        if (statistic->integer)
+            ((int64_t *)statistic->y)[r] = ((const int64_t *)statistic->x)[from];
         else
-            lb_frame_set(&s->frame, s->y, r, lb_frame_get(&s->frame, s->x, from));
+            lb_frame_set(&statistic->frame, statistic->y, r, lb_frame_get(&statistic->frame, statistic->x, from));
     }
-    return lb_frame_end(&s->frame);
+    return lb_frame_end(&statistic->frame);
 }
 
 /* NaN is the greatest. */
@@ -131,16 +134,17 @@ static void quick_select(item *x, int64_t n, int64_t k)
 /* Args: self, k, dim, keepdim. */
 static lb_status kthvalue(lb_call *call)
 {
-    statistic s;
+    statistic statistic;
     const int64_t k = lb_frame_arg_int(call, 1, 1);
-    if (!statistic_begin(&s, call, 2)) return lb_frame_end(&s.frame);
-    if (s.fold.results && (k < 1 || k > s.fold.size)) lb_frame_fail(&s.frame, LB_ERR_INVALID, "k is out of range");
-    for (int64_t r = 0; lb_frame_ok(&s.frame) && r < s.fold.results; r++) {
-        load(&s, r);
-        quick_select(s.row, s.fold.size, k - 1);
-        s.at[r] = s.row[k - 1].index;
+    if (!statistic_begin(&statistic, call, 2)) return lb_frame_end(&statistic.frame);
+    if (statistic.fold.results && (k < 1 || k > statistic.fold.size))
+        lb_frame_fail(&statistic.frame, LB_ERR_INVALID, "k is out of range");
+    for (int64_t r = 0; lb_frame_ok(&statistic.frame) && r < statistic.fold.results; r++) {
+        load(&statistic, r);
+        quick_select(statistic.row, statistic.fold.size, k - 1);
+        statistic.at[r] = statistic.row[k - 1].index;
     }
-    return statistic_end(&s, true);
+    return statistic_end(&statistic, true);
 }
 
 /* ---- medians ----------------------------------------------------------------------------------------------------- */
@@ -156,20 +160,20 @@ static int stable(const void *first, const void *second)
 /* The lower of two in the middle. A NaN is the median, the first of them, unless they are left out. */
 static lb_status median_run(lb_call *call, uint32_t dim_arg, bool without_nan)
 {
-    statistic s;
-    if (!statistic_begin(&s, call, dim_arg)) return lb_frame_end(&s.frame);
-    for (int64_t r = 0; r < s.fold.results; r++) {
-        const int64_t n = s.fold.size;
+    statistic statistic;
+    if (!statistic_begin(&statistic, call, dim_arg)) return lb_frame_end(&statistic.frame);
+    for (int64_t r = 0; r < statistic.fold.results; r++) {
+        const int64_t n = statistic.fold.size;
         int64_t nans = 0;
-        load(&s, r);
-        for (int64_t i = 0; i < n; i++) nans += isnan(s.row[i].real);
-        qsort(s.row, (size_t)n, sizeof *s.row, stable);
+        load(&statistic, r);
+        for (int64_t i = 0; i < n; i++) nans += isnan(statistic.row[i].real);
+        qsort(statistic.row, (size_t)n, sizeof *statistic.row, stable);
         if (nans && !without_nan)
-            s.at[r] = s.row[n - nans].index;
+            statistic.at[r] = statistic.row[n - nans].index;
         else
-            s.at[r] = s.row[nans == n ? 0 : (n - nans - 1) / 2].index;
+            statistic.at[r] = statistic.row[nans == n ? 0 : (n - nans - 1) / 2].index;
     }
-    return statistic_end(&s, dim_arg != 0);
+    return statistic_end(&statistic, dim_arg != 0);
 }
 
 static lb_status median(lb_call *call)
@@ -195,22 +199,23 @@ static lb_status nanmedian_dim(lb_call *call)
  * sort by < does with it is undefined. */
 static lb_status mode(lb_call *call)
 {
-    statistic s;
-    if (!statistic_begin(&s, call, 1)) return lb_frame_end(&s.frame);
-    for (int64_t r = 0; lb_frame_ok(&s.frame) && r < s.fold.results; r++) {
+    statistic statistic;
+    if (!statistic_begin(&statistic, call, 1)) return lb_frame_end(&statistic.frame);
+    for (int64_t r = 0; lb_frame_ok(&statistic.frame) && r < statistic.fold.results; r++) {
         int64_t most = 0;
-        load(&s, r);
-        for (int64_t i = 0; i < s.fold.size; i++)
-            if (isnan(s.row[i].real)) lb_frame_fail(&s.frame, LB_ERR_UNSUPPORTED, "the mode of a row with NaN");
-        qsort(s.row, (size_t)s.fold.size, sizeof *s.row, stable);
-        for (int64_t i = 0, from = 0; i < s.fold.size; i++) {
-            const bool last = i + 1 == s.fold.size || greater(&s.row[i + 1], &s.row[i]);
+        load(&statistic, r);
+        for (int64_t i = 0; i < statistic.fold.size; i++)
+            if (isnan(statistic.row[i].real))
+                lb_frame_fail(&statistic.frame, LB_ERR_UNSUPPORTED, "the mode of a row with NaN");
+        qsort(statistic.row, (size_t)statistic.fold.size, sizeof *statistic.row, stable);
+        for (int64_t i = 0, from = 0; i < statistic.fold.size; i++) {
+            const bool last = i + 1 == statistic.fold.size || greater(&statistic.row[i + 1], &statistic.row[i]);
             if (!last) continue;
-            if (i + 1 - from > most) most = i + 1 - from, s.at[r] = s.row[i].index;
+            if (i + 1 - from > most) most = i + 1 - from, statistic.at[r] = statistic.row[i].index;
             from = i + 1;
         }
     }
-    return statistic_end(&s, true);
+    return statistic_end(&statistic, true);
 }
 
 #define STATISTIC(NAME, ARGS, KERNEL, FLAGS, SAMPLES)                                                                  \

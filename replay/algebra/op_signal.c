@@ -19,19 +19,19 @@
 /* torch computes in the result's dtype, the angle too: off by some roundoffs of 2π. */
 static lb_status window(lb_call *call, bool periodic, double a, double b, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = lb_frame_arg_int(call, 0, 0);
     if (call->results[0].layout.ndim != 1 || call->results[0].layout.shape[0] != n)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a window of another length");
-    if (lb_dtype_bits(call->results[0].dtype) == 16) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a window of 16 bits");
-    void *y = lb_frame_output(&f, 0, n);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a window of another length");
+    if (lb_dtype_bits(call->results[0].dtype) == 16) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a window of 16 bits");
+    void *y = lb_frame_output(&frame, 0, n);
     const double steps = (double)(periodic ? n : n - 1);
-    for (int64_t k = 0; lb_frame_ok(&f) && k < n; k++)
-        lb_frame_set(&f, y, k,
+    for (int64_t k = 0; lb_frame_ok(&frame) && k < n; k++)
+        lb_frame_set(&frame, y, k,
                      twin     ? fabs(a) + (1 + 2 * PI) * fabs(b)
                      : n == 1 ? 1
                               : a - b * lb_cos(2 * PI * (double)k / steps));
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 #define PERIODIC(I) (lb_frame_arg_int(call, I, 1) != 0)
@@ -51,31 +51,31 @@ static lb_status unfold_backward_run(lb_call *call, bool twin)
     const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
     const int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 2, 0), out->layout.ndim);
     const int64_t size = lb_frame_arg_int(call, 3, 1), step = lb_frame_arg_int(call, 4, 1);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     if (dim < 0 || size < 0 || step < 1 || grad->layout.ndim != out->layout.ndim + 1 || !out->layout.ndim)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "frames of another shape");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "frames of another shape");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const lb_around whole = lb_frame_shape_around(&out->layout, dim);
     const int64_t frames = grad->layout.shape[dim];
     if (grad->layout.shape[grad->layout.ndim - 1] != size ||
         lb_tensor_numel(grad) != whole.outer * frames * whole.inner * size || (frames - 1) * step + size > whole.size)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "frames of another shape");
-    const void *g = lb_frame_tensor(&f, grad);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "frames of another shape");
+    const void *g = lb_frame_tensor(&frame, grad);
     const int64_t n = lb_tensor_numel(out);
-    void *y = lb_frame_output(&f, 0, n);
-    double *sum = lb_frame_scratch(&f, (size_t)(n + 1) * sizeof *sum);
-    if (lb_frame_ok(&f)) memset(sum, 0, (size_t)n * sizeof *sum);
-    for (int64_t o = 0; lb_frame_ok(&f) && o < whole.outer; o++)
+    void *y = lb_frame_output(&frame, 0, n);
+    double *sum = lb_frame_scratch(&frame, (size_t)(n + 1) * sizeof *sum);
+    if (lb_frame_ok(&frame)) memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t o = 0; lb_frame_ok(&frame) && o < whole.outer; o++)
         for (int64_t k = 0; k < frames; k++)
             for (int64_t i = 0; i < whole.inner; i++)
                 for (int64_t s = 0; s < size; s++) {
-                    const double x = lb_frame_get(&f, g, ((o * frames + k) * whole.inner + i) * size + s);
+                    const double x = lb_frame_get(&frame, g, ((o * frames + k) * whole.inner + i) * size + s);
                     double *to = &sum[(o * whole.size + k * step + s) * whole.inner + i];
-                    *to = twin ? *to + fabs(x) : f.wide ? *to + x : (double)(float)(*to + x);
+                    *to = twin ? *to + fabs(x) : frame.wide ? *to + x : (double)(float)(*to + x);
                 }
     const double most = twin ? (double)(size / step + 2) * lb_frame_twin_scale(call, 0) : 1;
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) lb_frame_set(&f, y, i, sum[i] * most);
-    return lb_frame_end(&f);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) lb_frame_set(&frame, y, i, sum[i] * most);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(unfold_backward, unfold_backward_run(call, twin))
 
@@ -86,19 +86,19 @@ typedef struct distance {
     double p, sum;
 } distance;
 
-static void add(distance *d, double difference)
+static void add(distance *distance, double difference)
 {
     const double x = fabs(difference);
     if (x != x)
-        d->sum = x;
-    else if (d->p == 0)
-        d->sum += x != 0;
-    else if (d->p == INFINITY)
-        d->sum = x > d->sum ? x : d->sum;
-    else if (d->p == -INFINITY)
-        d->sum = x < d->sum ? x : d->sum;
+        distance->sum = x;
+    else if (distance->p == 0)
+        distance->sum += x != 0;
+    else if (distance->p == INFINITY)
+        distance->sum = x > distance->sum ? x : distance->sum;
+    else if (distance->p == -INFINITY)
+        distance->sum = x < distance->sum ? x : distance->sum;
     else
-        d->sum += d->p == 2 ? x * x : d->p == 1 ? x : lb_pow(x, d->p);
+        distance->sum += distance->p == 2 ? x * x : distance->p == 1 ? x : lb_pow(x, distance->p);
 }
 
 static distance begin(double p)
@@ -106,29 +106,30 @@ static distance begin(double p)
     return (distance){p, p == -INFINITY ? INFINITY : 0};
 }
 
-static double end(distance d)
+static double end(distance distance)
 {
-    if (d.p == 0 || isinf(d.p) || d.p == 1) return d.sum;
-    return d.p == 2 ? __builtin_sqrt(d.sum) : lb_pow(d.sum, 1 / d.p);
+    if (distance.p == 0 || isinf(distance.p) || distance.p == 1) return distance.sum;
+    return distance.p == 2 ? __builtin_sqrt(distance.sum) : lb_pow(distance.sum, 1 / distance.p);
 }
 
 /* self, other, p */
 static lb_status dist_run(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const int64_t n = lb_tensor_numel(a);
-    if (!lb_layout_same_shape(&a->layout, &b->layout)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "tensors of other shapes");
-    const void *x = lb_frame_tensor(&f, a), *y = lb_frame_tensor(&f, b);
-    void *to = lb_frame_output(&f, 0, 1);
-    distance d = begin(lb_frame_arg_float(call, 2, 2));
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        const double difference = lb_frame_get(&f, x, i) - lb_frame_get(&f, y, i);
-        add(&d, f.wide ? difference : (double)(float)difference);
+    if (!lb_layout_same_shape(&a->layout, &b->layout))
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "tensors of other shapes");
+    const void *x = lb_frame_tensor(&frame, a), *y = lb_frame_tensor(&frame, b);
+    void *to = lb_frame_output(&frame, 0, 1);
+    distance distance = begin(lb_frame_arg_float(call, 2, 2));
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+        const double difference = lb_frame_get(&frame, x, i) - lb_frame_get(&frame, y, i);
+        add(&distance, frame.wide ? difference : (double)(float)difference);
     }
     /* 16 bits: each difference is rounded to them, and powers are f32. */
-    if (lb_frame_ok(&f)) lb_frame_set(&f, to, 0, end(d) * (twin ? lb_frame_twin_scale(call, 0) : 1));
-    return lb_frame_end(&f);
+    if (lb_frame_ok(&frame)) lb_frame_set(&frame, to, 0, end(distance) * (twin ? lb_frame_twin_scale(call, 0) : 1));
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(dist, dist_run(call, twin))
 
@@ -136,27 +137,27 @@ LB_WITH_TWIN(dist, dist_run(call, twin))
  * not known. */
 static lb_status pairs_run(lb_call *call, double p, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const int da = a->layout.ndim, db = b->layout.ndim;
     if (da < 2 || da != db || a->layout.shape[da - 1] != b->layout.shape[db - 1])
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "rows of other lengths");
-    for (int d = 0; lb_frame_ok(&f) && d < da - 2; d++)
-        if (a->layout.shape[d] != b->layout.shape[d]) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "batches that differ");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "rows of other lengths");
+    for (int d = 0; lb_frame_ok(&frame) && d < da - 2; d++)
+        if (a->layout.shape[d] != b->layout.shape[d]) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "batches that differ");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const int64_t k = a->layout.shape[da - 1], m = a->layout.shape[da - 2], n = b->layout.shape[db - 2],
                   batch = m ? lb_tensor_numel(&call->results[0]) / (n ? m * n : 1) : 0;
-    const void *x = lb_frame_tensor(&f, a), *y = lb_frame_tensor(&f, b);
-    void *to = lb_frame_output(&f, 0, batch * m * n);
-    const double unit = f.wide ? 0x1p-53 : 0x1p-24;
+    const void *x = lb_frame_tensor(&frame, a), *y = lb_frame_tensor(&frame, b);
+    void *to = lb_frame_output(&frame, 0, batch * m * n);
+    const double unit = frame.wide ? 0x1p-53 : 0x1p-24;
     if (lb_tensor_numel(&call->results[0]) != batch * m * n)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another size");
-    for (int64_t r = 0; lb_frame_ok(&f) && r < batch * m * n; r++) {
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a result of another size");
+    for (int64_t r = 0; lb_frame_ok(&frame) && r < batch * m * n; r++) {
         const int64_t i = r / n, j = r / (m * n) * n + r % n;
         distance d = begin(p);
         double squares = 0;
         for (int64_t c = 0; c < k; c++) {
-            const double u = lb_frame_get(&f, x, i * k + c), v = lb_frame_get(&f, y, j * k + c);
+            const double u = lb_frame_get(&frame, x, i * k + c), v = lb_frame_get(&frame, y, j * k + c);
             add(&d, u - v);
             squares += (fabs(u) + fabs(v)) * (fabs(u) + fabs(v));
         }
@@ -167,9 +168,9 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
         } else if (twin) {
             value *= (double)(k + 4);
         }
-        lb_frame_set(&f, to, r, value);
+        lb_frame_set(&frame, to, r, value);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(cdist, pairs_run(call, lb_frame_arg_float(call, 2, 2), twin))
 LB_WITH_TWIN(euclidean, pairs_run(call, 2, twin))

@@ -30,74 +30,76 @@ typedef struct sorting {
     int64_t *at;
 } sorting;
 
-static bool sorting_begin(sorting *s, lb_call *call, int64_t dim, int64_t k)
+static bool sorting_begin(sorting *sorting, lb_call *call, int64_t dim, int64_t k)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     int d = lb_frame_wrap_dim(dim, self->layout.ndim);
-    s->frame = lb_frame_begin(call);
+    sorting->frame = lb_frame_begin(call);
     lb_tensor moved = d < 0 ? *self : lb_frame_dim_last(self, d);
-    if (d < 0) lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
-    s->integer = lb_dtype_is_integer(self->dtype);
-    s->dim = d;
-    s->n = self->layout.ndim && d >= 0 ? self->layout.shape[d] : 1;
-    s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
-    s->k = k < 0 ? s->n : k;
-    if (s->k > s->n) lb_frame_fail(&s->frame, LB_ERR_INVALID, "k is larger than the dimension");
-    s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
-    if (!lb_frame_ok(&s->frame)) return false;
-    s->values = lb_frame_dim_last(&call->results[0], d);
-    s->indices = lb_frame_dim_last(&call->results[1], d);
-    s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->values, s->rows * s->k)
-                      : lb_frame_output_view(&s->frame, &s->values, s->rows * s->k);
-    s->at = lb_frame_output_view_integers(&s->frame, &s->indices, s->rows * s->k);
-    return lb_frame_ok(&s->frame);
+    if (d < 0) lb_frame_fail(&sorting->frame, LB_ERR_INVALID, "no such dimension");
+    sorting->integer = lb_dtype_is_integer(self->dtype);
+    sorting->dim = d;
+    sorting->n = self->layout.ndim && d >= 0 ? self->layout.shape[d] : 1;
+    sorting->rows = sorting->n ? lb_tensor_numel(self) / sorting->n : 0;
+    sorting->k = k < 0 ? sorting->n : k;
+    if (sorting->k > sorting->n) lb_frame_fail(&sorting->frame, LB_ERR_INVALID, "k is larger than the dimension");
+    sorting->x = sorting->integer ? (const void *)lb_frame_integers(&sorting->frame, &moved)
+                                  : lb_frame_tensor(&sorting->frame, &moved);
+    if (!lb_frame_ok(&sorting->frame)) return false;
+    sorting->values = lb_frame_dim_last(&call->results[0], d);
+    sorting->indices = lb_frame_dim_last(&call->results[1], d);
+    sorting->y = sorting->integer ? (void *)lb_frame_output_view_integers(&sorting->frame, &sorting->values,
+                                                                          sorting->rows * sorting->k)
+                                  : lb_frame_output_view(&sorting->frame, &sorting->values, sorting->rows * sorting->k);
+    sorting->at = lb_frame_output_view_integers(&sorting->frame, &sorting->indices, sorting->rows * sorting->k);
+    return lb_frame_ok(&sorting->frame);
 }
 
-static void load_row(const sorting *s, int64_t row, item *items)
+static void load_row(const sorting *sorting, int64_t row, item *items)
 {
-    for (int64_t i = 0, from = row * s->n; i < s->n; i++, from++) {
+    for (int64_t i = 0, from = row * sorting->n; i < sorting->n; i++, from++) {
         items[i].index = i;
-        if (s->integer)
-            items[i].integer = ((const int64_t *)s->x)[from], items[i].value = 0;
+        if (sorting->integer)
+            items[i].integer = ((const int64_t *)sorting->x)[from], items[i].value = 0;
         else
-            items[i].integer = 0,
-            items[i].value = s->frame.wide ? ((const double *)s->x)[from] : ((const float *)s->x)[from];
+            items[i].integer = 0, items[i].value = sorting->frame.wide ? ((const double *)sorting->x)[from]
+                                                                       : ((const float *)sorting->x)[from];
     }
 }
 
-static void store_row(const sorting *s, int64_t row, const item *items)
+static void store_row(const sorting *sorting, int64_t row, const item *items)
 {
-    for (int64_t i = 0; i < s->k; i++) s->at[row * s->k + i] = items[i].index;
+    for (int64_t i = 0; i < sorting->k; i++) sorting->at[row * sorting->k + i] = items[i].index;
 }
 
 /* The values at the positions that were chosen. */
-static void gather_values(const sorting *s)
+static void gather_values(const sorting *sorting)
 {
-    for (int64_t r = 0; r < s->rows; r++)
-        for (int64_t i = r * s->k; i < (r + 1) * s->k; i++) {
-            const int64_t from = r * s->n + s->at[i];
-            if (s->integer)
-                ((int64_t *)s->y)[i] = ((const int64_t *)s->x)[from];
+    for (int64_t r = 0; r < sorting->rows; r++)
+        for (int64_t i = r * sorting->k; i < (r + 1) * sorting->k; i++) {
+            const int64_t from = r * sorting->n + sorting->at[i];
+            if (sorting->integer)
+                ((int64_t *)sorting->y)[i] = ((const int64_t *)sorting->x)[from];
             else
-                lb_frame_set(&s->frame, s->y, i, lb_frame_get(&s->frame, s->x, from));
+                lb_frame_set(&sorting->frame, sorting->y, i, lb_frame_get(&sorting->frame, sorting->x, from));
         }
 }
 
 /* `free_order`: equal values may stand in any order. `sorted`: values are in order. */
-static lb_status sorting_end(sorting *s, bool free_order, bool sorted)
+static lb_status sorting_end(sorting *sorting, bool free_order, bool sorted)
 {
-    const lb_tied_choice choice = {.frame = &s->frame,
-                                   .integer = s->integer,
-                                   .rows = s->rows,
-                                   .n = s->n,
+    const lb_tied_choice choice = {.frame = &sorting->frame,
+                                   .integer = sorting->integer,
+                                   .rows = sorting->rows,
+                                   .n = sorting->n,
                                    .inner = 1,
-                                   .k = s->k,
-                                   .x = s->x,
-                                   .at = s->at,
+                                   .k = sorting->k,
+                                   .x = sorting->x,
+                                   .at = sorting->at,
                                    .unordered = !sorted};
-    if (lb_frame_ok(&s->frame) && free_order) lb_tied_choice_follow(&choice, s->at_result, s->dim);
-    if (lb_frame_ok(&s->frame)) gather_values(s);
-    return lb_frame_end(&s->frame);
+    if (lb_frame_ok(&sorting->frame) && free_order) lb_tied_choice_follow(&choice, sorting->at_result, sorting->dim);
+    if (lb_frame_ok(&sorting->frame)) gather_values(sorting);
+    return lb_frame_end(&sorting->frame);
 }
 
 /* Items of equal order compare false both ways. `descending`: greatest first. */
@@ -302,19 +304,19 @@ static void std_sort(item *first, item *last, bool largest)
 /* torch.sort without stable=True is std::sort. */
 static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stable, uint32_t at_result)
 {
-    sorting s;
-    if (!sorting_begin(&s, call, dim, -1)) return lb_frame_end(&s.frame);
-    s.at_result = at_result;
-    item *items = lb_frame_scratch(&s.frame, (size_t)s.n * 2 * sizeof *items);
-    for (int64_t r = 0; items && r < s.rows; r++) {
-        load_row(&s, r, items);
+    sorting sorting;
+    if (!sorting_begin(&sorting, call, dim, -1)) return lb_frame_end(&sorting.frame);
+    sorting.at_result = at_result;
+    item *items = lb_frame_scratch(&sorting.frame, (size_t)sorting.n * 2 * sizeof *items);
+    for (int64_t r = 0; items && r < sorting.rows; r++) {
+        load_row(&sorting, r, items);
         if (stable)
-            merge_sort(items, items + s.n, s.n, descending);
+            merge_sort(items, items + sorting.n, sorting.n, descending);
         else
-            std_sort(items, items + s.n, descending);
-        store_row(&s, r, items);
+            std_sort(items, items + sorting.n, descending);
+        store_row(&sorting, r, items);
     }
-    return sorting_end(&s, !stable, true);
+    return sorting_end(&sorting, !stable, true);
 }
 
 static lb_status sort(lb_call *call)
@@ -340,23 +342,23 @@ static lb_status argsort(lb_call *call)
 /* Args: self, k, dim, largest, sorted. */
 static lb_status topk(lb_call *call)
 {
-    sorting s;
+    sorting sorting;
     bool largest = lb_frame_arg_int(call, 3, 1), sorted = lb_frame_arg_int(call, 4, 1);
-    if (!sorting_begin(&s, call, lb_frame_arg_int(call, 2, -1), lb_frame_arg_int(call, 1, 1)) || s.k < 1)
-        return lb_frame_end(&s.frame);
-    s.at_result = 1;
-    item *items = lb_frame_scratch(&s.frame, (size_t)s.n * sizeof *items);
-    for (int64_t r = 0; items && r < s.rows; r++) {
-        load_row(&s, r, items);
-        if (s.k * 64 <= s.n) {
-            partial_sort(items, items + s.k, items + s.n, largest);
+    if (!sorting_begin(&sorting, call, lb_frame_arg_int(call, 2, -1), lb_frame_arg_int(call, 1, 1)) || sorting.k < 1)
+        return lb_frame_end(&sorting.frame);
+    sorting.at_result = 1;
+    item *items = lb_frame_scratch(&sorting.frame, (size_t)sorting.n * sizeof *items);
+    for (int64_t r = 0; items && r < sorting.rows; r++) {
+        load_row(&sorting, r, items);
+        if (sorting.k * 64 <= sorting.n) {
+            partial_sort(items, items + sorting.k, items + sorting.n, largest);
         } else {
-            nth_element(items, items + s.k - 1, items + s.n, largest);
-            if (sorted) std_sort(items, items + s.k - 1, largest);
+            nth_element(items, items + sorting.k - 1, items + sorting.n, largest);
+            if (sorted) std_sort(items, items + sorting.k - 1, largest);
         }
-        store_row(&s, r, items);
+        store_row(&sorting, r, items);
     }
-    return sorting_end(&s, true, sorted);
+    return sorting_end(&sorting, true, sorted);
 }
 
 /* The values are copies, but which ones is a decision. */

@@ -37,15 +37,16 @@ static void count_in(json_t *object, const char *key)
 }
 
 /* "_to_copy pow.Tensor_Scalar mean.dim x2 …" */
-static char *names_of(const lb_composite *c)
+static char *names_of(const lb_composite *composite)
 {
     char *text = NULL;
     size_t size;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    for (uint32_t k = 0, run; k < c->n_ops; k += run) {
-        const char *name = lb_op_name(c->program, &c->program->ops[c->ops[k]]);
-        for (run = 1; k + run < c->n_ops && !strcmp(lb_op_name(c->program, &c->program->ops[c->ops[k + run]]), name);
+    for (uint32_t k = 0, run; k < composite->n_ops; k += run) {
+        const char *name = lb_op_name(composite->program, &composite->program->ops[composite->ops[k]]);
+        for (run = 1; k + run < composite->n_ops &&
+                      !strcmp(lb_op_name(composite->program, &composite->program->ops[composite->ops[k + run]]), name);
              run++) {
         }
         fprintf(out, k ? " %s" : "%s", strncmp(name, "aten::", 6) ? name : name + 6);
@@ -55,51 +56,51 @@ static char *names_of(const lb_composite *c)
     return text;
 }
 
-static void add_composite(listing *l, const lb_composite *c)
+static void add_composite(listing *listing, const lb_composite *composite)
 {
-    struct kind *kind = &l->kinds[c->kind];
+    struct kind *kind = &listing->kinds[composite->kind];
     if (!kind->count++) {
         enum { MOST = 12 };
         char texts[MOST][LB_COMPOSITE_TEXT];
         kind->layers = json_object(), kind->written = json_object(), kind->likely = json_array();
-        const uint32_t n = lb_composite_candidates(c, texts, MOST);
+        const uint32_t n = lb_composite_candidates(composite, texts, MOST);
         for (uint32_t i = 0; i < n && i < MOST; i++) json_array_append_new(kind->likely, json_string(texts[i]));
     }
-    char *names = names_of(c);
-    count_in(kind->layers, lb_program_text(c->program, c->program->scopes[c->scope].path));
+    char *names = names_of(composite);
+    count_in(kind->layers, lb_program_text(composite->program, composite->program->scopes[composite->scope].path));
     if (names) count_in(kind->written, names);
     free(names);
 }
 
-static lb_status add_op(listing *l, const char *name, lb_err *err)
+static lb_status add_op(listing *listing, const char *name, lb_err *err)
 {
-    for (uint32_t i = 0; i < l->n_ops; i++)
-        if (!strcmp(l->ops[i].name, name)) {
-            l->ops[i].count++;
+    for (uint32_t i = 0; i < listing->n_ops; i++)
+        if (!strcmp(listing->ops[i].name, name)) {
+            listing->ops[i].count++;
             return LB_OK;
         }
-    tally *more = lb_array_grow(l->ops, l->n_ops, sizeof *more);
+    tally *more = lb_array_grow(listing->ops, listing->n_ops, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    l->ops = more;
-    l->ops[l->n_ops++] = (tally){name, 1};
+    listing->ops = more;
+    listing->ops[listing->n_ops++] = (tally){name, 1};
     return LB_OK;
 }
 
-static lb_status add_program(listing *l, const lb_program *program, lb_err *err)
+static lb_status add_program(listing *listing, const lb_program *program, lb_err *err)
 {
     lb_composites found;
     LB_TRY(lb_composites_find(program, &found, err));
-    for (uint32_t i = 0; i < found.n; i++) add_composite(l, &found.rows[i]);
+    for (uint32_t i = 0; i < found.n; i++) add_composite(listing, &found.rows[i]);
     lb_composites_release(&found);
     for (uint32_t i = 0; i < program->n_ops; i++) {
         char kernels[8], orders[8];
         const char *name = lb_op_name(program, &program->ops[i]);
-        if (lb_replay_kernels(name, kernels, sizeof kernels, orders, sizeof orders)) LB_TRY(add_op(l, name, err));
+        if (lb_replay_kernels(name, kernels, sizeof kernels, orders, sizeof orders)) LB_TRY(add_op(listing, name, err));
     }
     return LB_OK;
 }
 
-static lb_status gather(listing *l, lb_capture *capture, const lb_plan *plan, lb_err *err)
+static lb_status gather(listing *listing, lb_capture *capture, const lb_plan *plan, lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;
@@ -116,7 +117,7 @@ static lb_status gather(listing *l, lb_capture *capture, const lb_plan *plan, lb
             else if (status != LB_OK)
                 return status;
             else
-                LB_TRY(add_program(l, program, err));
+                LB_TRY(add_program(listing, program, err));
         }
     }
     return LB_OK;
@@ -133,11 +134,11 @@ static json_t *kernels_json(lb_composite_kind kind)
     return kernels;
 }
 
-static json_t *as_json(const listing *l)
+static json_t *as_json(const listing *listing)
 {
     json_t *composites = json_array(), *ops = json_array();
     for (int k = 0; k < LB_COMPOSITE_KIND_COUNT; k++) {
-        const struct kind *kind = &l->kinds[k];
+        const struct kind *kind = &listing->kinds[k];
         if (!kind->count) continue;
         json_array_append_new(composites,
                               json_pack("{s:s, s:s, s:I, s:O, s:O, s:o, s:s, s:O}", "kind", lb_composite_kind_name(k),
@@ -145,11 +146,11 @@ static json_t *as_json(const listing *l)
                                         kind->layers, "ops", kind->written, "kernels", kernels_json(k), "options",
                                         lb_composite_options(k), "likely", kind->likely));
     }
-    for (uint32_t i = 0; i < l->n_ops; i++) {
+    for (uint32_t i = 0; i < listing->n_ops; i++) {
         char kernels[160], orders[320];
-        lb_replay_kernels(l->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
-        json_array_append_new(ops, json_pack("{s:s, s:I, s:s, s:s}", "op", l->ops[i].name, "count",
-                                             (json_int_t)l->ops[i].count, "kernels", kernels, "orders", orders));
+        lb_replay_kernels(listing->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
+        json_array_append_new(ops, json_pack("{s:s, s:I, s:s, s:s}", "op", listing->ops[i].name, "count",
+                                             (json_int_t)listing->ops[i].count, "kernels", kernels, "orders", orders));
     }
     return json_pack("{s:o, s:o, s:s}", "composites", composites, "ops", ops, "any", ANY_OP);
 }
@@ -171,11 +172,11 @@ static void print_counts(const char *title, const json_t *counts, uint32_t most)
     }
 }
 
-static void print_text(const listing *l)
+static void print_text(const listing *listing)
 {
     uint32_t found = 0;
     for (int k = 0; k < LB_COMPOSITE_KIND_COUNT; k++) {
-        const struct kind *kind = &l->kinds[k];
+        const struct kind *kind = &listing->kinds[k];
         if (!kind->count) continue;
         printf(found++ ? "\n%s: %llu\n  %s\n" : "%s: %llu\n  %s\n", lb_composite_kind_name(k),
                (unsigned long long)kind->count, lb_composite_kind_about(k));
@@ -188,24 +189,25 @@ static void print_text(const listing *l)
     }
     if (!found) printf("no composites in these steps\n");
     printf("\n%-44s %7s  --kernel / --order\n%-44s %7s  %s / -\n", "op", "times", "(any)", "", ANY_OP);
-    for (uint32_t i = 0; i < l->n_ops; i++) {
+    for (uint32_t i = 0; i < listing->n_ops; i++) {
         char kernels[160], orders[320];
-        lb_replay_kernels(l->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
-        printf("%-44s %7llu  %s / %s\n", l->ops[i].name, (unsigned long long)l->ops[i].count, *kernels ? kernels : "-",
-               *orders ? orders : "-");
+        lb_replay_kernels(listing->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
+        printf("%-44s %7llu  %s / %s\n", listing->ops[i].name, (unsigned long long)listing->ops[i].count,
+               *kernels ? kernels : "-", *orders ? orders : "-");
     }
 }
 
 lb_status lb_kernels_print(lb_capture *capture, const lb_plan *plan, bool json, lb_err *err)
 {
-    listing l = {0};
-    lb_status status = gather(&l, capture, plan, err);
+    listing listing = {0};
+    lb_status status = gather(&listing, capture, plan, err);
     if (status == LB_OK && json)
-        lb_command_print_json("replay", as_json(&l));
+        lb_command_print_json("replay", as_json(&listing));
     else if (status == LB_OK)
-        print_text(&l);
+        print_text(&listing);
     for (int k = 0; k < LB_COMPOSITE_KIND_COUNT; k++)
-        json_decref(l.kinds[k].layers), json_decref(l.kinds[k].written), json_decref(l.kinds[k].likely);
-    free(l.ops);
+        json_decref(listing.kinds[k].layers), json_decref(listing.kinds[k].written),
+            json_decref(listing.kinds[k].likely);
+    free(listing.ops);
     return status;
 }

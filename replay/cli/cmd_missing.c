@@ -20,8 +20,9 @@ char *lb_missing_text(const lb_missing *missing, lb_capture *capture, const char
     FILE *out = command ? lb_text_stream_open(&text, &size) : NULL;
     if (out) {
         fprintf(out,
-                "missing: %" PRIu64 " ops cannot be judged: bytes of their inputs or results were not kept at level "
-                "%s, and what is computed here has other bits\n",
+                "missing: %" PRIu64
+                " ops cannot be judged: bytes of their inputs or results were not kept at level %s, "
+                "and what is computed here has other bits\n",
                 lack->ops, lb_keep_level_name((lb_level)lack->level));
         if (!backend) fprintf(out, "  to have PyTorch compute these bits: lastbit replay --backend torch %s\n", path);
         fprintf(out, "  to record them again: %s\n", command);

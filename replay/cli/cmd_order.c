@@ -24,43 +24,47 @@ static lb_status parse_dtype(const char *text, lb_dtype *dtype, lb_err *err)
     return lb_fail(err, LB_ERR_INVALID, "\"%s\": terms and sums are f64, f32, bf16 or f16", text);
 }
 
-static lb_status make_shape(const options *o, lb_probe_shape *s, lb_err *err)
+static lb_status make_shape(const options *options, lb_probe_shape *shape, lb_err *err)
 {
-    *s = (lb_probe_shape){LB_PROBE_SUM, LB_F32, LB_NO_DTYPE, (uint32_t)o->n, 1, 1};
-    if (o->form && !lb_probe_form_parse(o->form, &s->form))
+    *shape = (lb_probe_shape){LB_PROBE_SUM, LB_F32, LB_NO_DTYPE, (uint32_t)options->n, 1, 1};
+    if (options->form && !lb_probe_form_parse(options->form, &shape->form))
         return lb_fail(err, LB_ERR_INVALID, "--as %s: a kernel is called as sum, rows, columns, dot or matmul",
-                       o->form);
-    if (o->dtype) LB_TRY(parse_dtype(o->dtype, &s->dtype, err));
-    if (o->result) LB_TRY(parse_dtype(o->result, &s->result, err));
-    const bool many = s->form != LB_PROBE_SUM && s->form != LB_PROBE_DOT;
-    if (many) s->rows = o->rows ? (uint32_t)o->rows : 64;
-    if (s->form == LB_PROBE_MATMUL) s->columns = o->columns ? (uint32_t)o->columns : 64;
-    if (o->n < 1 || o->n > (int)LB_TREE_MAX_LEAVES)
-        return lb_fail(err, LB_ERR_INVALID, "-n %d: from 1 to %u terms", o->n, LB_TREE_MAX_LEAVES);
-    if (o->rows < 0 || o->columns < 0 || (!many && o->rows) || (s->form != LB_PROBE_MATMUL && o->columns))
+                       options->form);
+    if (options->dtype) LB_TRY(parse_dtype(options->dtype, &shape->dtype, err));
+    if (options->result) LB_TRY(parse_dtype(options->result, &shape->result, err));
+    const bool many = shape->form != LB_PROBE_SUM && shape->form != LB_PROBE_DOT;
+    if (many) shape->rows = options->rows ? (uint32_t)options->rows : 64;
+    if (shape->form == LB_PROBE_MATMUL) shape->columns = options->columns ? (uint32_t)options->columns : 64;
+    if (options->n < 1 || options->n > (int)LB_TREE_MAX_LEAVES)
+        return lb_fail(err, LB_ERR_INVALID, "-n %d: from 1 to %u terms", options->n, LB_TREE_MAX_LEAVES);
+    if (options->rows < 0 || options->columns < 0 || (!many && options->rows) ||
+        (shape->form != LB_PROBE_MATMUL && options->columns))
         return lb_fail(err, LB_ERR_INVALID, "--rows are of rows, columns and matmul, --columns of matmul");
-    if ((uint64_t)s->rows * s->n > 1u << 28 || (uint64_t)s->columns * s->n > 1u << 28)
+    if ((uint64_t)shape->rows * shape->n > 1u << 28 || (uint64_t)shape->columns * shape->n > 1u << 28)
         return lb_fail(err, LB_ERR_INVALID,
                        "a call of that kernel takes too much memory: fewer rows, columns or terms");
     return LB_OK;
 }
 
-static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe_kernel *kernel, lb_err *err)
+static lb_status make_kernel(const options *options, const lb_probe_shape *shape, lb_probe_kernel *kernel, lb_err *err)
 {
-    if (o->engine) return lb_probe_schedule(s, strcmp(o->engine, "default") ? o->engine : "", kernel, err);
-    if (o->library) return lb_probe_library(s, o->library, o->symbol, o->timeout, kernel, err);
+    if (options->engine)
+        return lb_probe_schedule(shape, strcmp(options->engine, "default") ? options->engine : "", kernel, err);
+    if (options->library)
+        return lb_probe_library(shape, options->library, options->symbol, options->timeout, kernel, err);
     char *folder = lb_command_python_folder();
     lb_probe_callable callable = LB_PROBE_CALLABLE_INIT;
-    callable.function = o->python, callable.interpreter = o->interpreter, callable.folder = folder ? folder : "";
-    callable.arrays = o->arrays, callable.threads = o->threads;
-    const lb_status status = lb_probe_python(s, &callable, kernel, err);
+    callable.function = options->python, callable.interpreter = options->interpreter,
+    callable.folder = folder ? folder : "";
+    callable.arrays = options->arrays, callable.threads = options->threads;
+    const lb_status status = lb_probe_python(shape, &callable, kernel, err);
     free(folder);
     return status;
 }
 
-static const char *target(const options *o)
+static const char *target(const options *options)
 {
-    return o->engine ? o->engine : o->python ? o->python : o->symbol;
+    return options->engine ? options->engine : options->python ? options->python : options->symbol;
 }
 
 /* ---- what was expected ------------------------------------------------------------------------------------------- */
@@ -71,24 +75,24 @@ static lb_sum_of sum_of(lb_probe_form form)
 }
 
 /* --expect: a named order, or the file of a tree. */
-static lb_status expected_tree(const options *o, const lb_probe_shape *s, lb_sum_tree **tree, lb_err *err)
+static lb_status expected_tree(const options *options, const lb_probe_shape *shape, lb_sum_tree **tree, lb_err *err)
 {
     struct stat st;
     *tree = NULL;
-    if (!o->expect) return LB_OK;
-    if (lb_input_look(o->expect, &st, NULL) == LB_OK) return lb_sum_tree_read(o->expect, tree, err);
-    return lb_sum_tree_named(o->expect, s->n, sum_of(s->form), s->dtype, tree, err);
+    if (!options->expect) return LB_OK;
+    if (lb_input_look(options->expect, &st, NULL) == LB_OK) return lb_sum_tree_read(options->expect, tree, err);
+    return lb_sum_tree_named(options->expect, shape->n, sum_of(shape->form), shape->dtype, tree, err);
 }
 
-static bool as_expected(const lb_probe_report *r, const lb_sum_tree *tree)
+static bool as_expected(const lb_probe_report *report, const lb_sum_tree *tree)
 {
-    bool same = r->n_groups == 1 && r->outcome == LB_PROBE_TREE;
-    if (same && r->sample) {
-        lb_sum_tree *cut = lb_sum_tree_sampled(tree, r->sample, r->n_sample);
-        same = cut && lb_sum_tree_equal(cut, r->groups[0].tree);
+    bool same = report->n_groups == 1 && report->outcome == LB_PROBE_TREE;
+    if (same && report->sample) {
+        lb_sum_tree *cut = lb_sum_tree_sampled(tree, report->sample, report->n_sample);
+        same = cut && lb_sum_tree_equal(cut, report->groups[0].tree);
         lb_sum_tree_free(cut);
     } else if (same)
-        same = lb_sum_tree_equal(tree, r->groups[0].tree);
+        same = lb_sum_tree_equal(tree, report->groups[0].tree);
     return same;
 }
 
@@ -96,23 +100,23 @@ static bool as_expected(const lb_probe_report *r, const lb_sum_tree *tree)
 
 enum { SHORT_TEXT = 2000 };
 
-static void print_group(const lb_probe_group *g, const lb_probe_report *r, const lb_probe_shape *s)
+static void print_group(const lb_probe_group *group, const lb_probe_report *report, const lb_probe_shape *shape)
 {
-    if (r->n_groups > 1)
-        printf("%s%u of %u results (row %u, column %u, …)\n", g == r->groups ? "" : "\n", g->positions,
-               s->rows * s->columns, g->row, g->column);
-    if (g->outcome != LB_PROBE_TREE) {
-        printf("no tree:     %s: %s\n", lb_probe_outcome_name(g->outcome), g->reason);
+    if (report->n_groups > 1)
+        printf("%s%u of %u results (row %u, column %u, …)\n", group == report->groups ? "" : "\n", group->positions,
+               shape->rows * shape->columns, group->row, group->column);
+    if (group->outcome != LB_PROBE_TREE) {
+        printf("no tree:     %s: %s\n", lb_probe_outcome_name(group->outcome), group->reason);
         return;
     }
-    printf("order:       %s\n", *g->names ? g->names : "unnamed");
-    if (*g->arithmetic)
-        printf("additions:   %s (%u of %u sums of random terms have these bits)\n", g->arithmetic, g->confirmed,
-               g->tried);
+    printf("order:       %s\n", *group->names ? group->names : "unnamed");
+    if (*group->arithmetic)
+        printf("additions:   %s (%u of %u sums of random terms have these bits)\n", group->arithmetic, group->confirmed,
+               group->tried);
     else
-        printf("additions:   of no known kind: at best %u of %u sums of random terms have the bits\n", g->confirmed,
-               g->tried);
-    char *text = lb_sum_tree_print(g->tree);
+        printf("additions:   of no known kind: at best %u of %u sums of random terms have the bits\n", group->confirmed,
+               group->tried);
+    char *text = lb_sum_tree_print(group->tree);
     if (text && strlen(text) <= SHORT_TEXT)
         printf("tree:        %s\n", text);
     else if (text)
@@ -121,17 +125,18 @@ static void print_group(const lb_probe_group *g, const lb_probe_report *r, const
     free(text);
 }
 
-static void print_text(const options *o, const lb_probe_shape *s, const lb_probe_report *r)
+static void print_text(const options *options, const lb_probe_shape *shape, const lb_probe_report *report)
 {
-    printf("kernel:      %s, %s of %u %s", target(o), lb_probe_form_name(s->form), s->n, lb_dtype_name(s->dtype));
-    if (s->rows > 1) printf(", %u rows", s->rows);
-    if (s->columns > 1) printf(" by %u columns", s->columns);
-    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)r->probes,
-           (unsigned long long)r->calls, r->seconds);
-    if (r->sample)
-        printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", r->n_sample);
-    for (uint32_t i = 0; i < r->n_groups; i++) print_group(&r->groups[i], r, s);
-    if (r->groups_left_out) printf("\n%u more orders at other results\n", r->groups_left_out);
+    printf("kernel:      %s, %s of %u %s", target(options), lb_probe_form_name(shape->form), shape->n,
+           lb_dtype_name(shape->dtype));
+    if (shape->rows > 1) printf(", %u rows", shape->rows);
+    if (shape->columns > 1) printf(" by %u columns", shape->columns);
+    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)report->probes,
+           (unsigned long long)report->calls, report->seconds);
+    if (report->sample)
+        printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", report->n_sample);
+    for (uint32_t i = 0; i < report->n_groups; i++) print_group(&report->groups[i], report, shape);
+    if (report->groups_left_out) printf("\n%u more orders at other results\n", report->groups_left_out);
 }
 
 static json_t *tree_json(const lb_sum_tree *tree, const char *name)
@@ -159,45 +164,46 @@ static json_t *names_json(const char *names)
     return list;
 }
 
-static json_t *group_json(const lb_probe_group *g)
+static json_t *group_json(const lb_probe_group *group)
 {
     return json_pack("{s:s, s:s?, s:o, s:o, s:s?, s:i, s:i, s:i, s:i, s:i, s:o}", "outcome",
-                     lb_probe_outcome_name(g->outcome), "reason", *g->reason ? g->reason : NULL, "name",
-                     name_json(g->names), "names", names_json(g->names), "arithmetic",
-                     *g->arithmetic ? g->arithmetic : NULL, "confirmed", (int)g->confirmed, "tried", (int)g->tried,
-                     "row", (int)g->row, "column", (int)g->column, "positions", (int)g->positions, "tree",
-                     tree_json(g->tree, g->names));
+                     lb_probe_outcome_name(group->outcome), "reason", *group->reason ? group->reason : NULL, "name",
+                     name_json(group->names), "names", names_json(group->names), "arithmetic",
+                     *group->arithmetic ? group->arithmetic : NULL, "confirmed", (int)group->confirmed, "tried",
+                     (int)group->tried, "row", (int)group->row, "column", (int)group->column, "positions",
+                     (int)group->positions, "tree", tree_json(group->tree, group->names));
 }
 
-static json_t *report_json(const options *o, const lb_probe_shape *s, const lb_probe_report *r, const bool *same)
+static json_t *report_json(const options *options, const lb_probe_shape *shape, const lb_probe_report *report,
+                           const bool *same)
 {
-    json_t *groups = json_array(), *sample = r->sample ? json_array() : json_null();
-    for (uint32_t i = 0; i < r->n_groups; i++) json_array_append_new(groups, group_json(&r->groups[i]));
-    for (uint32_t i = 0; i < r->n_sample; i++) json_array_append_new(sample, json_integer(r->sample[i]));
-    json_t *all =
-        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel", target(o), "form",
-                  lb_probe_form_name(s->form), "dtype", lb_dtype_name(s->dtype), "n", (int)s->n, "rows", (int)s->rows,
-                  "columns", (int)s->columns, "outcome", lb_probe_outcome_name(r->outcome), "groups", groups,
-                  "groups_left_out", (int)r->groups_left_out, "sample", sample, "probes", (json_int_t)r->probes,
-                  "calls", (json_int_t)r->calls, "seconds", r->seconds);
-    if (o->expect) json_object_set_new(all, "expected", json_string(o->expect));
+    json_t *groups = json_array(), *sample = report->sample ? json_array() : json_null();
+    for (uint32_t i = 0; i < report->n_groups; i++) json_array_append_new(groups, group_json(&report->groups[i]));
+    for (uint32_t i = 0; i < report->n_sample; i++) json_array_append_new(sample, json_integer(report->sample[i]));
+    json_t *all = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel",
+                            target(options), "form", lb_probe_form_name(shape->form), "dtype",
+                            lb_dtype_name(shape->dtype), "n", (int)shape->n, "rows", (int)shape->rows, "columns",
+                            (int)shape->columns, "outcome", lb_probe_outcome_name(report->outcome), "groups", groups,
+                            "groups_left_out", (int)report->groups_left_out, "sample", sample, "probes",
+                            (json_int_t)report->probes, "calls", (json_int_t)report->calls, "seconds", report->seconds);
+    if (options->expect) json_object_set_new(all, "expected", json_string(options->expect));
     if (same) json_object_set_new(all, "as_expected", json_boolean(*same));
     return all;
 }
 
-static lb_status store(const options *o, const lb_probe_group *g, lb_err *err)
+static lb_status store(const options *options, const lb_probe_group *group, lb_err *err)
 {
     const char *inputs[3] = {NULL};
     int n = 0;
-    if (o->library) inputs[n++] = o->library;
-    if (o->expect) inputs[n] = o->expect; /* the file of a tree, or the name of an order */
-    char *text = g->tree ? lb_sum_tree_to_json(g->tree, *g->names ? g->names : NULL) : NULL;
-    if (!text) return lb_fail(err, LB_ERR_INVALID, "there is no tree to store in %s", o->output);
+    if (options->library) inputs[n++] = options->library;
+    if (options->expect) inputs[n] = options->expect; /* the file of a tree, or the name of an order */
+    char *text = group->tree ? lb_sum_tree_to_json(group->tree, *group->names ? group->names : NULL) : NULL;
+    if (!text) return lb_fail(err, LB_ERR_INVALID, "there is no tree to store in %s", options->output);
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
     how.replace = how.shared = true;
     how.inputs = inputs;
     lb_output *out;
-    lb_status status = lb_output_open(o->output, &how, &out, err);
+    lb_status status = lb_output_open(options->output, &how, &out, err);
     if (status == LB_OK) {
         lb_output_write(out, text, strlen(text));
         lb_output_write(out, "\n", 1);
@@ -220,13 +226,13 @@ static int show_tree(const options *o, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_sum_tree *tree;
-    lb_probe_shape s;
+    lb_probe_shape shape;
     options plain = *o;
     plain.n = 1;
     char names[256];
-    if (make_shape(&plain, &s, &err) != LB_OK) return lb_command_misused("order", "%s", err.message);
+    if (make_shape(&plain, &shape, &err) != LB_OK) return lb_command_misused("order", "%s", err.message);
     if (lb_sum_tree_read(o->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
-    lb_sum_tree_name(tree, sum_of(s.form), s.dtype, names, sizeof names);
+    lb_sum_tree_name(tree, sum_of(shape.form), shape.dtype, names, sizeof names);
     if (json) {
         lb_command_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names),
                                                  "names", names_json(names), "tree", tree_json(tree, names)));
@@ -239,13 +245,13 @@ static int show_tree(const options *o, bool json)
     return LB_EXIT_SAME;
 }
 
-static int exit_code(const lb_probe_report *r, const bool *same)
+static int exit_code(const lb_probe_report *report, const bool *same)
 {
-    if (r->outcome != LB_PROBE_TREE) return LB_EXIT_UNTESTABLE;
-    return (same && !*same) || r->n_groups > 1 || r->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+    if (report->outcome != LB_PROBE_TREE) return LB_EXIT_UNTESTABLE;
+    return (same && !*same) || report->n_groups > 1 || report->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
 }
 
-static int run(const options *o, const lb_probe_shape *s, bool json)
+static int run(const options *o, const lb_probe_shape *shape, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_probe_kernel kernel = {0};
@@ -255,19 +261,19 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
     options.seed = (uint64_t)o->seed;
     options.sample = (uint32_t)o->sample;
     options.progress = progress;
-    if (expected_tree(o, s, &expected, &err) != LB_OK)
+    if (expected_tree(o, shape, &expected, &err) != LB_OK)
         return err.status == LB_ERR_INVALID ? lb_command_misused("order", "--expect: %s", err.message)
                                             : lb_command_fail("order", &err);
-    lb_status status = make_kernel(o, s, &kernel, &err);
+    lb_status status = make_kernel(o, shape, &kernel, &err);
     if (status == LB_OK) status = lb_probe_run(&kernel, &options, &report, &err);
     lb_command_progress_end();
     int code = LB_EXIT_FAILED;
     if (status == LB_OK) {
         const bool same = expected && as_expected(&report, expected);
         if (json)
-            lb_command_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
+            lb_command_print_json("order", report_json(o, shape, &report, expected ? &same : NULL));
         else
-            print_text(o, s, &report);
+            print_text(o, shape, &report);
         if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
         code = exit_code(&report, expected ? &same : NULL);
         if (o->output) status = store(o, &report.groups[0], &err);
@@ -284,50 +290,52 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
 
 int lb_cmd_order(int argc, const char **argv)
 {
-    static options o = {.seed = 1, .timeout = LB_PROBE_SECONDS}; /* popt's texts are its own until the end */
+    static options options = {.seed = 1, .timeout = LB_PROBE_SECONDS}; /* popt's texts are its own until the end */
     const struct poptOption table[] = {
-        {"python", 0, POPT_ARG_STRING, &o.python, 0,
+        {"python", 0, POPT_ARG_STRING, &options.python, 0,
          "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},
-        {"so", 0, POPT_ARG_STRING, &o.library, 0, "a shared object; its function is named by --symbol", "FILE"},
-        {"symbol", 0, POPT_ARG_STRING, &o.symbol, 0, "the function of the shared object", "NAME"},
-        {"engine", 0, POPT_ARG_STRING, &o.engine, 0, "lastbit's own sums and products in an order, or default",
+        {"so", 0, POPT_ARG_STRING, &options.library, 0, "a shared object; its function is named by --symbol", "FILE"},
+        {"symbol", 0, POPT_ARG_STRING, &options.symbol, 0, "the function of the shared object", "NAME"},
+        {"engine", 0, POPT_ARG_STRING, &options.engine, 0, "lastbit's own sums and products in an order, or default",
          "ORDER"},
-        {"tree", 0, POPT_ARG_STRING, &o.tree, 0, "probe nothing: name and print a stored tree", "FILE"},
-        {"as", 0, POPT_ARG_STRING, &o.form, 0, "how it is called: sum, rows, columns, dot, matmul", "FORM"},
-        {NULL, 'n', POPT_ARG_INT, &o.n, 0, "terms of a sum (k of a product)", "N"},
-        {"rows", 0, POPT_ARG_INT, &o.rows, 0, "rows, columns or m of the matrix (64)", "M"},
-        {"columns", 0, POPT_ARG_INT, &o.columns, 0, "n of a product (64)", "N"},
-        {"dtype", 0, POPT_ARG_STRING, &o.dtype, 0, "f64, f32 (default), bf16, f16", "DTYPE"},
-        {"result", 0, POPT_ARG_STRING, &o.result, 0, "dtype of the sums where it is another one", "DTYPE"},
-        {"arrays", 0, POPT_ARG_STRING, &o.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
-        {"interpreter", 0, POPT_ARG_STRING, &o.interpreter, 0, "the Python to call it by (python3)", "PATH"},
-        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads of the Python process", "N"},
-        {"timeout", 0, POPT_ARG_INT, &o.timeout, 0, "seconds that one call of a shared object's function may take (60)",
-         "SECONDS"},
-        {"sample", 0, POPT_ARG_INT, &o.sample, 0,
+        {"tree", 0, POPT_ARG_STRING, &options.tree, 0, "probe nothing: name and print a stored tree", "FILE"},
+        {"as", 0, POPT_ARG_STRING, &options.form, 0, "how it is called: sum, rows, columns, dot, matmul", "FORM"},
+        {NULL, 'n', POPT_ARG_INT, &options.n, 0, "terms of a sum (k of a product)", "N"},
+        {"rows", 0, POPT_ARG_INT, &options.rows, 0, "rows, columns or m of the matrix (64)", "M"},
+        {"columns", 0, POPT_ARG_INT, &options.columns, 0, "n of a product (64)", "N"},
+        {"dtype", 0, POPT_ARG_STRING, &options.dtype, 0, "f64, f32 (default), bf16, f16", "DTYPE"},
+        {"result", 0, POPT_ARG_STRING, &options.result, 0, "dtype of the sums where it is another one", "DTYPE"},
+        {"arrays", 0, POPT_ARG_STRING, &options.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
+        {"interpreter", 0, POPT_ARG_STRING, &options.interpreter, 0, "the Python to call it by (python3)", "PATH"},
+        {"threads", 0, POPT_ARG_INT, &options.threads, 0, "threads of the Python process", "N"},
+        {"timeout", 0, POPT_ARG_INT, &options.timeout, 0,
+         "seconds that one call of a shared object's function may take (60)", "SECONDS"},
+        {"sample", 0, POPT_ARG_INT, &options.sample, 0,
          "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
-        {"seed", 0, POPT_ARG_INT, &o.seed, 0, "of pivots and random terms (1)", "N"},
-        {"expect", 0, POPT_ARG_STRING, &o.expect, 0, "exit with 1 if the order is another one than this", "ORDER|FILE"},
-        {"output", 'o', POPT_ARG_STRING, &o.output, 0,
+        {"seed", 0, POPT_ARG_INT, &options.seed, 0, "of pivots and random terms (1)", "N"},
+        {"expect", 0, POPT_ARG_STRING, &options.expect, 0, "exit with 1 if the order is another one than this",
+         "ORDER|FILE"},
+        {"output", 'o', POPT_ARG_STRING, &options.output, 0,
          "store the tree as JSON: `lastbit replay --order SEL=tree:FILE` sums along it", "FILE"},
         POPT_TABLEEND,
     };
     static const char about[] =
-        "Finds the order in which a kernel adds up, from outside: what a sum of huge and small terms loses tells "
-        "which\n"
-        "terms meet first. Prints the order as a tree, the names of orders that make this tree, and the arithmetic of "
-        "the\n"
-        "additions as random terms confirm it.\n\n"
+        "Finds the order in which a kernel adds up, from outside: "
+        "what a sum of huge and small terms loses tells which\n"
+        "terms meet first. Prints the order as a tree, the names of orders that make this tree, "
+        "and the arithmetic of the\n"
+        "additions as random terms confirm it.\n"
+        "\n"
         "A function of a shared object is, with T float, double or the bits of a 16-bit float,\n"
         "  sum      T f(const T *x, int64_t n)\n"
         "  rows     void f(const T *x, int64_t rows, int64_t n, T *out)\n"
         "  columns  void f(const T *x, int64_t n, int64_t columns, T *out)\n"
         "  dot      T f(const T *x, const T *y, int64_t n)\n"
         "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
-        "and runs in a process of its own: if it crashes or does not return, that is what is said.\n\n"
-        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is not "
-        "an "
-        "tree.";
+        "and runs in a process of its own: if it crashes or does not return, that is what is said.\n"
+        "\n"
+        "Exits with 0 for one tree, 1 where results have different orders or another than expected, "
+        "125 if it is not an tree.";
     static const char example[] =
         "  lastbit order --python numpy:sum -n 1000\n"
         "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
@@ -338,20 +346,21 @@ int lb_cmd_order(int argc, const char **argv)
     if (code >= 0) return code;
     lb_err err = LB_ERR_INIT;
     lb_probe_shape shape;
-    const int targets = !!o.python + !!o.library + !!o.engine + !!o.tree;
+    const int targets = !!options.python + !!options.library + !!options.engine + !!options.tree;
     if (targets != 1)
         code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
-    else if (!!o.library != !!o.symbol)
+    else if (!!options.library != !!options.symbol)
         code = lb_command_misused("order", "--so and --symbol belong together");
-    else if (o.timeout < 1 || o.timeout > LB_PROBE_LONGEST || (o.timeout != LB_PROBE_SECONDS && !o.library))
-        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", o.timeout,
+    else if (options.timeout < 1 || options.timeout > LB_PROBE_LONGEST ||
+             (options.timeout != LB_PROBE_SECONDS && !options.library))
+        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", options.timeout,
                                   LB_PROBE_LONGEST);
-    else if (o.tree)
-        code = show_tree(&o, arguments.json);
-    else if (make_shape(&o, &shape, &err) != LB_OK)
+    else if (options.tree)
+        code = show_tree(&options, arguments.json);
+    else if (make_shape(&options, &shape, &err) != LB_OK)
         code = lb_command_misused("order", "%s", err.message);
     else
-        code = run(&o, &shape, arguments.json);
+        code = run(&options, &shape, arguments.json);
     lb_command_arguments_release(&arguments);
     return code;
 }

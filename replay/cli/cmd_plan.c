@@ -42,27 +42,27 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
 }
 
 /* What replays several times and prints a table of its own. */
-static lb_status check_tables(const lb_cmd_plan_request *o, const lb_plan *plan, lb_err *err)
+static lb_status check_tables(const lb_cmd_plan_request *request, const lb_plan *plan, lb_err *err)
 {
-    const char *name = o->routing ? "--routing-report" : "--each";
+    const char *name = request->routing ? "--routing-report" : "--each";
     if (plan->mode != LB_REPLAY_CHAINED)
         return lb_fail(err, LB_ERR_INVALID, "%s compares where chains end: leave --mode out, or make it chained", name);
-    if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels ||
-        (o->routing && o->force))
+    if ((request->routing && request->each) || request->table || request->write || request->digest ||
+        request->coverage || request->kernels || (request->routing && request->force))
         return lb_fail(err, LB_ERR_INVALID,
-                       "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go with "
-                       "it",
-                       name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
-    if (o->each && !o->swaps.n)
+                       "%s replays several times: --table, --write, --digest, --coverage, "
+                       "--kernels%s do not go with it",
+                       name, request->routing ? ", --each and --force-decisions" : " and --routing-report");
+    if (request->each && !request->swaps.n)
         return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");
-    for (uint32_t i = 0; o->routing && i < o->swaps.n; i++)
-        if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
+    for (uint32_t i = 0; request->routing && i < request->swaps.n; i++)
+        if (request->swaps.rows[i].kind == LB_SWAP_ROUTING)
             return lb_fail(err, LB_ERR_INVALID,
                            "--routing-report forces routing in every way by itself: leave --routing out");
     return LB_OK;
 }
 
-lb_status lb_cmd_plan_make(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
+lb_status lb_cmd_plan_make(const lb_cmd_plan_request *request, lb_plan *plan, lb_err *err)
 {
     static const struct {
         const char *name;
@@ -70,62 +70,64 @@ lb_status lb_cmd_plan_make(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *
     } modes[] = {{"isolated", LB_REPLAY_ISOLATED}, {"layer", LB_REPLAY_LAYER}, {"chained", LB_REPLAY_CHAINED}};
     static int32_t ranks[MAX_RANKS];
     *plan = (lb_plan)LB_PLAN_INIT;
-    bool known = !o->mode;
-    for (int i = 0; i < 3 && o->mode; i++)
-        if (!strcmp(o->mode, modes[i].name)) {
+    bool known = !request->mode;
+    for (int i = 0; i < 3 && request->mode; i++)
+        if (!strcmp(request->mode, modes[i].name)) {
             plan->mode = modes[i].mode;
             known = true;
         }
-    if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", o->mode);
-    if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
-    LB_TRY(lb_command_parse_memory(o->memory, &plan->memory_bytes, err));
-    if (o->threads < 0 || o->worst < 0)
+    if (!known) return lb_fail(err, LB_ERR_INVALID, "--mode %s: modes are isolated, layer, chained", request->mode);
+    if (request->steps) LB_TRY(parse_steps(request->steps, plan, err));
+    LB_TRY(lb_command_parse_memory(request->memory, &plan->memory_bytes, err));
+    if (request->threads < 0 || request->worst < 0)
         return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on",
-                       o->threads < 0 ? "threads" : "worst", o->threads < 0 ? o->threads : o->worst);
-    if (o->ranks) {
-        LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
+                       request->threads < 0 ? "threads" : "worst",
+                       request->threads < 0 ? request->threads : request->worst);
+    if (request->ranks) {
+        LB_TRY(parse_ranks(request->ranks, ranks, &plan->n_ranks, err));
         plan->ranks = ranks;
     }
-    plan->swaps = o->swaps.rows;
-    plan->n_swaps = o->swaps.n;
-    plan->threads = o->threads;
-    plan->force_decisions = o->force || o->table;
-    if ((o->table || o->routing || o->each) && !o->mode) plan->mode = LB_REPLAY_CHAINED;
-    if (o->routing || o->each) LB_TRY(check_tables(o, plan, err));
-    plan->select = o->select;
-    if (o->backend && strcmp(o->backend, "torch") && strcmp(o->backend, "torch:all"))
+    plan->swaps = request->swaps.rows;
+    plan->n_swaps = request->swaps.n;
+    plan->threads = request->threads;
+    plan->force_decisions = request->force || request->table;
+    if ((request->table || request->routing || request->each) && !request->mode) plan->mode = LB_REPLAY_CHAINED;
+    if (request->routing || request->each) LB_TRY(check_tables(request, plan, err));
+    plan->select = request->select;
+    if (request->backend && strcmp(request->backend, "torch") && strcmp(request->backend, "torch:all"))
         return lb_fail(err, LB_ERR_INVALID, "--backend %s: there is torch, for ops that are not known, and torch:all",
-                       o->backend);
-    plan->backend_all = o->backend && !strcmp(o->backend, "torch:all");
-    plan->backend_selected = !o->backend;
-    if (!lb_cmd_plan_request_wants_torch(o) && (o->imports || o->python))
+                       request->backend);
+    plan->backend_all = request->backend && !strcmp(request->backend, "torch:all");
+    plan->backend_selected = !request->backend;
+    if (!lb_cmd_plan_request_wants_torch(request) && (request->imports || request->python))
         return lb_fail(err, LB_ERR_INVALID,
                        "--backend-import and --backend-python go with --backend torch or --kernel torch");
-    if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
+    if (request->select && !request->write)
+        return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
 
-bool lb_cmd_plan_request_wants_torch(const lb_cmd_plan_request *o)
+bool lb_cmd_plan_request_wants_torch(const lb_cmd_plan_request *request)
 {
-    bool wants = o->backend != NULL;
-    for (uint32_t i = 0; i < o->swaps.n; i++)
-        wants |= o->swaps.rows[i].kind == LB_SWAP_KERNEL && !strcmp(o->swaps.rows[i].argument, "torch");
+    bool wants = request->backend != NULL;
+    for (uint32_t i = 0; i < request->swaps.n; i++)
+        wants |= request->swaps.rows[i].kind == LB_SWAP_KERNEL && !strcmp(request->swaps.rows[i].argument, "torch");
     return wants;
 }
 
-void lb_cmd_plan_request_release(lb_cmd_plan_request *o)
+void lb_cmd_plan_request_release(lb_cmd_plan_request *request)
 {
-    lb_command_swaps_release(&o->swaps);
-    free(o->mode);
-    free(o->steps);
-    free(o->ranks);
-    free(o->memory);
-    free(o->write);
-    free(o->select);
-    free(o->backend);
-    free(o->python);
-    for (char **m = o->imports; m && *m; m++) free(*m);
-    free(o->imports);
+    lb_command_swaps_release(&request->swaps);
+    free(request->mode);
+    free(request->steps);
+    free(request->ranks);
+    free(request->memory);
+    free(request->write);
+    free(request->select);
+    free(request->backend);
+    free(request->python);
+    for (char **m = request->imports; m && *m; m++) free(*m);
+    free(request->imports);
 }
 
 json_t *lb_plan_swaps_json(const lb_plan *plan)

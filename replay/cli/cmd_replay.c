@@ -45,6 +45,7 @@ typedef struct report {
     lb_digest digest;          /* of everything computed, in order */
     lb_precision_table *table; /* --table */
     lb_effects *effects;       /* of swaps; NULL: none, or op by op */
+    lb_replay_summary summary;
 } report;
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
@@ -61,13 +62,13 @@ static bool worse(const finding *a, const finding *b)
     return a->ratio > b->ratio || (!isnan(a->ratio) && isnan(b->ratio));
 }
 
-static void keep_worst(report *r, const finding *f)
+static void keep_worst(report *report, const finding *finding)
 {
-    uint32_t at = r->n_worst < r->room ? r->n_worst++ : r->room;
-    if (!r->room || (at == r->room && !worse(f, &r->worst[r->room - 1]))) return;
-    if (at == r->room) at--;
-    for (; at > 0 && worse(f, &r->worst[at - 1]); at--) r->worst[at] = r->worst[at - 1];
-    r->worst[at] = *f;
+    uint32_t at = report->n_worst < report->room ? report->n_worst++ : report->room;
+    if (!report->room || (at == report->room && !worse(finding, &report->worst[report->room - 1]))) return;
+    if (at == report->room) at--;
+    for (; at > 0 && worse(finding, &report->worst[at - 1]); at--) report->worst[at] = report->worst[at - 1];
+    report->worst[at] = *finding;
 }
 
 /* Largest absolute difference over the results of an op. */
@@ -97,55 +98,56 @@ static double max_abs(const lb_event *event)
     return worst;
 }
 
-static void chain_digest(report *r, const lb_event *event)
+static void chain_digest(report *report, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed[i].data) continue;
-        lb_digest pair[2] = {r->digest, lb_digest_tensor(&event->computed[i])};
-        r->digest = lb_digest_bytes(pair, sizeof pair);
+        lb_digest pair[2] = {report->digest, lb_digest_tensor(&event->computed[i])};
+        report->digest = lb_digest_bytes(pair, sizeof pair);
     }
 }
 
 /* Masks of forwards are made of -inf: it counts in other phases only. */
-static void look_for_nonfinite(report *r, const lb_event *event, const finding *f)
+static void look_for_nonfinite(report *report, const lb_event *event, const finding *finding)
 {
     bool nan = false, inf = false;
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
-        const lb_statistics s = lb_statistics_of(&event->computed[i]);
-        nan |= s.nan > 0;
-        inf |= s.pos_inf > 0 || (s.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
+        const lb_statistics statistics = lb_statistics_of(&event->computed[i]);
+        nan |= statistics.nan > 0;
+        inf |= statistics.pos_inf > 0 ||
+               (statistics.neg_inf > 0 && event->program->ops[event->op].phase != LB_PHASE_FORWARD);
     }
-    if (nan && r->nan.ops++ == 0) r->nan.first = *f;
-    if (inf && r->inf.ops++ == 0) r->inf.first = *f;
+    if (nan && report->nan.ops++ == 0) report->nan.first = *finding;
+    if (inf && report->inf.ops++ == 0) report->inf.first = *finding;
 }
 
 static bool watch(void *context, const lb_event *event)
 {
-    report *r = context;
+    report *report = context;
     const lb_op *op = &event->program->ops[event->op];
-    r->verdicts[event->verdict]++;
-    if (r->table) lb_precision_table_event(r->table, event, true);
-    if (++r->done % 256 == 0) lb_command_progress("replaying", r->done, 0);
-    lb_coverage_add(r->coverage, event);
-    finding f = {event->verdict,
-                 event->bound_ratio,
-                 event->step,
-                 event->rank,
-                 event->op,
-                 lb_op_name(event->program, op),
-                 lb_op_layer(event->program, op),
-                 lb_phase_name((lb_phase)op->phase),
-                 NAN};
-    if (r->wants_digest) chain_digest(r, event);
-    if (r->effects) lb_effects_op(r->effects, event);
-    if (r->file && event->selected) lb_tensorfile_add(r->file, event);
-    look_for_nonfinite(r, event, &f);
-    lb_missing_add(&r->missing, event);
+    report->verdicts[event->verdict]++;
+    if (report->table) lb_precision_table_event(report->table, event, true);
+    if (++report->done % 256 == 0) lb_command_progress("replaying", report->done, 0);
+    lb_coverage_add(report->coverage, event);
+    finding finding = {event->verdict,
+                       event->bound_ratio,
+                       event->step,
+                       event->rank,
+                       event->op,
+                       lb_op_name(event->program, op),
+                       lb_op_layer(event->program, op),
+                       lb_phase_name((lb_phase)op->phase),
+                       NAN};
+    if (report->wants_digest) chain_digest(report, event);
+    if (report->effects) lb_effects_op(report->effects, event);
+    if (report->file && event->selected) lb_tensorfile_add(report->file, event);
+    look_for_nonfinite(report, event, &finding);
+    lb_missing_add(&report->missing, event);
     if (!is_listed(event->verdict)) return true;
-    bool kept = r->n_worst < r->room || (r->room && worse(&f, &r->worst[r->room - 1]));
-    if (kept) f.max_abs = max_abs(event);
-    keep_worst(r, &f);
+    bool kept = report->n_worst < report->room || (report->room && worse(&finding, &report->worst[report->room - 1]));
+    if (kept) finding.max_abs = max_abs(event);
+    keep_worst(report, &finding);
     return true;
 }
 
@@ -169,11 +171,11 @@ static const char *mode_name(lb_replay_mode mode)
 
 static json_t *found_json(const struct found *found)
 {
-    const finding *f = &found->first;
+    const finding *finding = &found->first;
     if (!found->ops) return json_pack("{s:i}", "ops", 0);
-    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op,
-                     "layer", f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
-                     (int)f->index);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op",
+                     finding->op, "layer", finding->layer, "phase", finding->phase, "step", (json_int_t)finding->step,
+                     "rank", (int)finding->rank, "index", (int)finding->index);
 }
 
 static double percent(uint64_t part, uint64_t whole)
@@ -215,53 +217,56 @@ static json_t *effects_json(const lb_precision_table *table)
     return rows;
 }
 
-static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+static json_t *as_json(const lb_plan *plan, const lb_replay_summary *summary, const report *report, bool coverage)
 {
-    json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
-    for (uint32_t i = 0; i < r->n_worst; i++) {
-        const finding *f = &r->worst[i];
-        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer",
-                                               f->layer, "phase", f->phase, "verdict", lb_verdict_name(f->verdict),
-                                               "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
-                                               (int)f->index, "bound_ratio", lb_effect_number(f->ratio), "max_abs",
-                                               lb_effect_number(f->max_abs)));
+    json_t *worst = json_array(), *opaque = lb_coverage_json(report->coverage, true), *verdicts = json_object();
+    for (uint32_t i = 0; i < report->n_worst; i++) {
+        const finding *finding = &report->worst[i];
+        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", finding->op,
+                                               "layer", finding->layer, "phase", finding->phase, "verdict",
+                                               lb_verdict_name(finding->verdict), "step", (json_int_t)finding->step,
+                                               "rank", (int)finding->rank, "index", (int)finding->index, "bound_ratio",
+                                               lb_effect_number(finding->ratio), "max_abs",
+                                               lb_effect_number(finding->max_abs)));
     }
     for (int v = 0; v < LB_VERDICT_COUNT; v++)
-        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
+        json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)report->verdicts[v]));
     json_t *all =
         json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode",
-                  mode_name(plan->mode), "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque",
-                  (json_int_t)s->opaque, "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared",
-                  (json_int_t)s->compared, "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst,
-                  "opaque_ops", opaque, "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds",
-                  s->seconds, "nan", found_json(&r->nan));
+                  mode_name(plan->mode), "ops", "total", (json_int_t)summary->ops, "native",
+                  (json_int_t)summary->native, "opaque", (json_int_t)summary->opaque, "views",
+                  (json_int_t)summary->views, "bitwise", (json_int_t)summary->bitwise, "compared",
+                  (json_int_t)summary->compared, "verdict", lb_verdict_name(summary->verdict), "verdicts", verdicts,
+                  "worst", worst, "opaque_ops", opaque, "undecided", summary->undecided, "undecided_at",
+                  summary->undecided_at, "seconds", summary->seconds, "nan", found_json(&report->nan));
     if (plan->backend)
-        json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
-    json_object_set_new(all, "inf", found_json(&r->inf));
-    json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
-    if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
+        json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)summary->backend));
+    json_object_set_new(all, "inf", found_json(&report->inf));
+    json_object_set_new(all, "regenerated", json_integer((json_int_t)summary->regenerated));
+    if (report->missing_text) json_object_set_new(all, "missing", json_string(report->missing_text));
     json_object_set_new(all, "swaps", lb_plan_swaps_json(plan));
-    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
-    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
-    if (*s->note) json_object_set_new(all, "note", json_string(s->note));
-    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)s->peak_bytes));
-    json_object_set_new(all, "live_bytes", json_integer((json_int_t)s->live_bytes));
-    if (r->table) {
-        json_object_set_new(all, "table", table_json(r->table));
-        json_object_set_new(all, "loss", effects_json(r->table));
+    if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(report->effects));
+    if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(report->coverage, false));
+    if (*summary->note) json_object_set_new(all, "note", json_string(summary->note));
+    json_object_set_new(all, "peak_bytes", json_integer((json_int_t)summary->peak_bytes));
+    json_object_set_new(all, "live_bytes", json_integer((json_int_t)summary->live_bytes));
+    if (report->table) {
+        json_object_set_new(all, "table", table_json(report->table));
+        json_object_set_new(all, "loss", effects_json(report->table));
     }
     char text[33];
-    lb_digest_format(r->digest, text);
-    if (r->wants_digest) json_object_set_new(all, "digest", json_string(text));
+    lb_digest_format(report->digest, text);
+    if (report->wants_digest) json_object_set_new(all, "digest", json_string(text));
     return all;
 }
 
 static void print_found(const char *what, const struct found *found)
 {
-    const finding *f = &found->first;
+    const finding *finding = &found->first;
     if (found->ops)
         printf("%s in the results of %llu ops, first in op %u %s of \"%s\" (%s, step %lld, rank %d)\n", what,
-               (unsigned long long)found->ops, f->index, f->op, f->layer, f->phase, (long long)f->step, (int)f->rank);
+               (unsigned long long)found->ops, finding->index, finding->op, finding->layer, finding->phase,
+               (long long)finding->step, (int)finding->rank);
 }
 
 /* "-": there is none, as of an op without a bound. */
@@ -272,50 +277,50 @@ static const char *known_text(double x, char text[16])
     return text;
 }
 
-static void print_text(const lb_plan *plan, const lb_replay_summary *s, const report *r, bool coverage)
+static void print_text(const lb_plan *plan, const lb_replay_summary *summary, const report *report, bool coverage)
 {
-    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)s->ops,
-           (unsigned long long)s->native, (unsigned long long)s->opaque);
-    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)s->backend);
-    printf("; %llu views besides) in %.2f s\n", (unsigned long long)s->views, s->seconds);
-    if (s->compared)
-        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
-               (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
-    if (s->regenerated)
+    printf("%s replay of %llu ops (%llu native, %llu opaque", mode_name(plan->mode), (unsigned long long)summary->ops,
+           (unsigned long long)summary->native, (unsigned long long)summary->opaque);
+    if (plan->backend) printf(", %llu by PyTorch", (unsigned long long)summary->backend);
+    printf("; %llu views besides) in %.2f s\n", (unsigned long long)summary->views, summary->seconds);
+    if (summary->compared)
+        printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)summary->bitwise,
+               (unsigned long long)summary->compared, 100.0 * (double)summary->bitwise / (double)summary->compared);
+    if (summary->regenerated)
         printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n",
-               (unsigned long long)s->regenerated);
+               (unsigned long long)summary->regenerated);
     printf("verdict: ");
-    lb_command_print_verdict(lb_verdict_name(s->verdict), 0);
+    lb_command_print_verdict(lb_verdict_name(summary->verdict), 0);
     putchar('\n');
-    if (s->undecided) printf("undecided: %s\n", s->undecided_at);
-    if (*s->note) printf("%s\n", s->note);
+    if (summary->undecided) printf("undecided: %s\n", summary->undecided_at);
+    if (*summary->note) printf("%s\n", summary->note);
     for (uint32_t i = 0; i < plan->n_swaps; i++)
         if (!plan->touched[i])
             printf("--%s %s%s%s concerned nothing\n", lb_command_swap_option(plan->swaps[i].kind),
                    plan->swaps[i].selector, *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
-    if (s->verdict == LB_VERDICT_SWAPPED)
+    if (summary->verdict == LB_VERDICT_SWAPPED)
         printf("  what a swap does is said, not judged%s\n",
-               r->effects ? ":" : "; --mode chained says what becomes of it");
-    lb_effects_print(r->effects);
-    print_found("NaN", &r->nan);
-    print_found("inf", &r->inf);
-    if (r->missing_text) fputs(r->missing_text, stdout);
-    if (r->wants_digest) {
+               report->effects ? ":" : "; --mode chained says what becomes of it");
+    lb_effects_print(report->effects);
+    print_found("NaN", &report->nan);
+    print_found("inf", &report->inf);
+    if (report->missing_text) fputs(report->missing_text, stdout);
+    if (report->wants_digest) {
         char text[33];
-        lb_digest_format(r->digest, text);
+        lb_digest_format(report->digest, text);
         printf("digest of all results: %s\n", text);
     }
-    if (r->n_worst)
+    if (report->n_worst)
         printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
-    for (uint32_t i = 0; i < r->n_worst; i++) {
-        const finding *f = &r->worst[i];
+    for (uint32_t i = 0; i < report->n_worst; i++) {
+        const finding *finding = &report->worst[i];
         char ratio[16], apart[16];
-        lb_command_print_verdict(lb_verdict_name(f->verdict), 10);
-        printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(f->ratio, ratio),
-               known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step,
-               (int)f->rank);
+        lb_command_print_verdict(lb_verdict_name(finding->verdict), 10);
+        printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(finding->ratio, ratio),
+               known_text(finding->max_abs, apart), finding->index, finding->op, *finding->layer ? finding->layer : "-",
+               finding->phase, (long long)finding->step, (int)finding->rank);
     }
-    if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
+    if (coverage || summary->opaque) lb_coverage_print(report->coverage, coverage);
 }
 
 /* The numbers of a row are those of finite elements. */
@@ -368,25 +373,25 @@ static void print_table(const lb_precision_table *table)
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
 /* The same replay without any swap: what the loss is compared with. */
-static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *r, lb_err *err)
+static lb_status run_plain(lb_replay *replay, const lb_plan *plan, report *report, lb_err *err)
 {
     lb_plan plain = *plan;
-    r->table = lb_precision_table_new();
-    if (!r->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    report->table = lb_precision_table_new();
+    if (!report->table) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     plain.swaps = NULL;
     plain.touched = NULL;
     plain.n_swaps = 0;
-    lb_observer observer = {.context = r->table, .op = watch_plain};
+    lb_observer observer = {.context = report->table, .op = watch_plain};
     return lb_replay_run(replay, &plain, &observer, NULL, err);
 }
 
-static lb_status open_backend(const lb_cmd_plan_request *o, lb_plan *plan, lb_err *err)
+static lb_status open_backend(const lb_cmd_plan_request *request, lb_plan *plan, lb_err *err)
 {
     uint32_t n = 0;
-    while (o->imports && o->imports[n]) n++;
+    while (request->imports && request->imports[n]) n++;
     char *folder = lb_command_python_folder();
-    lb_status status =
-        lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
+    lb_status status = lb_backend_open(request->python, folder ? folder : ".", (const char *const *)request->imports, n,
+                                       &plan->backend, err);
     free(folder);
     return status;
 }
@@ -399,148 +404,187 @@ static bool nothing_happened(const lb_plan *plan)
     return true;
 }
 
-static int run(const char *path, const lb_cmd_plan_request *o, bool json)
+/* --kernels: what could stand in for each composite; nothing is replayed. */
+static lb_status list_kernels(const char *path, const lb_plan *plan, bool json, lb_err *err)
+{
+    lb_capture *capture = NULL;
+    lb_status status = lb_capture_open(path, &capture, err);
+    if (status == LB_OK) status = lb_kernels_print(capture, plan, json, err);
+    lb_capture_close(capture);
+    return status;
+}
+
+/* One replay of the window, with what --write and --table ask for. */
+static lb_status replay_window(lb_capture *capture, lb_replay *replay, const lb_cmd_plan_request *request,
+                               const lb_plan *plan, report *report, lb_err *err)
+{
+    lb_observer observer = {.context = report, .op = watch, .quantised = request->table ? watch_quantised : NULL};
+    lb_status status = LB_OK;
+    if (request->table) status = run_plain(replay, plan, report, err);
+    if (status == LB_OK && plan->n_swaps && plan->mode != LB_REPLAY_ISOLATED)
+        status = lb_effects_new(capture, replay, plan, &report->effects, err);
+    return status == LB_OK ? lb_replay_run(replay, plan, &observer, &report->summary, err) : status;
+}
+
+/* Prints the report; the exit code. */
+static int give_report(lb_capture *capture, const char *path, const lb_cmd_plan_request *request, const lb_plan *plan,
+                       report *report, bool json)
+{
+    const lb_replay_summary *summary = &report->summary;
+    report->missing_text = lb_missing_text(&report->missing, capture, path,
+                                           plan->backend || plan->mode != LB_REPLAY_ISOLATED || plan->n_swaps);
+    if (nothing_happened(plan)) {
+        lb_effects_free(report->effects); /* what is left is the rounding of a replay */
+        report->effects = NULL;
+    }
+    if (json)
+        lb_command_print_json("replay", as_json(plan, summary, report, request->coverage));
+    else
+        print_text(plan, summary, report, request->coverage);
+    if (report->table && !json) print_table(report->table);
+    if (summary->verdict == LB_VERDICT_DIVERGED) return LB_EXIT_DIFFERENT;
+    if (summary->undecided || summary->verdict == LB_VERDICT_MISSING) return LB_EXIT_UNTESTABLE;
+    return plan->n_swaps && nothing_happened(plan) ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
+}
+
+static void release_report(report *report)
+{
+    lb_effects_free(report->effects);
+    lb_precision_table_free(report->table);
+    free(report->worst);
+    free(report->missing_text);
+    lb_coverage_free(report->coverage);
+}
+
+static int fails(lb_err *err)
+{
+    return err->status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err->message)
+                                         : lb_command_fail("replay", err);
+}
+
+/* Opens what was asked for, and answers it: --routing, --each, or one replay. */
+static int run_opened(const char *path, const lb_cmd_plan_request *request, lb_plan *plan, report *report, bool json)
 {
     lb_err err = LB_ERR_INIT;
-    lb_plan plan;
     lb_capture *capture = NULL;
     lb_replay *replay = NULL;
-    lb_replay_summary summary = {0};
-    report r = {.room = o->worst > 0 ? (uint32_t)o->worst : 0, .wants_digest = o->digest != 0};
-    uint64_t *touched = calloc(o->swaps.n + 1, sizeof *touched);
-    r.worst = calloc(r.room + 1, sizeof *r.worst);
-    r.coverage = lb_coverage_new();
-    lb_observer observer = {.context = &r, .op = watch, .quantised = o->table ? watch_quantised : NULL};
-    if (lb_cmd_plan_make(o, &plan, &err) != LB_OK) {
-        lb_coverage_free(r.coverage);
-        free(r.worst);
-        free(touched);
-        return lb_command_misused("replay", "%s", err.message);
-    }
-    plan.touched = touched;
-    lb_status status = r.worst && touched && r.coverage ? lb_capture_open(path, &capture, &err)
-                                                        : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
-    if (o->kernels) {
-        if (status == LB_OK) status = lb_kernels_print(capture, &plan, json, &err);
-        lb_capture_close(capture);
-        free(r.worst);
-        free(touched);
-        lb_coverage_free(r.coverage);
-        return status == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
-    }
-    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
-    if (status == LB_OK && lb_cmd_plan_request_wants_torch(o)) status = open_backend(o, &plan, &err);
+    const bool one = !request->routing && !request->each;
     bool routers_differ = false, ended = false;
-    if (status == LB_OK && o->routing)
-        status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
-    if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
-    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, lb_capture_path(capture), &r.file, &err);
-    if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
-    if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
-        status = lb_effects_new(capture, replay, &plan, &r.effects, &err);
-    if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
-    if (status == LB_OK && !o->routing && !o->each && !summary.ops && !summary.views)
+    lb_status status = lb_capture_open(path, &capture, &err);
+    if (status == LB_OK) status = lb_replay_open(capture, &replay, &err);
+    if (status == LB_OK && lb_cmd_plan_request_wants_torch(request)) status = open_backend(request, plan, &err);
+    if (status == LB_OK && request->routing)
+        status = lb_routing_print(capture, replay, plan, report->room, json, &routers_differ, &err);
+    if (status == LB_OK && request->each) status = lb_switches_print(capture, replay, plan, json, &ended, &err);
+    if (status == LB_OK && request->write)
+        status = lb_tensorfile_open(request->write, lb_capture_path(capture), &report->file, &err);
+    if (status == LB_OK && one) status = replay_window(capture, replay, request, plan, report, &err);
+    if (status == LB_OK && one && !report->summary.ops && !report->summary.views)
         status = lb_fail(&err, LB_ERR_NOT_CAPTURED,
                          "%s: these are tensors only: no op was recorded that could be run again", path);
     lb_command_progress_end();
-    if (r.file) {
-        lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);
+    if (report->file) {
+        lb_status closed = lb_tensorfile_close(report->file, status == LB_OK, status == LB_OK ? &err : NULL);
         if (status == LB_OK) status = closed;
     }
-    int code = LB_EXIT_SAME;
-    if (status != LB_OK) {
-        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message)
-                                            : lb_command_fail("replay", &err);
-    } else if (o->routing || o->each) {
-        code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
-    } else {
-        r.missing_text =
-            lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
-        if (nothing_happened(&plan)) {
-            lb_effects_free(r.effects); /* what is left is the rounding of a replay */
-            r.effects = NULL;
-        }
-        if (json)
-            lb_command_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
-        else
-            print_text(&plan, &summary, &r, o->coverage);
-        if (r.table && !json) print_table(r.table);
-        if (summary.verdict == LB_VERDICT_DIVERGED)
-            code = LB_EXIT_DIFFERENT;
-        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING)
-            code = LB_EXIT_UNTESTABLE;
-        if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
-    }
-    lb_effects_free(r.effects);
-    lb_backend_close(plan.backend);
+    const int code = status != LB_OK  ? fails(&err)
+                     : one            ? give_report(capture, path, request, plan, report, json)
+                     : routers_differ ? LB_EXIT_DIFFERENT
+                     : ended          ? LB_EXIT_UNTESTABLE
+                                      : LB_EXIT_SAME;
+    lb_backend_close(plan->backend);
     lb_replay_close(replay);
     lb_capture_close(capture);
-    lb_precision_table_free(r.table);
-    free(r.worst);
-    free(r.missing_text);
+    return code;
+}
+
+static int run(const char *path, const lb_cmd_plan_request *request, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_plan plan;
+    report report = {.room = request->worst > 0 ? (uint32_t)request->worst : 0, .wants_digest = request->digest != 0};
+    uint64_t *touched = calloc(request->swaps.n + 1, sizeof *touched);
+    int code;
+    report.worst = calloc(report.room + 1, sizeof *report.worst);
+    report.coverage = lb_coverage_new();
+    if (lb_cmd_plan_make(request, &plan, &err) != LB_OK) {
+        code = lb_command_misused("replay", "%s", err.message);
+    } else if (!report.worst || !touched || !report.coverage) {
+        lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+        code = lb_command_fail("replay", &err);
+    } else {
+        plan.touched = touched;
+        if (!request->kernels)
+            code = run_opened(path, request, &plan, &report, json);
+        else
+            code = list_kernels(path, &plan, json, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("replay", &err);
+    }
+    release_report(&report);
     free(touched);
-    lb_coverage_free(r.coverage);
     return code;
 }
 
 int lb_cmd_replay(int argc, const char **argv)
 {
-    lb_cmd_plan_request o = {.worst = WORST};
-    const struct poptOption *swaps = lb_command_swaps_table(&o.swaps);
+    lb_cmd_plan_request request = {.worst = WORST};
+    const struct poptOption *swaps = lb_command_swaps_table(&request.swaps);
     const struct poptOption options[] = {
-        {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
-         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon "
-         "and update; layer: each layer from its own; chained: all from what the window begins with",
+        {"mode", 'm', POPT_ARG_STRING, &request.mode, 0,
+         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, "
+         "muon and update; layer: each layer from its own; chained: all from what the window begins with",
          "MODE"},
-        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
-        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
-         "LIST"},
-        {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0,
+        {"steps", 0, POPT_ARG_STRING, &request.steps, 0, "recorded steps to replay", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &request.ranks, 0,
+         "ranks to replay; collectives with others take recorded results", "LIST"},
+        {"threads", 0, POPT_ARG_INT, &request.threads, 0, "threads (results do not depend on them)", "N"},
+        {"memory", 0, POPT_ARG_STRING, &request.memory, 0,
          "most memory for tensors of one rank; a replay that needs more fails", "512M"},
-        {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
-        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits",
-         NULL},
-        {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
+        {"worst", 0, POPT_ARG_INT, &request.worst, 0, "how many of the worst ops to list", "N"},
+        {"digest", 0, POPT_ARG_NONE, &request.digest, 0,
+         "print one digest of everything computed: equal for equal bits", NULL},
+        {"force-decisions", 0, POPT_ARG_NONE, &request.force, 0,
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
-        {"write", 0, POPT_ARG_STRING, &o.write, 0,
+        {"write", 0, POPT_ARG_STRING, &request.write, 0,
          "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
-        {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
-        {"table", 0, POPT_ARG_NONE, &o.table, 0,
-         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode "
-         "chained and --force-decisions",
+        {"select", 0, POPT_ARG_STRING, &request.select, 0, "ops whose results --write writes (default: all)", "SEL"},
+        {"table", 0, POPT_ARG_NONE, &request.table, 0,
+         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; "
+         "implies --mode chained and --force-decisions",
          NULL},
-        {"each", 0, POPT_ARG_NONE, &o.each, 0,
-         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode "
-         "chained",
-         NULL},
-        {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
-         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap "
-         "each recovers, and which choices of experts change, by near ties or by the router itself (exit code 1); "
+        {"each", 0, POPT_ARG_NONE, &request.each, 0,
+         "replay with each swap alone, and with all but it: how far each moves the output and the loss; "
          "implies --mode chained",
          NULL},
-        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0,
+        {"routing-report", 0, POPT_ARG_NONE, &request.routing, 0,
+         "replay with routing recomputed and with the recorded ids, weights and slots in force: "
+         "how much of the gap each recovers, and which choices of experts change, "
+         "by near ties or by the router itself (exit code 1); implies --mode chained",
+         NULL},
+        {"kernels", 0, POPT_ARG_NONE, &request.kernels, 0,
          "list what the steps are made of, and the kernels and orders that could take its place", NULL},
-        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0,
+        {"coverage", 0, POPT_ARG_NONE, &request.coverage, 0,
          "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0,
-         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: torch is "
-         "PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
+        {"backend", 0, POPT_ARG_STRING, &request.backend, 0,
+         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: "
+         "torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
          "torch[:all]"},
-        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0,
+        {"backend-import", 0, POPT_ARG_ARGV, &request.imports, 0,
          "module that defines custom ops, found from here; repeatable", "NAME"},
-        {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
+        {"backend-python", 0, POPT_ARG_STRING, &request.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps, each as often as you like:", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
         .name = "replay",
         .synopsis = "CAPTURE",
-        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same "
-                 "bits, inside the op's error bound (rounding), or outside it (diverged).\n\n"
+        .about = "Re-executes recorded steps without the framework and compares every op with the recording: "
+                 "the same bits, inside the op's error bound (rounding), or outside it (diverged).\n"
+                 "\n"
                  "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
-                 "are `swapped`, and what it does to the outermost output, the loss and the parameters is measured "
-                 "against the recording (in --json: effect). Exit code 0: nothing beside the swaps diverged; 1: "
-                 "something did; 125: something could not be judged, or the swaps concerned nothing.\n\n"
+                 "are `swapped`, and what it does to the outermost output, "
+                 "the loss and the parameters is measured against the recording (in --json: effect). Exit code 0: "
+                 "nothing beside the swaps diverged; 1: something did; 125: something could not be judged, "
+                 "or the swaps concerned nothing.\n"
+                 "\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example =
             "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
@@ -555,10 +599,10 @@ int lb_cmd_replay(int argc, const char **argv)
     lb_command_arguments arguments;
     int code = lb_command_arguments_parse(&with_options, argc, argv, &arguments);
     if (code < 0) {
-        code = o.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", o.swaps.err.message)
-                                           : run(arguments.args[0], &o, arguments.json);
+        code = request.swaps.err.status != LB_OK ? lb_command_misused("replay", "%s", request.swaps.err.message)
+                                                 : run(arguments.args[0], &request, arguments.json);
         lb_command_arguments_release(&arguments);
     }
-    lb_cmd_plan_request_release(&o);
+    lb_cmd_plan_request_release(&request);
     return code;
 }

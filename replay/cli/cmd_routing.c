@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static json_t *as_json(const lb_routing_report *r, const lb_plan *plan, uint32_t most)
+static json_t *as_json(const lb_routing_report *report, const lb_plan *plan, uint32_t most)
 {
-    char *text = lb_routing_json(r, most);
+    char *text = lb_routing_json(report, most);
     json_t *routing = text ? json_loads(text, 0, NULL) : NULL;
     free(text);
     return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", lb_plan_swaps_json(plan), "routing", routing);
@@ -18,9 +18,9 @@ static json_t *as_json(const lb_routing_report *r, const lb_plan *plan, uint32_t
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-static lb_status print_text(const lb_routing_report *r, const lb_plan *plan, uint32_t most, lb_err *err)
+static lb_status print_text(const lb_routing_report *report, const lb_plan *plan, uint32_t most, lb_err *err)
 {
-    char *text = lb_routing_text(r, most);
+    char *text = lb_routing_text(report, most);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
     printf("routing replay: chained, with the routing recomputed and with parts of it as recorded\n");
     for (uint32_t i = 0; i < plan->n_swaps; i++)
@@ -37,14 +37,14 @@ static lb_status print_text(const lb_routing_report *r, const lb_plan *plan, uin
 lb_status lb_routing_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, uint32_t most, bool json,
                            bool *differs, lb_err *err)
 {
-    lb_routing_report r;
-    lb_status status = lb_routing_report_make(capture, replay, plan, &r, err);
+    lb_routing_report report;
+    lb_status status = lb_routing_report_make(capture, replay, plan, &report, err);
     *differs = false;
-    for (uint32_t i = 0; i < r.n_layers; i++) *differs |= r.layers[i].router_differences > 0;
+    for (uint32_t i = 0; i < report.n_layers; i++) *differs |= report.layers[i].router_differences > 0;
     if (status == LB_OK && json)
-        lb_command_print_json("replay", as_json(&r, plan, most));
+        lb_command_print_json("replay", as_json(&report, plan, most));
     else if (status == LB_OK)
-        status = print_text(&r, plan, most, err);
-    lb_routing_report_release(&r);
+        status = print_text(&report, plan, most, err);
+    lb_routing_report_release(&report);
     return status;
 }

@@ -17,15 +17,15 @@ static json_t *move_json(lb_switch_move move)
                      lb_command_json_finite(move.loss));
 }
 
-static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
+static json_t *as_json(const lb_switch_table *table, const lb_plan *plan)
 {
     json_t *swaps = lb_plan_swaps_json(plan), *endings = json_array();
-    for (uint32_t i = 0; i < t->n_swaps; i++)
-        json_object_set_new(json_array_get(swaps, i), "undecided", json_boolean(t->undecided[i]));
-    for (uint32_t k = 0; k < t->n_endings; k++) {
-        const lb_switch_step_end *e = &t->endings[k];
+    for (uint32_t i = 0; i < table->n_swaps; i++)
+        json_object_set_new(json_array_get(swaps, i), "undecided", json_boolean(table->undecided[i]));
+    for (uint32_t k = 0; k < table->n_endings; k++) {
+        const lb_switch_step_end *e = &table->endings[k];
         json_t *each = json_array();
-        for (uint32_t i = 0; i < t->n_swaps; i++)
+        for (uint32_t i = 0; i < table->n_swaps; i++)
             json_array_append_new(
                 each, json_pack("{s:o, s:o}", "alone", move_json(e->alone[i]), "without", move_json(e->without[i])));
         json_array_append_new(endings,
@@ -51,56 +51,57 @@ static void print_moves(lb_switch_move alone, const lb_switch_move *without)
 }
 
 /* What a dash and a swap that touches nothing mean. */
-static void print_notes(const lb_switch_table *t, const lb_plan *plan)
+static void print_notes(const lb_switch_table *table, const lb_plan *plan)
 {
     bool no_output = false, no_loss = false;
-    for (uint32_t k = 0; k < t->n_endings; k++)
-        no_output |= isnan(t->endings[k].all.output), no_loss |= isnan(t->endings[k].all.loss);
+    for (uint32_t k = 0; k < table->n_endings; k++)
+        no_output |= isnan(table->endings[k].all.output), no_loss |= isnan(table->endings[k].all.loss);
     if (no_output)
-        printf("\n- output: it could not be computed from what the capture holds: record the step with --level sources "
-               "(`lastbit replay CAPTURE --coverage` says what lacks)\n");
+        printf("\n"
+               "- output: it could not be computed from what the capture holds: "
+               "record the step with --level sources (`lastbit replay CAPTURE --coverage` says what lacks)\n");
     else if (no_loss)
         printf("\n- loss: the step computes none that was recorded\n");
-    for (uint32_t i = 0; i < t->n_swaps; i++)
+    for (uint32_t i = 0; i < table->n_swaps; i++)
         if (!plan->touched[i])
             printf("--%s %s%s%s touches nothing here: `lastbit replay CAPTURE --kernels` lists what can be changed\n",
                    lb_command_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                    *plan->swaps[i].selector && *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
 }
 
-static void print_text(const lb_switch_table *t, const lb_plan *plan)
+static void print_text(const lb_switch_table *table, const lb_plan *plan)
 {
-    for (uint32_t k = 0; k < t->n_endings; k++) {
-        const lb_switch_step_end *e = &t->endings[k];
+    for (uint32_t k = 0; k < table->n_endings; k++) {
+        const lb_switch_step_end *e = &table->endings[k];
         printf("%sstep %lld, rank %d: how far %s%s and the loss move\n", k ? "\n" : "", (long long)e->step,
                (int)e->rank, *e->output ? "the output of " : "the model's output", e->output);
         printf("%-52s %8s %21s %21s\n%61s %10s %10s %10s %10s\n", "", "", "alone", "all without it", "touched",
                "output", "loss", "output", "loss");
-        for (uint32_t i = 0; i < t->n_swaps; i++) {
+        for (uint32_t i = 0; i < table->n_swaps; i++) {
             char text[160];
-            const lb_swap *s = &plan->swaps[i];
-            snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(s->kind), s->selector,
-                     *s->selector && *s->argument ? "=" : "", s->argument);
+            const lb_swap *swap = &plan->swaps[i];
+            snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(swap->kind), swap->selector,
+                     *swap->selector && *swap->argument ? "=" : "", swap->argument);
             printf("%-52s %8llu", text, (unsigned long long)plan->touched[i]);
-            print_moves(e->alone[i], t->n_swaps > 1 ? &e->without[i] : NULL);
+            print_moves(e->alone[i], table->n_swaps > 1 ? &e->without[i] : NULL);
         }
         printf("%-52s %8s", "all", "");
         print_moves(e->all, NULL);
     }
-    print_notes(t, plan);
+    print_notes(table, plan);
 }
 
 lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json, bool *undecided,
                             lb_err *err)
 {
-    lb_switch_table t;
-    const lb_status status = lb_switch_table_make(capture, replay, plan, &t, err);
+    lb_switch_table table;
+    const lb_status status = lb_switch_table_make(capture, replay, plan, &table, err);
     *undecided = false;
-    for (uint32_t i = 0; status == LB_OK && i < t.n_swaps; i++) *undecided |= t.undecided[i];
+    for (uint32_t i = 0; status == LB_OK && i < table.n_swaps; i++) *undecided |= table.undecided[i];
     if (status == LB_OK && json)
-        lb_command_print_json("replay", as_json(&t, plan));
+        lb_command_print_json("replay", as_json(&table, plan));
     else if (status == LB_OK)
-        print_text(&t, plan);
-    lb_switch_table_release(&t);
+        print_text(&table, plan);
+    lb_switch_table_release(&table);
     return status;
 }

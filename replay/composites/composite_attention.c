@@ -18,9 +18,9 @@ typedef struct attention {
     uint32_t ops[MOST_OPS], n_ops;
 } attention;
 
-static void take(attention *a, uint32_t op)
+static void take(attention *attention, uint32_t op)
 {
-    if (a->n_ops < MOST_OPS) a->ops[a->n_ops++] = op;
+    if (attention->n_ops < MOST_OPS) attention->ops[attention->n_ops++] = op;
 }
 
 /* ---- operands of products ---------------------------------------------------------------------------------------- */
@@ -52,149 +52,157 @@ typedef struct operand {
 } operand;
 
 /* One step back through a copy, a cast or a factor that belongs to the call. False when there is none. */
-static bool step_back(const lb_recogniser *t, attention *a, uint32_t anchor, operand *o)
+static bool step_back(const lb_recogniser *recogniser, attention *attention, uint32_t anchor, operand *operand)
 {
     static const char *const copies[] = {"clone", "_to_copy", NULL};
-    const uint32_t maker = lb_recogniser_maker(t, o->reading);
+    const uint32_t maker = lb_recogniser_maker(recogniser, operand->reading);
     double factor = 1;
-    if (maker == LB_NONE || !lb_recogniser_same_call(t, maker, anchor) || lb_recogniser_arg(t, maker, 0).op == LB_NONE)
+    if (maker == LB_NONE || !lb_recogniser_same_call(recogniser, maker, anchor) ||
+        lb_recogniser_arg(recogniser, maker, 0).op == LB_NONE)
         return false;
-    const bool scales = lb_recogniser_is(t, maker, "mul") && lb_recogniser_number(t, maker, 1, &factor);
-    if (!scales && !lb_recogniser_is_any(t, maker, copies)) return false;
-    const lb_value *read = lb_recogniser_value(t, o->reading.value),
-                   *made = lb_recogniser_value(t, lb_recogniser_result(t, maker));
-    const lb_reading from = lb_recogniser_arg(t, maker, 0);
-    if (!lb_dtype_is_float(lb_recogniser_value(t, from.value)->dtype)) return false;
+    const bool scales =
+        lb_recogniser_is(recogniser, maker, "mul") && lb_recogniser_number(recogniser, maker, 1, &factor);
+    if (!scales && !lb_recogniser_is_any(recogniser, maker, copies)) return false;
+    const lb_value *read = lb_recogniser_value(recogniser, operand->reading.value),
+                   *made = lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, maker));
+    const lb_reading from = lb_recogniser_arg(recogniser, maker, 0);
+    if (!lb_dtype_is_float(lb_recogniser_value(recogniser, from.value)->dtype)) return false;
     const lb_layout turned = turned_layout(&read->layout), made_turned = turned_layout(&made->layout);
     if (same_order(&turned, &made_turned)) { /* both show the last dimensions exchanged */
     } else if (same_order(&turned, &made->layout) && !same_order(&read->layout, &made->layout))
-        o->turned = !o->turned;
+        operand->turned = !operand->turned;
     else if (!same_order(&read->layout, &made->layout))
         return false;
-    take(a, maker);
-    o->reading = from;
-    o->factor *= factor;
+    take(attention, maker);
+    operand->reading = from;
+    operand->factor *= factor;
     return true;
 }
 
-static operand trace_operand(const lb_recogniser *t, attention *a, uint32_t anchor, lb_reading reading, bool turned)
+static operand trace_operand(const lb_recogniser *recogniser, attention *attention, uint32_t anchor, lb_reading reading,
+                             bool turned)
 {
-    operand o = {reading, turned, 1};
-    while (step_back(t, a, anchor, &o)) {
+    operand operand = {reading, turned, 1};
+    while (step_back(recogniser, attention, anchor, &operand)) {
     }
-    return o;
+    return operand;
 }
 
-static bool is_product(const lb_recogniser *t, uint32_t op)
+static bool is_product(const lb_recogniser *recogniser, uint32_t op)
 {
     static const char *const products[] = {"bmm", "matmul", "mm", NULL};
-    return op != LB_NONE && lb_recogniser_is_any(t, op, products);
+    return op != LB_NONE && lb_recogniser_is_any(recogniser, op, products);
 }
 
 /* ---- between the products ---------------------------------------------------------------------------------------- */
 
-/* The product behind `r`, at most through the ops named above; LB_NONE. */
-static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
+/* The product behind `reading`, at most through the ops named above; LB_NONE. */
+static uint32_t scores(const lb_recogniser *recogniser, attention *attention, lb_reading reading)
 {
-    double *numbers = a->composite.numbers, outer = 0;
+    double *numbers = attention->composite.numbers, outer = 0;
     bool capped = false;
     for (int hops = 0; hops < 12; hops++) {
-        const uint32_t op = lb_recogniser_maker(t, r);
+        const uint32_t op = lb_recogniser_maker(recogniser, reading);
         double number = 0;
         if (op == LB_NONE) return LB_NONE;
-        if (is_product(t, op)) return op;
-        take(a, op);
-        if (lb_recogniser_is(t, op, "_to_copy") || lb_recogniser_is(t, op, "clone")) {
-            r = lb_recogniser_arg(t, op, 0);
-        } else if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &number)) {
-            const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
-            if (inner != LB_NONE && lb_recogniser_is(t, inner, "tanh"))
+        if (is_product(recogniser, op)) return op;
+        take(attention, op);
+        if (lb_recogniser_is(recogniser, op, "_to_copy") || lb_recogniser_is(recogniser, op, "clone")) {
+            reading = lb_recogniser_arg(recogniser, op, 0);
+        } else if (lb_recogniser_is(recogniser, op, "mul") && lb_recogniser_number(recogniser, op, 1, &number)) {
+            const uint32_t inner = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
+            if (inner != LB_NONE && lb_recogniser_is(recogniser, inner, "tanh"))
                 outer = number;
             else
                 numbers[LB_ATTENTION_SCALE] *= number;
-            r = lb_recogniser_arg(t, op, 0);
-        } else if (lb_recogniser_is(t, op, "tanh")) {
+            reading = lb_recogniser_arg(recogniser, op, 0);
+        } else if (lb_recogniser_is(recogniser, op, "tanh")) {
             if (!outer || capped) return LB_NONE;
             numbers[LB_ATTENTION_CAP] = outer, capped = true;
-            r = lb_recogniser_arg(t, op, 0);
-        } else if (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &number)) {
+            reading = lb_recogniser_arg(recogniser, op, 0);
+        } else if (lb_recogniser_is(recogniser, op, "div") && lb_recogniser_number(recogniser, op, 1, &number)) {
             if (capped && number == numbers[LB_ATTENTION_CAP] && outer)
                 outer = 0;
             else
                 numbers[LB_ATTENTION_SCALE] /= number;
-            r = lb_recogniser_arg(t, op, 0);
-        } else if (lb_recogniser_is(t, op, "add") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE) {
-            const lb_reading left = lb_recogniser_arg(t, op, 0), right = lb_recogniser_arg(t, op, 1);
+            reading = lb_recogniser_arg(recogniser, op, 0);
+        } else if (lb_recogniser_is(recogniser, op, "add") &&
+                   attention->composite.inputs[LB_ATTENTION_MASK] == LB_NONE) {
+            const lb_reading left = lb_recogniser_arg(recogniser, op, 0), right = lb_recogniser_arg(recogniser, op, 1);
             if (left.op == LB_NONE || right.op == LB_NONE) return LB_NONE;
-            a->composite.inputs[LB_ATTENTION_MASK] = right.value;
-            r = left;
-        } else if (lb_recogniser_is(t, op, "masked_fill") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE &&
-                   lb_recogniser_number(t, op, 2, &number) && number <= -1e4) {
-            if (lb_recogniser_arg(t, op, 1).op == LB_NONE) return LB_NONE;
-            a->composite.inputs[LB_ATTENTION_MASK] = lb_recogniser_arg(t, op, 1).value;
-            a->composite.flags |= LB_ATTENTION_HIDDEN;
-            r = lb_recogniser_arg(t, op, 0);
+            attention->composite.inputs[LB_ATTENTION_MASK] = right.value;
+            reading = left;
+        } else if (lb_recogniser_is(recogniser, op, "masked_fill") &&
+                   attention->composite.inputs[LB_ATTENTION_MASK] == LB_NONE &&
+                   lb_recogniser_number(recogniser, op, 2, &number) && number <= -1e4) {
+            if (lb_recogniser_arg(recogniser, op, 1).op == LB_NONE) return LB_NONE;
+            attention->composite.inputs[LB_ATTENTION_MASK] = lb_recogniser_arg(recogniser, op, 1).value;
+            attention->composite.flags |= LB_ATTENTION_HIDDEN;
+            reading = lb_recogniser_arg(recogniser, op, 0);
         } else {
             return LB_NONE;
         }
-        if (r.op == LB_NONE) return LB_NONE;
+        if (reading.op == LB_NONE) return LB_NONE;
     }
     return LB_NONE;
 }
 
-/* x - max(x) of x = cat(scores, sinks): the scores, and the sinks noted; `r` as it was when it is nothing of that. */
-static lb_reading without_sinks(const lb_recogniser *t, attention *a, lb_reading r)
+/* x - max(x) of x = cat(scores, sinks): the scores, and the sinks noted; `reading` itself when it is not that. */
+static lb_reading without_sinks(const lb_recogniser *recogniser, attention *attention, lb_reading reading)
 {
-    const uint32_t sub = lb_recogniser_maker(t, r);
-    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub")) return r;
-    const lb_reading all = lb_recogniser_arg(t, sub, 0), top = lb_recogniser_arg(t, sub, 1);
-    const uint32_t cat = all.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, all),
-                   max = top.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, top);
-    if (cat == LB_NONE || max == LB_NONE || !lb_recogniser_is(t, cat, "cat")) return r;
-    if (!lb_recogniser_is(t, max, "max") && !lb_recogniser_is(t, max, "amax")) return r;
-    const lb_reading scores = lb_recogniser_item(t, cat, 0, 0), sinks = lb_recogniser_item(t, cat, 0, 1),
-                     more = lb_recogniser_item(t, cat, 0, 2);
+    const uint32_t sub = lb_recogniser_maker(recogniser, reading);
+    if (sub == LB_NONE || !lb_recogniser_is(recogniser, sub, "sub")) return reading;
+    const lb_reading all = lb_recogniser_arg(recogniser, sub, 0), top = lb_recogniser_arg(recogniser, sub, 1);
+    const uint32_t cat = all.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, all),
+                   max = top.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, top);
+    if (cat == LB_NONE || max == LB_NONE || !lb_recogniser_is(recogniser, cat, "cat")) return reading;
+    if (!lb_recogniser_is(recogniser, max, "max") && !lb_recogniser_is(recogniser, max, "amax")) return reading;
+    const lb_reading scores = lb_recogniser_item(recogniser, cat, 0, 0),
+                     sinks = lb_recogniser_item(recogniser, cat, 0, 1),
+                     more = lb_recogniser_item(recogniser, cat, 0, 2);
     if (scores.op == LB_NONE || sinks.op == LB_NONE || more.op != LB_NONE ||
-        lb_recogniser_maker(t, lb_recogniser_arg(t, max, 0)) != cat)
-        return r;
-    const lb_layout *l = &lb_recogniser_value(t, sinks.value)->layout;
-    if (l->ndim != 4 || l->shape[3] != 1) return r;
-    a->composite.inputs[LB_ATTENTION_SINKS] = sinks.value;
-    take(a, sub), take(a, max), take(a, cat);
+        lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, max, 0)) != cat)
+        return reading;
+    const lb_layout *layout = &lb_recogniser_value(recogniser, sinks.value)->layout;
+    if (layout->ndim != 4 || layout->shape[3] != 1) return reading;
+    attention->composite.inputs[LB_ATTENTION_SINKS] = sinks.value;
+    take(attention, sub), take(attention, max), take(attention, cat);
     return scores;
 }
 
 /* The product that takes what `op` made as its left operand, behind casts and copies. */
-static uint32_t weighted_sum(const lb_recogniser *t, attention *a, uint32_t op)
+static uint32_t weighted_sum(const lb_recogniser *recogniser, attention *attention, uint32_t op)
 {
     static const char *const copies[] = {"_to_copy", "clone", NULL};
     uint32_t users[8];
-    const uint32_t n = lb_recogniser_users(t, op, users, 8);
+    const uint32_t n = lb_recogniser_users(recogniser, op, users, 8);
     for (uint32_t u = 0; u < n && u < 8; u++) {
-        if (is_product(t, users[u]) && lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op) return users[u];
-        if (!lb_recogniser_is_any(t, users[u], copies)) continue;
-        const uint32_t product = weighted_sum(t, a, users[u]);
+        if (is_product(recogniser, users[u]) &&
+            lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, users[u], 0)) == op)
+            return users[u];
+        if (!lb_recogniser_is_any(recogniser, users[u], copies)) continue;
+        const uint32_t product = weighted_sum(recogniser, attention, users[u]);
         if (product == LB_NONE) continue;
-        take(a, users[u]);
+        take(attention, users[u]);
         return product;
     }
     return LB_NONE;
 }
 
-static void follow_cast(const lb_recogniser *t, attention *a, uint32_t product)
+static void follow_cast(const lb_recogniser *recogniser, attention *attention, uint32_t product)
 {
     uint32_t user;
-    a->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, product);
-    if (lb_recogniser_users(t, product, &user, 1) != 1 || !lb_recogniser_is(t, user, "_to_copy") ||
-        !lb_recogniser_same_call(t, product, user))
+    attention->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(recogniser, product);
+    if (lb_recogniser_users(recogniser, product, &user, 1) != 1 || !lb_recogniser_is(recogniser, user, "_to_copy") ||
+        !lb_recogniser_same_call(recogniser, product, user))
         return;
-    const lb_value *made = lb_recogniser_value(t, lb_recogniser_result(t, user));
+    const lb_value *made = lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, user));
     if (!lb_dtype_is_float(made->dtype) ||
         lb_layout_numel(&made->layout) !=
-            lb_layout_numel(&lb_recogniser_value(t, lb_recogniser_result(t, product))->layout))
+            lb_layout_numel(&lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, product))->layout))
         return;
-    take(a, user);
-    a->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, user);
+    take(attention, user);
+    attention->composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(recogniser, user);
 }
 
 /* Heads of a batch: scores are read as (batches, heads, queries, keys) by the softmax. */
@@ -203,51 +211,51 @@ static double heads_of(const lb_value *scores)
     return scores->layout.ndim >= 3 ? (double)scores->layout.shape[scores->layout.ndim - 3] : 1;
 }
 
-static lb_status written_out(lb_recogniser *t, uint32_t softmax)
+static lb_status written_out(lb_recogniser *recogniser, uint32_t softmax)
 {
-    attention a = {.composite = lb_recogniser_composite(t, LB_COMPOSITE_ATTENTION)};
-    lb_composite *c = &a.composite;
-    const lb_reading x = lb_recogniser_arg(t, softmax, 0);
-    c->numbers[LB_ATTENTION_SCALE] = 1;
-    c->numbers[LB_ATTENTION_HEADS] = heads_of(lb_recogniser_value(t, x.value));
-    take(&a, softmax);
-    const uint32_t first = scores(t, &a, without_sinks(t, &a, x));
-    const uint32_t second = first == LB_NONE ? LB_NONE : weighted_sum(t, &a, softmax);
+    attention attention = {.composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_ATTENTION)};
+    lb_composite *composite = &attention.composite;
+    const lb_reading x = lb_recogniser_arg(recogniser, softmax, 0);
+    composite->numbers[LB_ATTENTION_SCALE] = 1;
+    composite->numbers[LB_ATTENTION_HEADS] = heads_of(lb_recogniser_value(recogniser, x.value));
+    take(&attention, softmax);
+    const uint32_t first = scores(recogniser, &attention, without_sinks(recogniser, &attention, x));
+    const uint32_t second = first == LB_NONE ? LB_NONE : weighted_sum(recogniser, &attention, softmax);
     if (second == LB_NONE) return LB_OK;
-    take(&a, first);
-    take(&a, second);
-    const operand q = trace_operand(t, &a, first, lb_recogniser_arg(t, first, 0), false),
-                  k = trace_operand(t, &a, first, lb_recogniser_arg(t, first, 1), true);
-    const operand v = trace_operand(t, &a, second, lb_recogniser_arg(t, second, 1), false);
+    take(&attention, first);
+    take(&attention, second);
+    const operand q = trace_operand(recogniser, &attention, first, lb_recogniser_arg(recogniser, first, 0), false),
+                  k = trace_operand(recogniser, &attention, first, lb_recogniser_arg(recogniser, first, 1), true);
+    const operand v = trace_operand(recogniser, &attention, second, lb_recogniser_arg(recogniser, second, 1), false);
     if (q.turned || v.turned || v.factor != 1) return LB_OK;
-    c->numbers[LB_ATTENTION_SCALE] *= q.factor * k.factor;
-    c->inputs[LB_ATTENTION_Q] = q.reading.value, c->inputs[LB_ATTENTION_K] = k.reading.value,
-    c->inputs[LB_ATTENTION_V] = v.reading.value;
-    if (k.turned) c->flags |= LB_ATTENTION_TURNED;
-    follow_cast(t, &a, second);
-    return lb_recogniser_add(t, c, a.ops, a.n_ops);
+    composite->numbers[LB_ATTENTION_SCALE] *= q.factor * k.factor;
+    composite->inputs[LB_ATTENTION_Q] = q.reading.value, composite->inputs[LB_ATTENTION_K] = k.reading.value,
+    composite->inputs[LB_ATTENTION_V] = v.reading.value;
+    if (k.turned) composite->flags |= LB_ATTENTION_TURNED;
+    follow_cast(recogniser, &attention, second);
+    return lb_recogniser_add(recogniser, composite, attention.ops, attention.n_ops);
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
 
-static void argument(const lb_recogniser *t, uint32_t op, const char *name, uint32_t *value)
+static void argument(const lb_recogniser *recogniser, uint32_t op, const char *name, uint32_t *value)
 {
     uint32_t at;
-    if (lb_recogniser_position(t, op, name, &at) && lb_recogniser_arg(t, op, at).op != LB_NONE)
-        *value = lb_recogniser_arg(t, op, at).value;
+    if (lb_recogniser_position(recogniser, op, name, &at) && lb_recogniser_arg(recogniser, op, at).op != LB_NONE)
+        *value = lb_recogniser_arg(recogniser, op, at).value;
 }
 
-static double number(const lb_recogniser *t, uint32_t op, const char *name, double otherwise)
+static double number(const lb_recogniser *recogniser, uint32_t op, const char *name, double otherwise)
 {
     uint32_t at;
     double x = otherwise;
-    if (!lb_recogniser_position(t, op, name, &at) || at >= t->program->ops[op].args) return otherwise;
-    const lb_arg *arg = &lb_op_args(t->program, &t->program->ops[op])[at];
+    if (!lb_recogniser_position(recogniser, op, name, &at) || at >= recogniser->program->ops[op].args) return otherwise;
+    const lb_arg *arg = &lb_op_args(recogniser->program, &recogniser->program->ops[op])[at];
     if (arg->tag == LB_ARG_BOOL) return (double)arg->u.i;
-    return lb_recogniser_number(t, op, at, &x) ? x : otherwise;
+    return lb_recogniser_number(recogniser, op, at, &x) ? x : otherwise;
 }
 
-static lb_status single(lb_recogniser *t, uint32_t op)
+static lb_status single(lb_recogniser *recogniser, uint32_t op)
 {
     static const char *const names[] = {"_scaled_dot_product_flash_attention_for_cpu",
                                         "_scaled_dot_product_flash_attention",
@@ -257,49 +265,49 @@ static lb_status single(lb_recogniser *t, uint32_t op)
                                         "scaled_dot_product_attention",
                                         "_scaled_dot_product_attention_math",
                                         NULL};
-    if (!lb_recogniser_is_any(t, op, names) || number(t, op, "dropout_p", 0) != 0) return LB_OK;
-    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_ATTENTION);
-    argument(t, op, "query", &c.inputs[LB_ATTENTION_Q]);
-    argument(t, op, "key", &c.inputs[LB_ATTENTION_K]);
-    argument(t, op, "value", &c.inputs[LB_ATTENTION_V]);
-    argument(t, op, "attn_mask", &c.inputs[LB_ATTENTION_MASK]);
-    argument(t, op, "attn_bias", &c.inputs[LB_ATTENTION_MASK]);
-    if (c.inputs[LB_ATTENTION_Q] == LB_NONE || c.inputs[LB_ATTENTION_K] == LB_NONE ||
-        c.inputs[LB_ATTENTION_V] == LB_NONE)
+    if (!lb_recogniser_is_any(recogniser, op, names) || number(recogniser, op, "dropout_p", 0) != 0) return LB_OK;
+    lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_ATTENTION);
+    argument(recogniser, op, "query", &composite.inputs[LB_ATTENTION_Q]);
+    argument(recogniser, op, "key", &composite.inputs[LB_ATTENTION_K]);
+    argument(recogniser, op, "value", &composite.inputs[LB_ATTENTION_V]);
+    argument(recogniser, op, "attn_mask", &composite.inputs[LB_ATTENTION_MASK]);
+    argument(recogniser, op, "attn_bias", &composite.inputs[LB_ATTENTION_MASK]);
+    if (composite.inputs[LB_ATTENTION_Q] == LB_NONE || composite.inputs[LB_ATTENTION_K] == LB_NONE ||
+        composite.inputs[LB_ATTENTION_V] == LB_NONE)
         return LB_OK;
-    const lb_layout *q = &lb_recogniser_value(t, c.inputs[LB_ATTENTION_Q])->layout;
+    const lb_layout *q = &lb_recogniser_value(recogniser, composite.inputs[LB_ATTENTION_Q])->layout;
     if (q->ndim < 3) return LB_OK;
-    c.numbers[LB_ATTENTION_SCALE] = number(t, op, "scale", 0);
-    if (c.numbers[LB_ATTENTION_SCALE] == 0)
-        c.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)q->shape[q->ndim - 1]);
-    c.numbers[LB_ATTENTION_HEADS] = (double)q->shape[q->ndim - 3];
-    if (number(t, op, "is_causal", 0) != 0) c.flags |= LB_ATTENTION_CAUSAL;
-    c.outputs[LB_ATTENTION_Y] = lb_recogniser_result(t, op);
-    if (lb_recogniser_is(t, op, names[0]) && t->program->ops[op].results > 1)
-        c.outputs[LB_ATTENTION_LSE] = lb_op_results(t->program, &t->program->ops[op])[1];
-    return lb_recogniser_add(t, &c, &op, 1);
+    composite.numbers[LB_ATTENTION_SCALE] = number(recogniser, op, "scale", 0);
+    if (composite.numbers[LB_ATTENTION_SCALE] == 0)
+        composite.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)q->shape[q->ndim - 1]);
+    composite.numbers[LB_ATTENTION_HEADS] = (double)q->shape[q->ndim - 3];
+    if (number(recogniser, op, "is_causal", 0) != 0) composite.flags |= LB_ATTENTION_CAUSAL;
+    composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(recogniser, op);
+    if (lb_recogniser_is(recogniser, op, names[0]) && recogniser->program->ops[op].results > 1)
+        composite.outputs[LB_ATTENTION_LSE] = lb_op_results(recogniser->program, &recogniser->program->ops[op])[1];
+    return lb_recogniser_add(recogniser, &composite, &op, 1);
 }
 
-static lb_status softmax_alone(lb_recogniser *t, uint32_t op)
+static lb_status softmax_alone(lb_recogniser *recogniser, uint32_t op)
 {
-    lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SOFTMAX);
-    c.inputs[LB_SOFTMAX_X] = lb_recogniser_arg(t, op, 0).value;
-    c.outputs[LB_SOFTMAX_Y] = lb_recogniser_result(t, op);
-    return lb_recogniser_add(t, &c, &op, 1);
+    lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_SOFTMAX);
+    composite.inputs[LB_SOFTMAX_X] = lb_recogniser_arg(recogniser, op, 0).value;
+    composite.outputs[LB_SOFTMAX_Y] = lb_recogniser_result(recogniser, op);
+    return lb_recogniser_add(recogniser, &composite, &op, 1);
 }
 
-lb_status lb_recogniser_attention(lb_recogniser *t)
+lb_status lb_recogniser_attention(lb_recogniser *recogniser)
 {
     static const char *const softmaxes[] = {"_softmax", "_safe_softmax", "softmax", NULL};
-    for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_recogniser_forward(t, i)) continue;
-        LB_TRY(single(t, i));
-        const lb_reading x = lb_recogniser_arg(t, i, 0);
-        if (!lb_recogniser_is_any(t, i, softmaxes) || x.op == LB_NONE ||
-            !lb_recogniser_last_dim(t, i, 1, lb_recogniser_value(t, x.value)->layout.ndim))
+    for (uint32_t i = 0; i < recogniser->program->n_ops; i++) {
+        if (!lb_recogniser_forward(recogniser, i)) continue;
+        LB_TRY(single(recogniser, i));
+        const lb_reading x = lb_recogniser_arg(recogniser, i, 0);
+        if (!lb_recogniser_is_any(recogniser, i, softmaxes) || x.op == LB_NONE ||
+            !lb_recogniser_last_dim(recogniser, i, 1, lb_recogniser_value(recogniser, x.value)->layout.ndim))
             continue;
-        LB_TRY(softmax_alone(t, i));
-        LB_TRY(written_out(t, i));
+        LB_TRY(softmax_alone(recogniser, i));
+        LB_TRY(written_out(recogniser, i));
     }
     return LB_OK;
 }

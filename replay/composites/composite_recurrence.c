@@ -13,7 +13,7 @@
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
 typedef struct recurrence {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     int axis; /* of time, in what has channels */
     int64_t batch, channels, time, states;
     lb_composite composite;
@@ -30,9 +30,9 @@ typedef struct step {
 /* ---- slices ------------------------------------------------------------------------------------------------------ */
 
 /* `part` is whole[…, i, …] along dimension `axis`. */
-static bool is_slice(const lb_recogniser *t, uint32_t part, uint32_t whole, int axis, int64_t i)
+static bool is_slice(const lb_recogniser *recogniser, uint32_t part, uint32_t whole, int axis, int64_t i)
 {
-    const lb_value *p = lb_recogniser_value(t, part), *w = lb_recogniser_value(t, whole);
+    const lb_value *p = lb_recogniser_value(recogniser, part), *w = lb_recogniser_value(recogniser, whole);
     const lb_layout *x = &p->layout, *y = &w->layout;
     int from = 0;
     if (p->storage != w->storage || p->version != w->version || axis >= y->ndim ||
@@ -49,220 +49,240 @@ static bool is_slice(const lb_recogniser *t, uint32_t part, uint32_t whole, int 
 }
 
 /* The value (batch, time, width) of which `part` is the first slice. */
-static uint32_t whole_of(const recurrence *r, uint32_t part, int64_t width)
+static uint32_t whole_of(const recurrence *recurrence, uint32_t part, int64_t width)
 {
-    const int64_t storage = lb_recogniser_value(r->t, part)->storage;
-    for (uint32_t v = 0; v < r->t->program->n_values; v++) {
-        const lb_layout *l = lb_scan_layout(r->t, v);
-        if (lb_recogniser_value(r->t, v)->storage == storage && l->ndim == 3 && l->shape[0] == r->batch &&
-            l->shape[1] == r->time && l->shape[2] == width && is_slice(r->t, part, v, 1, 0))
+    const int64_t storage = lb_recogniser_value(recurrence->recogniser, part)->storage;
+    for (uint32_t v = 0; v < recurrence->recogniser->program->n_values; v++) {
+        const lb_layout *layout = lb_scan_layout(recurrence->recogniser, v);
+        if (lb_recogniser_value(recurrence->recogniser, v)->storage == storage && layout->ndim == 3 &&
+            layout->shape[0] == recurrence->batch && layout->shape[1] == recurrence->time &&
+            layout->shape[2] == width && is_slice(recurrence->recogniser, part, v, 1, 0))
             return v;
     }
     return LB_NONE;
 }
 
 /* Slice `i` of an input; at first the input is found. */
-static bool is_next(recurrence *r, int role, lb_reading part, int64_t width, int64_t i)
+static bool is_next(recurrence *recurrence, int role, lb_reading part, int64_t width, int64_t i)
 {
-    part = lb_recogniser_peel(r->t, part);
+    part = lb_recogniser_peel(recurrence->recogniser, part);
     if (part.op == LB_NONE) return false;
-    if (i == 0) r->composite.inputs[role] = whole_of(r, part.value, width);
-    const uint32_t whole = r->composite.inputs[role];
-    return whole != LB_NONE && is_slice(r->t, part.value, whole, 1, i);
+    if (i == 0) recurrence->composite.inputs[role] = whole_of(recurrence, part.value, width);
+    const uint32_t whole = recurrence->composite.inputs[role];
+    return whole != LB_NONE && is_slice(recurrence->recogniser, part.value, whole, 1, i);
 }
 
-static bool has_shape(const recurrence *r, lb_reading part, int64_t channels, int64_t states)
+static bool has_shape(const recurrence *recurrence, lb_reading part, int64_t channels, int64_t states)
 {
-    const lb_layout *l = lb_scan_layout(r->t, part.value);
-    return l->ndim == 3 && l->shape[0] == r->batch && l->shape[1] == channels && l->shape[2] == states;
+    const lb_layout *layout = lb_scan_layout(recurrence->recogniser, part.value);
+    return layout->ndim == 3 && layout->shape[0] == recurrence->batch && layout->shape[1] == channels &&
+           layout->shape[2] == states;
 }
 
 /* ---- reading a step ---------------------------------------------------------------------------------------------- */
 
 /* h and C of the sum over states of h C: operands of a product of matrices, or of elements. */
-static bool read_sum(const lb_recogniser *t, uint32_t op, lb_reading *h, lb_reading *c, uint32_t before)
+static bool read_sum(const lb_recogniser *recogniser, uint32_t op, lb_reading *h, lb_reading *c, uint32_t before)
 {
     if (op == LB_NONE) return false;
-    if (lb_scan_is_product(t, op)) {
-        *h = lb_recogniser_arg(t, op, 0), *c = lb_recogniser_arg(t, op, 1);
+    if (lb_scan_is_product(recogniser, op)) {
+        *h = lb_recogniser_arg(recogniser, op, 0), *c = lb_recogniser_arg(recogniser, op, 1);
         return h->op != LB_NONE && c->op != LB_NONE;
     }
-    const lb_reading of = lb_recogniser_arg(t, op, 0);
-    if (!lb_recogniser_is(t, op, "sum") || of.op == LB_NONE || !lb_recogniser_last_dim(t, op, 1, 3)) return false;
-    const uint32_t mul = lb_scan_maker_of_arg(t, op, 0);
-    if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") || lb_scan_layout(t, of.value)->ndim != 3) return false;
+    const lb_reading of = lb_recogniser_arg(recogniser, op, 0);
+    if (!lb_recogniser_is(recogniser, op, "sum") || of.op == LB_NONE || !lb_recogniser_last_dim(recogniser, op, 1, 3))
+        return false;
+    const uint32_t mul = lb_scan_maker_of_arg(recogniser, op, 0);
+    if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul") || lb_scan_layout(recogniser, of.value)->ndim != 3)
+        return false;
     for (uint32_t k = 0; k < 2; k++) {
-        lb_reading r = lb_recogniser_arg(t, mul, k);
-        const uint32_t maker = lb_scan_maker(t, &r);
-        *h = lb_recogniser_arg(t, mul, k), *c = lb_recogniser_arg(t, mul, 1 - k);
-        if (maker != LB_NONE && maker != before && lb_recogniser_is(t, maker, "add")) return c->op != LB_NONE;
+        lb_reading r = lb_recogniser_arg(recogniser, mul, k);
+        const uint32_t maker = lb_scan_maker(recogniser, &r);
+        *h = lb_recogniser_arg(recogniser, mul, k), *c = lb_recogniser_arg(recogniser, mul, 1 - k);
+        if (maker != LB_NONE && maker != before && lb_recogniser_is(recogniser, maker, "add")) return c->op != LB_NONE;
     }
     return false;
 }
 
 /* h_i = decay h_{i-1} + drive; `before`: the op that gave h_{i-1}, LB_NONE: zeros. */
-static bool read_state(const lb_recogniser *t, lb_reading h, uint32_t before, step *s)
+static bool read_state(const lb_recogniser *recogniser, lb_reading h, uint32_t before, step *step)
 {
     static const char *const zeros[] = {"zeros_like", "zeros", "new_zeros", NULL};
     double alpha = 1;
-    s->state = lb_scan_maker(t, &h);
-    if (s->state == LB_NONE || !lb_recogniser_is(t, s->state, "add") ||
-        (lb_recogniser_number(t, s->state, 2, &alpha) && alpha != 1))
+    step->state = lb_scan_maker(recogniser, &h);
+    if (step->state == LB_NONE || !lb_recogniser_is(recogniser, step->state, "add") ||
+        (lb_recogniser_number(recogniser, step->state, 2, &alpha) && alpha != 1))
         return false;
     for (uint32_t k = 0; k < 4; k++) {
-        const uint32_t mul = lb_scan_maker_of_arg(t, s->state, k / 2);
-        s->drive = lb_recogniser_arg(t, s->state, 1 - k / 2);
-        if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") || s->drive.op == LB_NONE) continue;
-        const uint32_t maker = lb_scan_maker_of_arg(t, mul, k % 2);
-        s->decay = lb_recogniser_arg(t, mul, 1 - k % 2);
-        if (maker == LB_NONE || s->decay.op == LB_NONE) continue;
-        if (before == LB_NONE ? lb_recogniser_is_any(t, maker, zeros) : maker == before) return true;
+        const uint32_t mul = lb_scan_maker_of_arg(recogniser, step->state, k / 2);
+        step->drive = lb_recogniser_arg(recogniser, step->state, 1 - k / 2);
+        if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul") || step->drive.op == LB_NONE) continue;
+        const uint32_t maker = lb_scan_maker_of_arg(recogniser, mul, k % 2);
+        step->decay = lb_recogniser_arg(recogniser, mul, 1 - k % 2);
+        if (maker == LB_NONE || step->decay.op == LB_NONE) continue;
+        if (before == LB_NONE ? lb_recogniser_is_any(recogniser, maker, zeros) : maker == before) return true;
     }
     return false;
 }
 
-static bool read_output(const lb_recogniser *t, lb_reading y, uint32_t before, step *s)
+static bool read_output(const lb_recogniser *recogniser, lb_reading y, uint32_t before, step *step)
 {
     lb_reading h;
-    const uint32_t op = lb_scan_maker(t, &y);
-    s->skip = s->u = nothing;
-    if (read_sum(t, op, &h, &s->c, before)) return read_state(t, h, before, s);
-    for (uint32_t k = 0; op != LB_NONE && lb_recogniser_is(t, op, "add") && k < 2; k++) {
-        const uint32_t mul = lb_scan_maker_of_arg(t, op, 1 - k);
-        if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") ||
-            !read_sum(t, lb_scan_maker_of_arg(t, op, k), &h, &s->c, before))
+    const uint32_t op = lb_scan_maker(recogniser, &y);
+    step->skip = step->u = nothing;
+    if (read_sum(recogniser, op, &h, &step->c, before)) return read_state(recogniser, h, before, step);
+    for (uint32_t k = 0; op != LB_NONE && lb_recogniser_is(recogniser, op, "add") && k < 2; k++) {
+        const uint32_t mul = lb_scan_maker_of_arg(recogniser, op, 1 - k);
+        if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul") ||
+            !read_sum(recogniser, lb_scan_maker_of_arg(recogniser, op, k), &h, &step->c, before))
             continue;
-        s->skip = lb_recogniser_arg(t, mul, 0), s->u = lb_recogniser_arg(t, mul, 1);
-        return s->skip.op != LB_NONE && s->u.op != LB_NONE && read_state(t, h, before, s);
+        step->skip = lb_recogniser_arg(recogniser, mul, 0), step->u = lb_recogniser_arg(recogniser, mul, 1);
+        return step->skip.op != LB_NONE && step->u.op != LB_NONE && read_state(recogniser, h, before, step);
     }
     return false;
 }
 
 /* C_i, where the step reads one. */
-static bool reads_next(recurrence *r, const step *s, int64_t i)
+static bool reads_next(recurrence *recurrence, const step *step, int64_t i)
 {
-    return s->c.op == LB_NONE || is_next(r, LB_SCAN_C, s->c, r->states, i);
+    return step->c.op == LB_NONE || is_next(recurrence, LB_SCAN_C, step->c, recurrence->states, i);
 }
 
 /* ---- whole ------------------------------------------------------------------------------------------------------- */
 
 /* E and D of the first step: results with time among their dimensions. */
-static bool begins_whole(recurrence *r, const step *s)
+static bool begins_whole(recurrence *recurrence, const step *step)
 {
-    lb_reading decay = s->decay;
-    const uint32_t exp = lb_scan_maker(r->t, &decay), drive = lb_recogniser_maker(r->t, s->drive);
-    if (exp == LB_NONE || drive == LB_NONE || !lb_scan_is_exp(r->t, exp)) return false;
-    r->decays = lb_recogniser_result(r->t, exp);
-    const uint32_t driven = lb_recogniser_result(r->t, drive);
-    const lb_layout *l = lb_scan_layout(r->t, r->decays);
-    if (l->ndim != 4 || l->shape[r->axis] != r->time || !lb_layout_same_shape(l, lb_scan_layout(r->t, driven)))
+    lb_reading decay = step->decay;
+    const uint32_t exp = lb_scan_maker(recurrence->recogniser, &decay),
+                   drive = lb_recogniser_maker(recurrence->recogniser, step->drive);
+    if (exp == LB_NONE || drive == LB_NONE || !lb_scan_is_exp(recurrence->recogniser, exp)) return false;
+    recurrence->decays = lb_recogniser_result(recurrence->recogniser, exp);
+    const uint32_t driven = lb_recogniser_result(recurrence->recogniser, drive);
+    const lb_layout *layout = lb_scan_layout(recurrence->recogniser, recurrence->decays);
+    if (layout->ndim != 4 || layout->shape[recurrence->axis] != recurrence->time ||
+        !lb_layout_same_shape(layout, lb_scan_layout(recurrence->recogniser, driven)))
         return false;
-    r->batch = l->shape[0], r->channels = l->shape[3 - r->axis], r->states = l->shape[3];
-    r->composite.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(r->t, exp, 0).value;
-    r->composite.inputs[LB_SCAN_U] = driven;
-    r->composite.flags = LB_SCAN_DRIVEN | (r->axis == 1 ? LB_SCAN_TIME_FIRST : 0);
+    recurrence->batch = layout->shape[0], recurrence->channels = layout->shape[3 - recurrence->axis],
+    recurrence->states = layout->shape[3];
+    recurrence->composite.inputs[LB_SCAN_EXPONENT] = lb_recogniser_arg(recurrence->recogniser, exp, 0).value;
+    recurrence->composite.inputs[LB_SCAN_U] = driven;
+    recurrence->composite.flags = LB_SCAN_DRIVEN | (recurrence->axis == 1 ? LB_SCAN_TIME_FIRST : 0);
     return true;
 }
 
-static bool goes_on_whole(recurrence *r, const step *s, int64_t i)
+static bool goes_on_whole(recurrence *recurrence, const step *step, int64_t i)
 {
-    return s->skip.op == LB_NONE && is_slice(r->t, s->decay.value, r->decays, r->axis, i) &&
-           is_slice(r->t, s->drive.value, r->composite.inputs[LB_SCAN_U], r->axis, i) && reads_next(r, s, i);
+    return step->skip.op == LB_NONE &&
+           is_slice(recurrence->recogniser, step->decay.value, recurrence->decays, recurrence->axis, i) &&
+           is_slice(recurrence->recogniser, step->drive.value, recurrence->composite.inputs[LB_SCAN_U],
+                    recurrence->axis, i) &&
+           reads_next(recurrence, step, i);
 }
 
 /* ---- in the loop ------------------------------------------------------------------------------------------------- */
 
-static bool begins_inside(recurrence *r, const step *s)
+static bool begins_inside(recurrence *recurrence, const step *step)
 {
-    const lb_layout *l = lb_scan_layout(r->t, lb_recogniser_result(r->t, s->state));
-    if (l->ndim != 3 || r->axis != 1 || l->shape[1] < 2 || l->shape[2] < 2) return false;
-    r->batch = l->shape[0], r->channels = l->shape[1], r->states = l->shape[2];
-    r->composite.flags = LB_SCAN_TIME_FIRST;
+    const lb_layout *layout =
+        lb_scan_layout(recurrence->recogniser, lb_recogniser_result(recurrence->recogniser, step->state));
+    if (layout->ndim != 3 || recurrence->axis != 1 || layout->shape[1] < 2 || layout->shape[2] < 2) return false;
+    recurrence->batch = layout->shape[0], recurrence->channels = layout->shape[1],
+    recurrence->states = layout->shape[2];
+    recurrence->composite.flags = LB_SCAN_TIME_FIRST;
     return true;
 }
 
 /* The same parameter in every step, of so many elements, row after row. */
-static bool is_constant(recurrence *r, int role, lb_reading *first, lb_reading x, int64_t elements, int64_t i)
+static bool is_constant(recurrence *recurrence, int role, lb_reading *first, lb_reading x, int64_t elements, int64_t i)
 {
-    if (i == 0) *first = x, r->composite.inputs[role] = x.value;
-    return lb_layout_numel(lb_scan_layout(r->t, x.value)) == elements &&
-           lb_layout_is_contiguous(lb_scan_layout(r->t, x.value)) && lb_recogniser_same(r->t, *first, x);
+    if (i == 0) *first = x, recurrence->composite.inputs[role] = x.value;
+    return lb_layout_numel(lb_scan_layout(recurrence->recogniser, x.value)) == elements &&
+           lb_layout_is_contiguous(lb_scan_layout(recurrence->recogniser, x.value)) &&
+           lb_recogniser_same(recurrence->recogniser, *first, x);
 }
 
-static bool goes_on_inside(recurrence *r, const step *s, int64_t i)
+static bool goes_on_inside(recurrence *recurrence, const step *step, int64_t i)
 {
-    const lb_recogniser *t = r->t;
-    const int64_t d = r->channels, n = r->states;
-    lb_reading exponent[2], drive[3], decay = s->decay, dt = nothing;
+    const lb_recogniser *recogniser = recurrence->recogniser;
+    const int64_t d = recurrence->channels, n = recurrence->states;
+    lb_reading exponent[2], drive[3], decay = step->decay, dt = nothing;
     uint32_t n_exponent = 0, n_drive = 0, roles = 0;
-    const uint32_t exp = lb_scan_maker(t, &decay);
-    if (exp == LB_NONE || !lb_scan_is_exp(t, exp) || !has_shape(r, s->decay, d, n)) return false;
-    if (!lb_scan_factors(t, lb_recogniser_arg(t, exp, 0), exponent, &n_exponent, 2) || n_exponent != 2 ||
-        !lb_scan_factors(t, s->drive, drive, &n_drive, 3) || n_drive != 3)
+    const uint32_t exp = lb_scan_maker(recogniser, &decay);
+    if (exp == LB_NONE || !lb_scan_is_exp(recogniser, exp) || !has_shape(recurrence, step->decay, d, n)) return false;
+    if (!lb_scan_factors(recogniser, lb_recogniser_arg(recogniser, exp, 0), exponent, &n_exponent, 2) ||
+        n_exponent != 2 || !lb_scan_factors(recogniser, step->drive, drive, &n_drive, 3) || n_drive != 3)
         return false;
     for (int k = 0; k < 2; k++)
-        if (has_shape(r, exponent[k], d, 1) && is_constant(r, LB_SCAN_A, &r->a, exponent[1 - k], d * n, i))
+        if (has_shape(recurrence, exponent[k], d, 1) &&
+            is_constant(recurrence, LB_SCAN_A, &recurrence->a, exponent[1 - k], d * n, i))
             dt = exponent[k];
-    if (dt.op == LB_NONE || !is_next(r, LB_SCAN_DT, dt, d, i)) return false;
-    r->composite.inputs[LB_SCAN_EXPONENT] = r->composite.inputs[LB_SCAN_DT];
+    if (dt.op == LB_NONE || !is_next(recurrence, LB_SCAN_DT, dt, d, i)) return false;
+    recurrence->composite.inputs[LB_SCAN_EXPONENT] = recurrence->composite.inputs[LB_SCAN_DT];
     for (int k = 0; k < 3; k++) { /* each once: B, dt, u */
-        if (has_shape(r, drive[k], 1, n))
-            roles |= is_next(r, LB_SCAN_B, drive[k], n, i) ? 1 : 0;
-        else if (has_shape(r, drive[k], d, 1) && !(roles & 2) && lb_recogniser_same(t, drive[k], dt))
+        if (has_shape(recurrence, drive[k], 1, n))
+            roles |= is_next(recurrence, LB_SCAN_B, drive[k], n, i) ? 1 : 0;
+        else if (has_shape(recurrence, drive[k], d, 1) && !(roles & 2) && lb_recogniser_same(recogniser, drive[k], dt))
             roles |= 2;
-        else if (has_shape(r, drive[k], d, 1))
-            roles |= is_next(r, LB_SCAN_U, drive[k], d, i) ? 4 : 0;
+        else if (has_shape(recurrence, drive[k], d, 1))
+            roles |= is_next(recurrence, LB_SCAN_U, drive[k], d, i) ? 4 : 0;
     }
-    return roles == 7 && reads_next(r, s, i);
+    return roles == 7 && reads_next(recurrence, step, i);
 }
 
 /* S u_i, in every step or in none. */
-static bool skips_on(recurrence *r, const step *s, int64_t i)
+static bool skips_on(recurrence *recurrence, const step *step, int64_t i)
 {
-    const bool skips = s->skip.op != LB_NONE;
-    if (i && skips != (r->composite.inputs[LB_SCAN_SKIP] != LB_NONE)) return false;
+    const bool skips = step->skip.op != LB_NONE;
+    if (i && skips != (recurrence->composite.inputs[LB_SCAN_SKIP] != LB_NONE)) return false;
     if (!skips) return true;
-    const lb_reading operands[] = {s->skip, s->u};
+    const lb_reading operands[] = {step->skip, step->u};
     for (int k = 0; k < 2; k++) {
-        const lb_reading u = lb_recogniser_peel(r->t, operands[1 - k]);
-        if (is_slice(r->t, u.value, r->composite.inputs[LB_SCAN_U], 1, i))
-            return is_constant(r, LB_SCAN_SKIP, &r->skip, operands[k], r->channels, i);
+        const lb_reading u = lb_recogniser_peel(recurrence->recogniser, operands[1 - k]);
+        if (is_slice(recurrence->recogniser, u.value, recurrence->composite.inputs[LB_SCAN_U], 1, i))
+            return is_constant(recurrence, LB_SCAN_SKIP, &recurrence->skip, operands[k], recurrence->channels, i);
     }
     return false;
 }
 
 /* ---- all steps --------------------------------------------------------------------------------------------------- */
 
-static int stacked_along(const lb_recogniser *t, uint32_t stack)
+static int stacked_along(const lb_recogniser *recogniser, uint32_t stack)
 {
     double axis = 0;
-    lb_recogniser_number(t, stack, 1, &axis);
+    lb_recogniser_number(recogniser, stack, 1, &axis);
     return (int)(axis < 0 ? axis + 3 : axis);
 }
 
 /* Steps whose outputs were stacked, or whose states: `states`. */
-static bool read_steps(recurrence *r, uint32_t stack, bool states)
+static bool read_steps(recurrence *recurrence, uint32_t stack, bool states)
 {
     bool whole = false;
-    step s = {.state = LB_NONE};
-    for (int64_t i = 0; i < r->time; i++) {
-        const lb_reading item = lb_recogniser_item(r->t, stack, 0, (uint32_t)i);
-        const uint32_t before = s.state;
-        if (states) s.c = s.skip = s.u = nothing;
-        if (states ? !read_state(r->t, item, before, &s) : !read_output(r->t, item, before, &s)) return false;
-        if (i == 0) whole = begins_whole(r, &s);
-        if (i == 0 && !whole && !begins_inside(r, &s)) return false;
-        if (whole ? !goes_on_whole(r, &s, i) : !goes_on_inside(r, &s, i) || !skips_on(r, &s, i)) return false;
+    step step = {.state = LB_NONE};
+    for (int64_t i = 0; i < recurrence->time; i++) {
+        const lb_reading item = lb_recogniser_item(recurrence->recogniser, stack, 0, (uint32_t)i);
+        const uint32_t before = step.state;
+        if (states) step.c = step.skip = step.u = nothing;
+        if (states ? !read_state(recurrence->recogniser, item, before, &step)
+                   : !read_output(recurrence->recogniser, item, before, &step))
+            return false;
+        if (i == 0) whole = begins_whole(recurrence, &step);
+        if (i == 0 && !whole && !begins_inside(recurrence, &step)) return false;
+        if (whole ? !goes_on_whole(recurrence, &step, i)
+                  : !goes_on_inside(recurrence, &step, i) || !skips_on(recurrence, &step, i))
+            return false;
     }
     return true;
 }
 
-static lb_status outputs_stacked(lb_recogniser *t, recurrence *r, uint32_t stack)
+static lb_status outputs_stacked(lb_recogniser *recogniser, recurrence *recurrence, uint32_t stack)
 {
     bool added;
-    if (lb_scan_layout(t, lb_recogniser_result(t, stack))->ndim != 3 || !read_steps(r, stack, false)) return LB_OK;
-    r->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, stack);
-    return lb_recogniser_add_between(t, &r->composite, stack, &added);
+    if (lb_scan_layout(recogniser, lb_recogniser_result(recogniser, stack))->ndim != 3 ||
+        !read_steps(recurrence, stack, false))
+        return LB_OK;
+    recurrence->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(recogniser, stack);
+    return lb_recogniser_add_between(recogniser, &recurrence->composite, stack, &added);
 }
 
 /* ---- stacked states ---------------------------------------------------------------------------------------------- */
@@ -284,68 +304,69 @@ static bool same_order(const lb_layout *x, const lb_layout *y)
 }
 
 /* C of all steps, as the sum over states reads it. */
-static bool reads_whole(recurrence *r, lb_reading c)
+static bool reads_whole(recurrence *recurrence, lb_reading c)
 {
-    lb_scan_maker(r->t, &c);
-    const lb_value *read = lb_recogniser_value(r->t, c.value);
-    for (uint32_t v = 0; v < r->t->program->n_values; v++) {
-        const lb_value *whole = lb_recogniser_value(r->t, v);
-        const lb_layout *l = &whole->layout;
-        if (whole->storage != read->storage || whole->version != read->version || l->ndim != 3 ||
-            l->shape[0] != r->batch || l->shape[1] != r->time || l->shape[2] != r->states ||
-            !same_order(&read->layout, l))
+    lb_scan_maker(recurrence->recogniser, &c);
+    const lb_value *read = lb_recogniser_value(recurrence->recogniser, c.value);
+    for (uint32_t value = 0; value < recurrence->recogniser->program->n_values; value++) {
+        const lb_value *whole = lb_recogniser_value(recurrence->recogniser, value);
+        const lb_layout *layout = &whole->layout;
+        if (whole->storage != read->storage || whole->version != read->version || layout->ndim != 3 ||
+            layout->shape[0] != recurrence->batch || layout->shape[1] != recurrence->time ||
+            layout->shape[2] != recurrence->states || !same_order(&read->layout, layout))
             continue;
-        r->composite.inputs[LB_SCAN_C] = v;
+        recurrence->composite.inputs[LB_SCAN_C] = value;
         return true;
     }
     return false;
 }
 
 /* The op that sums over states what was stacked times C; LB_NONE. */
-static uint32_t sum_over_states(const lb_recogniser *t, uint32_t stack, lb_reading *c)
+static uint32_t sum_over_states(const lb_recogniser *recogniser, uint32_t stack, lb_reading *c)
 {
     uint32_t users[4], sums[2];
-    const uint32_t n = lb_recogniser_users(t, stack, users, 4);
+    const uint32_t n = lb_recogniser_users(recogniser, stack, users, 4);
     for (uint32_t u = 0; u < n && u < 4; u++) {
-        const bool product = lb_scan_is_product(t, users[u]);
-        const uint32_t k = lb_scan_maker_of_arg(t, users[u], 0) == stack ? 0 : 1;
-        *c = lb_recogniser_arg(t, users[u], 1 - k);
-        if (c->op == LB_NONE || lb_scan_maker_of_arg(t, users[u], k) != stack) continue;
+        const bool product = lb_scan_is_product(recogniser, users[u]);
+        const uint32_t k = lb_scan_maker_of_arg(recogniser, users[u], 0) == stack ? 0 : 1;
+        *c = lb_recogniser_arg(recogniser, users[u], 1 - k);
+        if (c->op == LB_NONE || lb_scan_maker_of_arg(recogniser, users[u], k) != stack) continue;
         if (product && k == 0) return users[u];
-        if (lb_recogniser_is(t, users[u], "mul") && lb_recogniser_users(t, users[u], sums, 2) == 1 &&
-            lb_recogniser_is(t, sums[0], "sum") && lb_recogniser_last_dim(t, sums[0], 1, 4))
+        if (lb_recogniser_is(recogniser, users[u], "mul") && lb_recogniser_users(recogniser, users[u], sums, 2) == 1 &&
+            lb_recogniser_is(recogniser, sums[0], "sum") && lb_recogniser_last_dim(recogniser, sums[0], 1, 4))
             return sums[0];
     }
     return LB_NONE;
 }
 
-static lb_status states_stacked(lb_recogniser *t, recurrence *r, uint32_t stack)
+static lb_status states_stacked(lb_recogniser *recogniser, recurrence *recurrence, uint32_t stack)
 {
     bool added;
     lb_reading c;
-    const lb_layout *l = lb_scan_layout(t, lb_recogniser_result(t, stack));
-    if (l->ndim != 4 || r->axis != 1 || !read_steps(r, stack, true)) return LB_OK;
-    const uint32_t sum = sum_over_states(t, stack, &c);
-    if (sum == LB_NONE || !reads_whole(r, c)) return LB_OK;
-    r->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, sum);
-    if (lb_layout_numel(lb_scan_layout(t, r->composite.outputs[LB_SCAN_Y])) != r->batch * r->time * r->channels)
+    const lb_layout *layout = lb_scan_layout(recogniser, lb_recogniser_result(recogniser, stack));
+    if (layout->ndim != 4 || recurrence->axis != 1 || !read_steps(recurrence, stack, true)) return LB_OK;
+    const uint32_t sum = sum_over_states(recogniser, stack, &c);
+    if (sum == LB_NONE || !reads_whole(recurrence, c)) return LB_OK;
+    recurrence->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(recogniser, sum);
+    if (lb_layout_numel(lb_scan_layout(recogniser, recurrence->composite.outputs[LB_SCAN_Y])) !=
+        recurrence->batch * recurrence->time * recurrence->channels)
         return LB_OK;
-    return lb_recogniser_add_between(t, &r->composite, sum, &added);
+    return lb_recogniser_add_between(recogniser, &recurrence->composite, sum, &added);
 }
 
-lb_status lb_recogniser_recurrences(lb_recogniser *t)
+lb_status lb_recogniser_recurrences(lb_recogniser *recogniser)
 {
-    for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_recogniser_forward(t, i) || !lb_recogniser_is(t, i, "stack")) continue;
-        const lb_arg *list = &lb_op_args(t->program, &t->program->ops[i])[0];
-        const recurrence begun = {.t = t,
-                                  .axis = stacked_along(t, i),
+    for (uint32_t i = 0; i < recogniser->program->n_ops; i++) {
+        if (!lb_recogniser_forward(recogniser, i) || !lb_recogniser_is(recogniser, i, "stack")) continue;
+        const lb_arg *list = &lb_op_args(recogniser->program, &recogniser->program->ops[i])[0];
+        const recurrence begun = {.recogniser = recogniser,
+                                  .axis = stacked_along(recogniser, i),
                                   .time = list->tag == LB_ARG_LIST ? list->count : 0,
-                                  .composite = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN)};
+                                  .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_SELECTIVE_SCAN)};
         recurrence outputs = begun, states = begun;
         if (begun.time < 2 || (begun.axis != 1 && begun.axis != 2)) continue;
-        LB_TRY(outputs_stacked(t, &outputs, i));
-        LB_TRY(states_stacked(t, &states, i));
+        LB_TRY(outputs_stacked(recogniser, &outputs, i));
+        LB_TRY(states_stacked(recogniser, &states, i));
     }
     return LB_OK;
 }

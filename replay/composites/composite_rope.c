@@ -22,40 +22,43 @@ static bool is_half(const lb_value *part, const lb_value *whole, int which)
     return p->offset == w->offset + which * p->shape[d] * w->stride[d];
 }
 
-static bool is_rotated(const lb_recogniser *t, lb_reading r, lb_reading x, rotated *out)
+static bool is_rotated(const lb_recogniser *recogniser, lb_reading r, lb_reading x, rotated *out)
 {
-    out->cat = lb_recogniser_maker(t, r);
-    if (out->cat == LB_NONE || !lb_recogniser_is(t, out->cat, "cat")) return false;
-    const lb_reading first = lb_recogniser_item(t, out->cat, 0, 0), second = lb_recogniser_item(t, out->cat, 0, 1);
+    out->cat = lb_recogniser_maker(recogniser, r);
+    if (out->cat == LB_NONE || !lb_recogniser_is(recogniser, out->cat, "cat")) return false;
+    const lb_reading first = lb_recogniser_item(recogniser, out->cat, 0, 0),
+                     second = lb_recogniser_item(recogniser, out->cat, 0, 1);
     if (first.op == LB_NONE || second.op == LB_NONE) return false;
-    out->neg = lb_recogniser_maker(t, first);
-    if (out->neg == LB_NONE || !lb_recogniser_is(t, out->neg, "neg")) return false;
-    const lb_reading upper = lb_recogniser_arg(t, out->neg, 0);
-    const lb_value *whole = lb_recogniser_value(t, x.value);
-    return is_half(lb_recogniser_value(t, upper.value), whole, 1) &&
-           is_half(lb_recogniser_value(t, second.value), whole, 0);
+    out->neg = lb_recogniser_maker(recogniser, first);
+    if (out->neg == LB_NONE || !lb_recogniser_is(recogniser, out->neg, "neg")) return false;
+    const lb_reading upper = lb_recogniser_arg(recogniser, out->neg, 0);
+    const lb_value *whole = lb_recogniser_value(recogniser, x.value);
+    return is_half(lb_recogniser_value(recogniser, upper.value), whole, 1) &&
+           is_half(lb_recogniser_value(recogniser, second.value), whole, 0);
 }
 
-lb_status lb_recogniser_ropes(lb_recogniser *t)
+lb_status lb_recogniser_ropes(lb_recogniser *recogniser)
 {
-    for (uint32_t i = 0; i < t->program->n_ops; i++) {
-        if (!lb_recogniser_forward(t, i) || !lb_recogniser_is(t, i, "add")) continue;
-        const uint32_t straight = lb_recogniser_maker(t, lb_recogniser_arg(t, i, 0)),
-                       turned = lb_recogniser_maker(t, lb_recogniser_arg(t, i, 1));
-        if (straight == LB_NONE || turned == LB_NONE || !lb_recogniser_is(t, straight, "mul") ||
-            !lb_recogniser_is(t, turned, "mul"))
+    for (uint32_t i = 0; i < recogniser->program->n_ops; i++) {
+        if (!lb_recogniser_forward(recogniser, i) || !lb_recogniser_is(recogniser, i, "add")) continue;
+        const uint32_t straight = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, i, 0)),
+                       turned = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, i, 1));
+        if (straight == LB_NONE || turned == LB_NONE || !lb_recogniser_is(recogniser, straight, "mul") ||
+            !lb_recogniser_is(recogniser, turned, "mul"))
             continue;
-        const lb_reading x = lb_recogniser_arg(t, straight, 0), cosine = lb_recogniser_arg(t, straight, 1);
-        const lb_reading r = lb_recogniser_arg(t, turned, 0), sine = lb_recogniser_arg(t, turned, 1);
+        const lb_reading x = lb_recogniser_arg(recogniser, straight, 0),
+                         cosine = lb_recogniser_arg(recogniser, straight, 1);
+        const lb_reading r = lb_recogniser_arg(recogniser, turned, 0), sine = lb_recogniser_arg(recogniser, turned, 1);
         rotated found;
         if (x.op == LB_NONE || cosine.op == LB_NONE || r.op == LB_NONE || sine.op == LB_NONE ||
-            !is_rotated(t, r, x, &found))
+            !is_rotated(recogniser, r, x, &found))
             continue;
-        lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_ROPE);
-        c.inputs[LB_ROPE_X] = x.value, c.inputs[LB_ROPE_COS] = cosine.value, c.inputs[LB_ROPE_SIN] = sine.value;
-        c.outputs[LB_ROPE_Y] = lb_recogniser_result(t, i);
+        lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_ROPE);
+        composite.inputs[LB_ROPE_X] = x.value, composite.inputs[LB_ROPE_COS] = cosine.value,
+        composite.inputs[LB_ROPE_SIN] = sine.value;
+        composite.outputs[LB_ROPE_Y] = lb_recogniser_result(recogniser, i);
         const uint32_t ops[] = {i, straight, turned, found.cat, found.neg};
-        LB_TRY(lb_recogniser_add(t, &c, ops, 5));
+        LB_TRY(lb_recogniser_add(recogniser, &composite, ops, 5));
     }
     return LB_OK;
 }

@@ -40,28 +40,29 @@ double lb_expert_flip_rounding(const double *scores, int64_t experts, lb_dtype d
     return 8 * lb_dtype_unit_roundoff(dtype) * most;
 }
 
-bool lb_expert_flip_load_ids(const lb_tensor *t, int64_t *ids)
+bool lb_expert_flip_load_ids(const lb_tensor *tensor, int64_t *ids)
 {
-    const size_t size = lb_dtype_bits(t->dtype) / 8;
-    if (t->dtype != LB_I64 && t->dtype != LB_I32) return false;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);)
+    const size_t size = lb_dtype_bits(tensor->dtype) / 8;
+    if (tensor->dtype != LB_I64 && tensor->dtype != LB_I32) return false;
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r);)
         for (int64_t i = 0; i < r.count; i++) {
-            const char *at = (const char *)t->data + (r.offset + i * r.stride) * (int64_t)size;
-            *ids++ = t->dtype == LB_I64 ? *(const int64_t *)at : *(const int32_t *)at;
+            const char *at = (const char *)tensor->data + (r.offset + i * r.stride) * (int64_t)size;
+            *ids++ = tensor->dtype == LB_I64 ? *(const int64_t *)at : *(const int32_t *)at;
         }
     return true;
 }
 
-void lb_expert_flip_load_scores(const lb_tensor *t, double *scores)
+void lb_expert_flip_load_scores(const lb_tensor *tensor, double *scores)
 {
-    const int64_t size = (int64_t)(lb_dtype_bits(t->dtype) / 8);
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); scores += r.count)
-        lb_load_f64_strided(scores, t->dtype, (const char *)t->data + r.offset * size, r.stride, (size_t)r.count);
+    const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); scores += r.count)
+        lb_load_f64_strided(scores, tensor->dtype, (const char *)tensor->data + r.offset * size, r.stride,
+                            (size_t)r.count);
 }
 
-double *lb_expert_flip_scores(const lb_tensor *t)
+double *lb_expert_flip_scores(const lb_tensor *tensor)
 {
-    double *scores = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *scores + 1);
-    if (scores) lb_expert_flip_load_scores(t, scores);
+    double *scores = malloc((size_t)lb_layout_numel(&tensor->layout) * sizeof *scores + 1);
+    if (scores) lb_expert_flip_load_scores(tensor, scores);
     return scores;
 }

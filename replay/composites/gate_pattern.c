@@ -9,9 +9,9 @@
 
 enum { DEEPEST = 6, DEGREE = 3, MOST_LEAVES = 16 };
 
-static void take(lb_gate_pattern *w, uint32_t op)
+static void take(lb_gate_pattern *written, uint32_t op)
 {
-    if (w->n_ops < LB_GATE_PATTERN_OPS) w->ops[w->n_ops++] = op;
+    if (written->n_ops < LB_GATE_PATTERN_OPS) written->ops[written->n_ops++] = op;
 }
 
 static bool near(double x, double y)
@@ -31,33 +31,34 @@ static bool multiply(const double *p, const double *q, double *product)
 }
 
 /* `r` as p0 + p1 x + p2 x² + p3 x³. */
-static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, double *p, lb_gate_pattern *w, int depth)
+static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading x, double *p, lb_gate_pattern *written,
+                       int depth)
 {
     double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
     for (int i = 0; i <= DEGREE; i++) p[i] = 0;
-    if (lb_recogniser_same(t, r, x)) {
+    if (lb_recogniser_same(recogniser, r, x)) {
         p[1] = 1;
         return true;
     }
-    r = lb_recogniser_peel(t, r);
-    const uint32_t op = lb_recogniser_maker(t, r);
-    if (op == LB_NONE || depth == DEEPEST || !lb_recogniser_forward(t, op)) return false;
-    const lb_reading a = lb_recogniser_arg(t, op, 0), b = lb_recogniser_arg(t, op, 1);
-    const bool numbered = lb_recogniser_number(t, op, 1, &number), adds = lb_recogniser_is(t, op, "add"),
-               multiplies = lb_recogniser_is(t, op, "mul");
-    if (a.op == LB_NONE || !polynomial(t, a, x, p, w, depth + 1)) return false;
-    take(w, op);
-    if (lb_recogniser_is(t, op, "neg")) {
+    r = lb_recogniser_peel(recogniser, r);
+    const uint32_t op = lb_recogniser_maker(recogniser, r);
+    if (op == LB_NONE || depth == DEEPEST || !lb_recogniser_forward(recogniser, op)) return false;
+    const lb_reading a = lb_recogniser_arg(recogniser, op, 0), b = lb_recogniser_arg(recogniser, op, 1);
+    const bool numbered = lb_recogniser_number(recogniser, op, 1, &number),
+               adds = lb_recogniser_is(recogniser, op, "add"), multiplies = lb_recogniser_is(recogniser, op, "mul");
+    if (a.op == LB_NONE || !polynomial(recogniser, a, x, p, written, depth + 1)) return false;
+    take(written, op);
+    if (lb_recogniser_is(recogniser, op, "neg")) {
         for (int i = 0; i <= DEGREE; i++) p[i] = -p[i];
         return true;
     }
-    if (lb_recogniser_is(t, op, "pow") && numbered && (number == 2 || number == 3)) {
+    if (lb_recogniser_is(recogniser, op, "pow") && numbered && (number == 2 || number == 3)) {
         for (int i = 0; i <= DEGREE; i++) q[i] = p[i];
         for (int i = 1; i < (int)number; i++)
             if (!multiply(p, q, p)) return false;
         return true;
     }
-    if (numbered && (multiplies || lb_recogniser_is(t, op, "div"))) {
+    if (numbered && (multiplies || lb_recogniser_is(recogniser, op, "div"))) {
         for (int i = 0; i <= DEGREE; i++) p[i] = multiplies ? p[i] * number : p[i] / number;
         return true;
     }
@@ -65,25 +66,26 @@ static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, doubl
         p[0] += number;
         return true;
     }
-    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(t, b, x, q, w, depth + 1)) return false;
+    if (b.op == LB_NONE || !(adds || multiplies) || !polynomial(recogniser, b, x, q, written, depth + 1)) return false;
     if (multiplies) return multiply(p, q, p);
-    lb_recogniser_number(t, op, 2, &alpha);
+    lb_recogniser_number(recogniser, op, 2, &alpha);
     for (int i = 0; i <= DEGREE; i++) p[i] += alpha * q[i];
     return true;
 }
 
 /* Sigmoid, or one plus something. */
-static bool is_function(const lb_recogniser *t, uint32_t op)
+static bool is_function(const lb_recogniser *recogniser, uint32_t op)
 {
     double one = 0;
-    if (op == LB_NONE || !lb_recogniser_forward(t, op)) return false;
-    return lb_recogniser_is(t, op, "sigmoid") ||
-           (lb_recogniser_is(t, op, "add") && lb_recogniser_number(t, op, 1, &one) && one == 1);
+    if (op == LB_NONE || !lb_recogniser_forward(recogniser, op)) return false;
+    return lb_recogniser_is(recogniser, op, "sigmoid") ||
+           (lb_recogniser_is(recogniser, op, "add") && lb_recogniser_number(recogniser, op, 1, &one) && one == 1);
 }
 
 /* Whether that is one of x: sigmoid(x), 1 + erf(…), 1 + tanh(…), or 1 + exp(-x), which has to stand under the others:
  * `*under`. */
-static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb_gate_pattern *w, bool *under)
+static bool is_function_of(const lb_recogniser *recogniser, uint32_t op, lb_reading x, lb_gate_pattern *written,
+                           bool *under)
 {
     static const struct {
         const char *name;
@@ -93,32 +95,32 @@ static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb
                      {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
                      {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
     double p[DEGREE + 1];
-    const lb_gate_pattern before = *w;
+    const lb_gate_pattern before = *written;
     *under = false;
-    take(w, op);
-    if (lb_recogniser_is(t, op, "sigmoid")) {
-        w->act = LB_GATE_SILU;
-        return lb_recogniser_same(t, lb_recogniser_arg(t, op, 0), x);
+    take(written, op);
+    if (lb_recogniser_is(recogniser, op, "sigmoid")) {
+        written->act = LB_GATE_SILU;
+        return lb_recogniser_same(recogniser, lb_recogniser_arg(recogniser, op, 0), x);
     }
-    const uint32_t inner = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
+    const uint32_t inner = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
     for (int i = 0; inner != LB_NONE && i < 3; i++) {
-        if (!lb_recogniser_is(t, inner, functions[i].name) ||
-            !polynomial(t, lb_recogniser_arg(t, inner, 0), x, p, w, 0))
+        if (!lb_recogniser_is(recogniser, inner, functions[i].name) ||
+            !polynomial(recogniser, lb_recogniser_arg(recogniser, inner, 0), x, p, written, 0))
             continue;
         bool same = true;
         for (int k = 0; k <= DEGREE; k++) same &= near(p[k], functions[i].p[k]);
-        w->act = functions[i].act, *under = i == 0;
-        take(w, inner);
+        written->act = functions[i].act, *under = i == 0;
+        take(written, inner);
         if (same) return true;
     }
-    *w = before;
+    *written = before;
     return false;
 }
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
 typedef struct product {
-    const lb_recogniser *t;
+    const lb_recogniser *recogniser;
     lb_reading x;
     uint32_t function;
     bool under;                        /* the function stands under the others */
@@ -128,92 +130,99 @@ typedef struct product {
     lb_gate_pattern *written;
 } product;
 
-static uint32_t maker_of(const lb_recogniser *t, lb_reading r)
+static uint32_t maker_of(const lb_recogniser *recogniser, lb_reading reading)
 {
-    return lb_recogniser_maker(t, lb_recogniser_peel(t, r));
+    return lb_recogniser_maker(recogniser, lb_recogniser_peel(recogniser, reading));
 }
 
 /* Multiplies elements, or divides them. */
-static bool is_product(const lb_recogniser *t, uint32_t op)
+static bool is_product(const lb_recogniser *recogniser, uint32_t op)
 {
     static const char *const names[] = {"mul", "div", "reciprocal", NULL};
-    return op != LB_NONE && lb_recogniser_forward(t, op) && lb_recogniser_is_any(t, op, names);
+    return op != LB_NONE && lb_recogniser_forward(recogniser, op) && lb_recogniser_is_any(recogniser, op, names);
 }
 
-static uint32_t product_behind(const lb_recogniser *t, lb_reading r)
+static uint32_t product_behind(const lb_recogniser *recogniser, lb_reading reading)
 {
-    const uint32_t op = maker_of(t, r);
-    return is_product(t, op) ? op : LB_NONE;
+    const uint32_t op = maker_of(recogniser, reading);
+    return is_product(recogniser, op) ? op : LB_NONE;
 }
 
 /* Whether the gate or its function is among the leaves below. */
-static bool holds(const product *p, lb_reading r, int depth)
+static bool holds(const product *product, lb_reading reading, int depth)
 {
-    if (r.op == LB_NONE || depth == DEEPEST) return false;
-    if (lb_recogniser_same(p->t, r, p->x) || maker_of(p->t, r) == p->function) return true;
-    const uint32_t op = product_behind(p->t, r);
-    return op != LB_NONE &&
-           (holds(p, lb_recogniser_arg(p->t, op, 0), depth + 1) || holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
+    if (reading.op == LB_NONE || depth == DEEPEST) return false;
+    if (lb_recogniser_same(product->recogniser, reading, product->x) ||
+        maker_of(product->recogniser, reading) == product->function)
+        return true;
+    const uint32_t op = product_behind(product->recogniser, reading);
+    return op != LB_NONE && (holds(product, lb_recogniser_arg(product->recogniser, op, 0), depth + 1) ||
+                             holds(product, lb_recogniser_arg(product->recogniser, op, 1), depth + 1));
 }
 
 static void gather(product *p, lb_reading r, bool under, int depth);
 
-static void gather_operands(product *p, uint32_t op, bool under, int depth)
+static void gather_operands(product *product, uint32_t op, bool under, int depth)
 {
-    const bool inverts = lb_recogniser_is(p->t, op, "reciprocal"), divides = lb_recogniser_is(p->t, op, "div");
+    const bool inverts = lb_recogniser_is(product->recogniser, op, "reciprocal"),
+               divides = lb_recogniser_is(product->recogniser, op, "div");
     double number;
-    take(p->written, op);
-    gather(p, lb_recogniser_arg(p->t, op, 0), under != inverts, depth + 1);
+    take(product->written, op);
+    gather(product, lb_recogniser_arg(product->recogniser, op, 0), under != inverts, depth + 1);
     if (inverts) return;
-    if (!lb_recogniser_number(p->t, op, 1, &number))
-        gather(p, lb_recogniser_arg(p->t, op, 1), under != divides, depth + 1);
+    if (!lb_recogniser_number(product->recogniser, op, 1, &number))
+        gather(product, lb_recogniser_arg(product->recogniser, op, 1), under != divides, depth + 1);
     else
-        p->factor *= under != divides ? 1 / number : number;
+        product->factor *= under != divides ? 1 / number : number;
 }
 
-static void gather(product *p, lb_reading r, bool under, int depth)
+static void gather(product *product, lb_reading reading, bool under, int depth)
 {
-    const uint32_t op = r.op == LB_NONE ? LB_NONE : product_behind(p->t, r);
-    const bool is_gate = r.op != LB_NONE && lb_recogniser_same(p->t, r, p->x),
-               is_its_function = r.op != LB_NONE && !is_gate && maker_of(p->t, r) == p->function;
-    if (!is_gate && !is_its_function && op != LB_NONE && holds(p, r, depth)) {
-        gather_operands(p, op, under, depth);
+    const uint32_t op = reading.op == LB_NONE ? LB_NONE : product_behind(product->recogniser, reading);
+    const bool is_gate = reading.op != LB_NONE && lb_recogniser_same(product->recogniser, reading, product->x),
+               is_its_function =
+                   reading.op != LB_NONE && !is_gate && maker_of(product->recogniser, reading) == product->function;
+    if (!is_gate && !is_its_function && op != LB_NONE && holds(product, reading, depth)) {
+        gather_operands(product, op, under, depth);
         return;
     }
-    p->strays += under != (is_its_function && p->under);
+    product->strays += under != (is_its_function && product->under);
     if (is_gate)
-        p->gates++, p->written->gate = r;
+        product->gates++, product->written->gate = reading;
     else if (is_its_function)
-        p->functions++;
+        product->functions++;
     else
-        p->others++, p->written->up = r;
+        product->others++, product->written->up = reading;
 }
 
 /* The leaves of a tree of products and what its inner ones are made of. */
-static void list_leaves(const lb_recogniser *t, lb_reading r, lb_reading *leaves, uint32_t *n, int depth)
+static void list_leaves(const lb_recogniser *recogniser, lb_reading reading, lb_reading *leaves, uint32_t *n, int depth)
 {
-    if (r.op == LB_NONE || depth == DEEPEST || *n == MOST_LEAVES) return;
-    leaves[(*n)++] = r;
-    const uint32_t op = product_behind(t, r);
-    for (uint32_t i = 0; op != LB_NONE && i < 2; i++) list_leaves(t, lb_recogniser_arg(t, op, i), leaves, n, depth + 1);
+    if (reading.op == LB_NONE || depth == DEEPEST || *n == MOST_LEAVES) return;
+    leaves[(*n)++] = reading;
+    const uint32_t op = product_behind(recogniser, reading);
+    for (uint32_t i = 0; op != LB_NONE && i < 2; i++)
+        list_leaves(recogniser, lb_recogniser_arg(recogniser, op, i), leaves, n, depth + 1);
 }
 
-bool lb_gate_pattern_read(const lb_recogniser *t, uint32_t mul, lb_gate_pattern *written)
+bool lb_gate_pattern_read(const lb_recogniser *recogniser, uint32_t mul, lb_gate_pattern *written)
 {
     lb_reading leaves[MOST_LEAVES];
     uint32_t n = 0;
-    if (!is_product(t, mul)) return false;
-    for (uint32_t i = 0; i < 2; i++) list_leaves(t, lb_recogniser_arg(t, mul, i), leaves, &n, 1);
+    if (!is_product(recogniser, mul)) return false;
+    for (uint32_t i = 0; i < 2; i++) list_leaves(recogniser, lb_recogniser_arg(recogniser, mul, i), leaves, &n, 1);
     for (uint32_t f = 0; f < n; f++) {
-        const uint32_t function = maker_of(t, leaves[f]);
-        for (uint32_t x = 0; x < n && is_function(t, function); x++) {
+        const uint32_t function = maker_of(recogniser, leaves[f]);
+        for (uint32_t x = 0; x < n && is_function(recogniser, function); x++) {
             *written = (lb_gate_pattern){.up = {LB_NONE, LB_NONE}};
-            product p = {.t = t, .x = leaves[x], .function = function, .factor = 1, .written = written};
-            if (x == f || !is_function_of(t, function, leaves[x], written, &p.under)) continue;
-            gather_operands(&p, mul, false, 0);
-            if (p.gates == 2 && !p.others) p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
-            if (p.gates == 1 && p.functions == 1 && p.others == 1 && !p.strays && written->up.op != LB_NONE &&
-                near(p.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
+            product product = {
+                .recogniser = recogniser, .x = leaves[x], .function = function, .factor = 1, .written = written};
+            if (x == f || !is_function_of(recogniser, function, leaves[x], written, &product.under)) continue;
+            gather_operands(&product, mul, false, 0);
+            if (product.gates == 2 && !product.others)
+                product.gates = 1, product.others = 1, written->up = written->gate; /* gated by itself */
+            if (product.gates == 1 && product.functions == 1 && product.others == 1 && !product.strays &&
+                written->up.op != LB_NONE && near(product.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
                 return true;
         }
     }

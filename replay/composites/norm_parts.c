@@ -3,147 +3,154 @@
 
 static const lb_reading nothing = {LB_NONE, LB_NONE};
 
-void lb_norm_take(lb_norm_parts *n, uint32_t op)
+void lb_norm_take(lb_norm_parts *parts, uint32_t op)
 {
-    if (n->n_ops < LB_NORM_MOST_OPS) n->ops[n->n_ops++] = op;
+    if (parts->n_ops < LB_NORM_MOST_OPS) parts->ops[parts->n_ops++] = op;
 }
 
 /* ---- the root ---------------------------------------------------------------------------------------------------- */
 
-static bool is_power(const lb_recogniser *t, uint32_t op, double exponent)
+static bool is_power(const lb_recogniser *recogniser, uint32_t op, double exponent)
 {
     double number = 0;
-    return lb_recogniser_is(t, op, "pow") && lb_recogniser_number(t, op, 1, &number) && number == exponent;
+    return lb_recogniser_is(recogniser, op, "pow") && lb_recogniser_number(recogniser, op, 1, &number) &&
+           number == exponent;
 }
 
-static bool is_root(const lb_recogniser *t, uint32_t op)
+static bool is_root(const lb_recogniser *recogniser, uint32_t op)
 {
-    return lb_recogniser_is(t, op, "sqrt") || is_power(t, op, 0.5);
+    return lb_recogniser_is(recogniser, op, "sqrt") || is_power(recogniser, op, 0.5);
 }
 
 /* The op behind 1 / x, as torch or Python write it; LB_NONE: `op` is nothing of that. */
-static uint32_t behind_reciprocal(const lb_recogniser *t, uint32_t op, lb_norm_parts *n)
+static uint32_t behind_reciprocal(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts)
 {
     double factor = 0;
-    if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &factor) && factor == 1) { /* Python's 1 / x */
-        op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
-        if (op != LB_NONE) lb_norm_take(n, op);
+    if (lb_recogniser_is(recogniser, op, "mul") && lb_recogniser_number(recogniser, op, 1, &factor) &&
+        factor == 1) { /* Python's 1 / x */
+        op = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
+        if (op != LB_NONE) lb_norm_take(parts, op);
     }
-    if (op == LB_NONE || !lb_recogniser_is(t, op, "reciprocal")) return LB_NONE;
-    const uint32_t behind = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
-    if (behind != LB_NONE) lb_norm_take(n, behind);
+    if (op == LB_NONE || !lb_recogniser_is(recogniser, op, "reciprocal")) return LB_NONE;
+    const uint32_t behind = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
+    if (behind != LB_NONE) lb_norm_take(parts, behind);
     return behind;
 }
 
 /* v of v + eps. */
-static lb_reading without_eps(const lb_recogniser *t, lb_reading r, lb_norm_parts *n, double *eps)
+static lb_reading without_eps(const lb_recogniser *recogniser, lb_reading reading, lb_norm_parts *parts, double *eps)
 {
-    const uint32_t add = lb_recogniser_maker(t, r);
-    if (add == LB_NONE || !lb_recogniser_is(t, add, "add") || !lb_recogniser_number(t, add, 1, eps)) return nothing;
-    lb_norm_take(n, add);
-    return lb_recogniser_arg(t, add, 0);
+    const uint32_t add = lb_recogniser_maker(recogniser, reading);
+    if (add == LB_NONE || !lb_recogniser_is(recogniser, add, "add") || !lb_recogniser_number(recogniser, add, 1, eps))
+        return nothing;
+    lb_norm_take(parts, add);
+    return lb_recogniser_arg(recogniser, add, 0);
 }
 
 /* eps as clamp_min(x, eps) or clamp(x, eps) say it. */
-static bool is_floor(const lb_recogniser *t, uint32_t op, double *eps)
+static bool is_floor(const lb_recogniser *recogniser, uint32_t op, double *eps)
 {
     double most;
-    if (lb_recogniser_is(t, op, "clamp_min")) return lb_recogniser_number(t, op, 1, eps);
-    return lb_recogniser_is(t, op, "clamp") && lb_recogniser_number(t, op, 1, eps) &&
-           !lb_recogniser_number(t, op, 2, &most);
+    if (lb_recogniser_is(recogniser, op, "clamp_min")) return lb_recogniser_number(recogniser, op, 1, eps);
+    return lb_recogniser_is(recogniser, op, "clamp") && lb_recogniser_number(recogniser, op, 1, eps) &&
+           !lb_recogniser_number(recogniser, op, 2, &most);
 }
 
-bool lb_norm_read_root(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, lb_norm_root *root)
+bool lb_norm_read_root(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts, lb_norm_root *root)
 {
     *root = (lb_norm_root){.variance = nothing, .spread = LB_NONE};
-    if (lb_recogniser_is(t, op, "rsqrt") || is_power(t, op, -0.5)) {
-        root->variance = without_eps(t, lb_recogniser_arg(t, op, 0), n, &root->eps);
+    if (lb_recogniser_is(recogniser, op, "rsqrt") || is_power(recogniser, op, -0.5)) {
+        root->variance = without_eps(recogniser, lb_recogniser_arg(recogniser, op, 0), parts, &root->eps);
         return root->variance.op != LB_NONE;
     }
-    uint32_t divisor = behind_reciprocal(t, op, n);
+    uint32_t divisor = behind_reciprocal(recogniser, op, parts);
     if (divisor == LB_NONE) root->divides = true, divisor = op;
-    const bool added = lb_recogniser_is(t, divisor, "add") && lb_recogniser_number(t, divisor, 1, &root->eps);
-    if (!added && !is_floor(t, divisor, &root->eps)) {
-        if (!is_root(t, divisor)) return false;
-        root->variance = without_eps(t, lb_recogniser_arg(t, divisor, 0), n, &root->eps);
+    const bool added =
+        lb_recogniser_is(recogniser, divisor, "add") && lb_recogniser_number(recogniser, divisor, 1, &root->eps);
+    if (!added && !is_floor(recogniser, divisor, &root->eps)) {
+        if (!is_root(recogniser, divisor)) return false;
+        root->variance = without_eps(recogniser, lb_recogniser_arg(recogniser, divisor, 0), parts, &root->eps);
         return root->variance.op != LB_NONE;
     }
     root->place = added ? LB_EPS_ADDED : LB_EPS_LEAST;
-    root->spread = lb_recogniser_maker(t, lb_recogniser_arg(t, divisor, 0));
+    root->spread = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, divisor, 0));
     if (root->spread == LB_NONE) return false;
-    if (is_root(t, root->spread)) {
-        lb_norm_take(n, root->spread);
-        root->variance = lb_recogniser_arg(t, root->spread, 0), root->spread = LB_NONE;
+    if (is_root(recogniser, root->spread)) {
+        lb_norm_take(parts, root->spread);
+        root->variance = lb_recogniser_arg(recogniser, root->spread, 0), root->spread = LB_NONE;
     }
     return true;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-lb_reading lb_norm_squared(const lb_recogniser *t, uint32_t op)
+lb_reading lb_norm_squared(const lb_recogniser *recogniser, uint32_t op)
 {
-    const lb_reading x = op == LB_NONE ? nothing : lb_recogniser_arg(t, op, 0);
+    const lb_reading x = op == LB_NONE ? nothing : lb_recogniser_arg(recogniser, op, 0);
     if (x.op == LB_NONE) return nothing;
-    if (lb_recogniser_is(t, op, "square") || is_power(t, op, 2)) return x;
-    if (!lb_recogniser_is(t, op, "mul")) return nothing;
-    const lb_reading y = lb_recogniser_arg(t, op, 1);
+    if (lb_recogniser_is(recogniser, op, "square") || is_power(recogniser, op, 2)) return x;
+    if (!lb_recogniser_is(recogniser, op, "mul")) return nothing;
+    const lb_reading y = lb_recogniser_arg(recogniser, op, 1);
     return y.op != LB_NONE && y.value == x.value ? x : nothing;
 }
 
-lb_reading lb_norm_averaged(const lb_recogniser *t, uint32_t op, lb_norm_parts *n)
+lb_reading lb_norm_averaged(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts)
 {
     double divisor = 0;
     uint32_t sum = op;
     bool scaled = false;
     if (op == LB_NONE) return nothing;
-    if (lb_recogniser_is(t, op, "div") && lb_recogniser_number(t, op, 1, &divisor))
+    if (lb_recogniser_is(recogniser, op, "div") && lb_recogniser_number(recogniser, op, 1, &divisor))
         scaled = true;
-    else if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &divisor) && divisor != 0)
+    else if (lb_recogniser_is(recogniser, op, "mul") && lb_recogniser_number(recogniser, op, 1, &divisor) &&
+             divisor != 0)
         scaled = true, divisor = 1 / divisor;
-    if (scaled) sum = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
-    if (sum == LB_NONE || !lb_recogniser_is(t, sum, scaled ? "sum" : "mean")) return nothing;
-    const lb_reading of = lb_recogniser_arg(t, sum, 0);
+    if (scaled) sum = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, op, 0));
+    if (sum == LB_NONE || !lb_recogniser_is(recogniser, sum, scaled ? "sum" : "mean")) return nothing;
+    const lb_reading of = lb_recogniser_arg(recogniser, sum, 0);
     if (of.op == LB_NONE) return nothing;
-    const lb_layout *l = &lb_recogniser_value(t, of.value)->layout;
-    if (l->ndim < 1 || !lb_recogniser_last_dim(t, sum, 1, l->ndim)) return nothing;
-    const double size = (double)l->shape[l->ndim - 1];
+    const lb_layout *layout = &lb_recogniser_value(recogniser, of.value)->layout;
+    if (layout->ndim < 1 || !lb_recogniser_last_dim(recogniser, sum, 1, layout->ndim)) return nothing;
+    const double size = (double)layout->shape[layout->ndim - 1];
     if (scaled && (divisor < size * (1 - 1e-6) || divisor > size * (1 + 1e-6))) return nothing;
-    lb_norm_take(n, sum);
-    if (scaled) lb_norm_take(n, op);
+    lb_norm_take(parts, sum);
+    if (scaled) lb_norm_take(parts, op);
     return of;
 }
 
 /* What the op that gave `mean` took it of. */
-static lb_reading mean_of(const lb_recogniser *t, lb_reading mean, lb_norm_parts *n)
+static lb_reading mean_of(const lb_recogniser *recogniser, lb_reading mean, lb_norm_parts *parts)
 {
-    const uint32_t op = lb_recogniser_maker(t, mean);
-    if (op == LB_NONE || !lb_recogniser_is(t, op, "var_mean")) return lb_norm_averaged(t, op, n);
-    const lb_reading x = lb_recogniser_arg(t, op, 0);
-    const lb_op *row = &t->program->ops[op];
-    const uint32_t second = row->results == 2 ? lb_op_results(t->program, row)[1] : LB_NONE;
+    const uint32_t op = lb_recogniser_maker(recogniser, mean);
+    if (op == LB_NONE || !lb_recogniser_is(recogniser, op, "var_mean")) return lb_norm_averaged(recogniser, op, parts);
+    const lb_reading x = lb_recogniser_arg(recogniser, op, 0);
+    const lb_op *row = &recogniser->program->ops[op];
+    const uint32_t second = row->results == 2 ? lb_op_results(recogniser->program, row)[1] : LB_NONE;
     if (x.op == LB_NONE || second == LB_NONE ||
-        lb_recogniser_value(t, second)->storage != lb_recogniser_value(t, mean.value)->storage ||
-        !lb_recogniser_last_dim(t, op, 1, lb_recogniser_value(t, x.value)->layout.ndim))
+        lb_recogniser_value(recogniser, second)->storage != lb_recogniser_value(recogniser, mean.value)->storage ||
+        !lb_recogniser_last_dim(recogniser, op, 1, lb_recogniser_value(recogniser, x.value)->layout.ndim))
         return nothing;
-    lb_norm_take(n, op);
+    lb_norm_take(parts, op);
     return x;
 }
 
-lb_reading lb_norm_centred(const lb_recogniser *t, lb_reading r, lb_norm_parts *n)
+lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading r, lb_norm_parts *parts)
 {
-    r = lb_norm_take_casts(t, n, r);
-    const uint32_t sub = lb_recogniser_maker(t, r);
+    r = lb_norm_take_casts(recogniser, parts, r);
+    const uint32_t sub = lb_recogniser_maker(recogniser, r);
     double alpha = 1;
-    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") || (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
+    if (sub == LB_NONE || !lb_recogniser_is(recogniser, sub, "sub") ||
+        (lb_recogniser_number(recogniser, sub, 2, &alpha) && alpha != 1))
         return nothing;
-    const lb_reading x = lb_recogniser_arg(t, sub, 0), mean = lb_recogniser_arg(t, sub, 1);
+    const lb_reading x = lb_recogniser_arg(recogniser, sub, 0), mean = lb_recogniser_arg(recogniser, sub, 1);
     if (x.op == LB_NONE || mean.op == LB_NONE) return nothing;
-    const lb_layout *rows = &lb_recogniser_value(t, x.value)->layout, *m = &lb_recogniser_value(t, mean.value)->layout;
+    const lb_layout *rows = &lb_recogniser_value(recogniser, x.value)->layout,
+                    *m = &lb_recogniser_value(recogniser, mean.value)->layout;
     if (m->ndim != rows->ndim || m->ndim < 1 || m->shape[m->ndim - 1] != 1) return nothing;
-    const lb_reading of = mean_of(t, mean, n);
-    if (!lb_recogniser_same(t, x, of)) return nothing;
-    lb_norm_take(n, sub);
-    lb_norm_take_own_casts(t, n, sub, of); /* x is often cast again for each that reads it */
+    const lb_reading of = mean_of(recogniser, mean, parts);
+    if (!lb_recogniser_same(recogniser, x, of)) return nothing;
+    lb_norm_take(parts, sub);
+    lb_norm_take_own_casts(recogniser, parts, sub, of); /* x is often cast again for each that reads it */
     return x;
 }
 
@@ -154,18 +161,21 @@ bool lb_norm_is_row(const lb_value *w, const lb_value *y)
            lb_layout_numel(&w->layout) == w->layout.shape[d - 1] && lb_dtype_is_float(w->dtype);
 }
 
-lb_reading lb_norm_take_casts(const lb_recogniser *t, lb_norm_parts *n, lb_reading r)
+lb_reading lb_norm_take_casts(const lb_recogniser *recogniser, lb_norm_parts *parts, lb_reading reading)
 {
-    for (uint32_t cast; (cast = lb_recogniser_cast(t, r)) != LB_NONE; r = lb_recogniser_arg(t, cast, 0))
-        lb_norm_take(n, cast);
-    return r;
+    for (uint32_t cast; (cast = lb_recogniser_cast(recogniser, reading)) != LB_NONE;
+         reading = lb_recogniser_arg(recogniser, cast, 0))
+        lb_norm_take(parts, cast);
+    return reading;
 }
 
-lb_reading lb_norm_take_own_casts(const lb_recogniser *t, lb_norm_parts *n, uint32_t root, lb_reading r)
+lb_reading lb_norm_take_own_casts(const lb_recogniser *recogniser, lb_norm_parts *parts, uint32_t root,
+                                  lb_reading reading)
 {
-    for (uint32_t cast; (cast = lb_recogniser_cast(t, r)) != LB_NONE && lb_recogniser_same_call(t, cast, root);) {
-        lb_norm_take(n, cast);
-        r = lb_recogniser_arg(t, cast, 0);
+    for (uint32_t cast; (cast = lb_recogniser_cast(recogniser, reading)) != LB_NONE &&
+                        lb_recogniser_same_call(recogniser, cast, root);) {
+        lb_norm_take(parts, cast);
+        reading = lb_recogniser_arg(recogniser, cast, 0);
     }
-    return r;
+    return reading;
 }

@@ -30,20 +30,21 @@ typedef struct lb_norm_root {
 } lb_norm_root;
 
 /* Whether `op` is the last one of such a root; its ops are taken, but for `op` and `spread`. */
-bool lb_norm_read_root(const lb_recogniser *t, uint32_t op, lb_norm_parts *parts, lb_norm_root *root);
+bool lb_norm_read_root(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts, lb_norm_root *root);
 
 /* x of x², x·x, pow(x, 2). */
-lb_reading lb_norm_squared(const lb_recogniser *t, uint32_t op);
+lb_reading lb_norm_squared(const lb_recogniser *recogniser, uint32_t op);
 /* What `op` takes the mean of over the last dimension: `mean`, or a sum divided by the number of its terms. */
-lb_reading lb_norm_averaged(const lb_recogniser *t, uint32_t op, lb_norm_parts *parts);
+lb_reading lb_norm_averaged(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts);
 /* x of x - mean(x), with the mean over the last dimension. */
-lb_reading lb_norm_centred(const lb_recogniser *t, lb_reading r, lb_norm_parts *parts);
+lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading r, lb_norm_parts *parts);
 
 /* One number per element of a row of `y`: (n), or dimensions of size 1 before it. */
 bool lb_norm_is_row(const lb_value *w, const lb_value *y);
-/* Takes the casts that gave `r`; what lies behind them. */
-lb_reading lb_norm_take_casts(const lb_recogniser *t, lb_norm_parts *parts, lb_reading r);
+/* Takes the casts that gave `reading`; what lies behind them. */
+lb_reading lb_norm_take_casts(const lb_recogniser *recogniser, lb_norm_parts *parts, lb_reading reading);
 /* The same with casts of the call that `root` is made in. */
-lb_reading lb_norm_take_own_casts(const lb_recogniser *t, lb_norm_parts *parts, uint32_t root, lb_reading r);
+lb_reading lb_norm_take_own_casts(const lb_recogniser *recogniser, lb_norm_parts *parts, uint32_t root,
+                                  lb_reading reading);
 
 #endif

@@ -28,7 +28,7 @@ bool lb_recogniser_same_call(const lb_recogniser *recogniser, uint32_t a, uint32
 
 /* Arg `i` of `op`; LB_NONE when it is no value. */
 lb_reading lb_recogniser_arg(const lb_recogniser *recogniser, uint32_t op, uint32_t i);
-/* A number among the args. False when it is none. */
+/* A number among the args. False: the arg is not a number. */
 bool lb_recogniser_number(const lb_recogniser *recogniser, uint32_t op, uint32_t i, double *number);
 /* The one op that gave the contents; LB_NONE when there is none, or several did. */
 uint32_t lb_recogniser_maker(const lb_recogniser *recogniser, lb_reading reading);

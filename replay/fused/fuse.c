@@ -59,21 +59,27 @@ typedef struct fuse {
     uint8_t *dropped; /* per composite: bit per output that an op which stays gives */
 } fuse;
 
-/* Composites of the kind that the swap's selector selects, by the op that gives output 0. */
-static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char *letters,
-                        uint8_t value, lb_err *err)
+/* What a swap fuses, and by which kernel; NULL: not at all. */
+typedef struct fusing {
+    lb_composite_kind kind;
+    const char *kernel;
+} fusing;
+
+/* Composites of the kind that the swap's selector selects, by the op that gives output 0, become `value`. */
+static lb_status choose(fuse *fuse, const lb_swap *swap, fusing *fusing, const char *letters, uint8_t value,
+                        lb_err *err)
 {
     const char *selector_text;
     lb_selector *selector;
-    LB_TRY(lb_fuse_parse(swap, kind, kernel, &selector_text, err));
+    LB_TRY(lb_fuse_parse(swap, &fusing->kind, &fusing->kernel, &selector_text, err));
     LB_TRY(lb_selector_new(selector_text, &selector, err));
-    uint8_t *marks = calloc((size_t)f->in->n_ops + 1, 1);
+    uint8_t *marks = calloc((size_t)fuse->in->n_ops + 1, 1);
     lb_status status = LB_OK;
-    if (!marks || lb_selector_mark(selector, f->in, letters, f->origin, marks, 1) < 0)
+    if (!marks || lb_selector_mark(selector, fuse->in, letters, fuse->origin, marks, 1) < 0)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; status == LB_OK && i < f->found.n; i++) {
-        const lb_composite *c = &f->found.rows[i];
-        if (c->kind == *kind && marks[c->ops[c->n_ops - 1]]) f->chosen[i] = value;
+    for (uint32_t i = 0; status == LB_OK && i < fuse->found.n; i++) {
+        const lb_composite *composite = &fuse->found.rows[i];
+        if (composite->kind == fusing->kind && marks[composite->ops[composite->n_ops - 1]]) fuse->chosen[i] = value;
     }
     free(marks);
     lb_selector_free(selector);
@@ -82,69 +88,75 @@ static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, c
 
 /* ---- may it be fused --------------------------------------------------------------------------------------------- */
 
-static bool writes(const lb_program *p, const lb_op *op, int64_t storage)
+static bool writes(const lb_program *program, const lb_op *op, int64_t storage)
 {
-    for (uint32_t r = 0; lb_slice_op_defines(p, op) && r < op->results + op->written; r++) {
-        const uint32_t v = lb_op_outcome(p, op, r);
-        if (v != LB_NONE && p->values[v].storage == storage) return true;
+    for (uint32_t r = 0; lb_slice_op_defines(program, op) && r < op->results + op->written; r++) {
+        const uint32_t v = lb_op_outcome(program, op, r);
+        if (v != LB_NONE && program->values[v].storage == storage) return true;
     }
     return false;
 }
 
 /* Contents that the composite has read are written again before its end. */
-static bool overwritten(const fuse *f, const lb_composite *c, uint32_t value)
+static bool overwritten(const fuse *fuse, const lb_composite *composite, uint32_t value)
 {
-    const int64_t storage = f->in->values[value].storage;
+    const int64_t storage = fuse->in->values[value].storage;
     bool read = false;
-    const uint32_t last = c->ops[c->n_ops - 1];
-    for (uint32_t i = c->ops[0], next = 0; i < last; i++) {
-        if (next < c->n_ops && c->ops[next] == i) {
+    const uint32_t last = composite->ops[composite->n_ops - 1];
+    for (uint32_t i = composite->ops[0], next = 0; i < last; i++) {
+        if (next < composite->n_ops && composite->ops[next] == i) {
             next++;
-            read |= lb_op_reads(f->in, &f->in->ops[i], storage) != LB_NONE;
+            read |= lb_op_reads(fuse->in, &fuse->in->ops[i], storage) != LB_NONE;
         }
-        if (read && writes(f->in, &f->in->ops[i], storage)) return true;
+        if (read && writes(fuse->in, &fuse->in->ops[i], storage)) return true;
     }
     return false;
 }
 
-static uint32_t maker_of_output(const fuse *f, const lb_composite *c, uint32_t value)
+static uint32_t maker_of_output(const fuse *fuse, const lb_composite *composite, uint32_t value)
 {
-    for (uint32_t k = c->n_ops; k-- > 0;)
-        if (writes(f->in, &f->in->ops[c->ops[k]], f->in->values[value].storage)) return c->ops[k];
+    for (uint32_t k = composite->n_ops; k-- > 0;)
+        if (writes(fuse->in, &fuse->in->ops[composite->ops[k]], fuse->in->values[value].storage))
+            return composite->ops[k];
     return LB_NONE;
 }
 
-static bool among(const lb_composite *c, uint32_t op)
+static bool among(const lb_composite *composite, uint32_t op)
 {
-    for (uint32_t k = 0; k < c->n_ops; k++)
-        if (c->ops[k] == op) return true;
+    for (uint32_t k = 0; k < composite->n_ops; k++)
+        if (composite->ops[k] == op) return true;
     return false;
 }
 
 /* An op outside the composite reads what an inner op made before the composite ends: then that op has to stay. */
-static bool read_on_the_way(const fuse *f, const lb_composite *c)
+static bool read_on_the_way(const fuse *fuse, const lb_composite *composite)
 {
-    const uint32_t last = c->ops[c->n_ops - 1];
-    for (uint32_t k = 0; k + 1 < c->n_ops; k++)
-        for (uint32_t e = f->trace.flow->first_use[c->ops[k]]; e < f->trace.flow->first_use[c->ops[k] + 1]; e++) {
-            const uint32_t user = f->trace.flow->uses[e];
-            if (user < last && lb_slice_op_defines(f->in, &f->in->ops[user]) && !among(c, user)) return true;
+    const uint32_t last = composite->ops[composite->n_ops - 1];
+    for (uint32_t k = 0; k + 1 < composite->n_ops; k++)
+        for (uint32_t e = fuse->trace.flow->first_use[composite->ops[k]];
+             e < fuse->trace.flow->first_use[composite->ops[k] + 1]; e++) {
+            const uint32_t user = fuse->trace.flow->uses[e];
+            if (user < last && lb_slice_op_defines(fuse->in, &fuse->in->ops[user]) && !among(composite, user))
+                return true;
         }
     return false;
 }
 
-static bool may_fuse(const fuse *f, const lb_composite *c)
+static bool may_fuse(const fuse *fuse, const lb_composite *composite)
 {
-    const uint32_t last = c->ops[c->n_ops - 1];
-    if (c->outputs[0] == LB_NONE || maker_of_output(f, c, c->outputs[0]) != last) return false;
-    for (uint32_t k = 0; k < c->n_ops; k++)
-        if (f->in->ops[c->ops[k]].flags & (LB_OP_DECISION | LB_OP_RANDOM | LB_OP_COLLECTIVE) || f->going[c->ops[k]])
+    const uint32_t last = composite->ops[composite->n_ops - 1];
+    if (composite->outputs[0] == LB_NONE || maker_of_output(fuse, composite, composite->outputs[0]) != last)
+        return false;
+    for (uint32_t k = 0; k < composite->n_ops; k++)
+        if (fuse->in->ops[composite->ops[k]].flags & (LB_OP_DECISION | LB_OP_RANDOM | LB_OP_COLLECTIVE) ||
+            fuse->going[composite->ops[k]])
             return false;
-    if (c->kind == LB_COMPOSITE_DISPATCH && read_on_the_way(f, c)) return false; /* rows and order belong together */
+    if (composite->kind == LB_COMPOSITE_DISPATCH && read_on_the_way(fuse, composite))
+        return false; /* rows and order belong together */
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
-        if (c->inputs[i] != LB_NONE && overwritten(f, c, c->inputs[i])) return false;
-    for (uint32_t i = 0; i < c->n_list; i++)
-        if (overwritten(f, c, c->list[i])) return false;
+        if (composite->inputs[i] != LB_NONE && overwritten(fuse, composite, composite->inputs[i])) return false;
+    for (uint32_t i = 0; i < composite->n_list; i++)
+        if (overwritten(fuse, composite, composite->list[i])) return false;
     return true;
 }
 
@@ -152,32 +164,33 @@ static bool may_fuse(const fuse *f, const lb_composite *c)
 
 /* Something other than the fused op reads what op `i` made. `gives`: the fused op makes it too, so that only what comes
  * before counts. */
-static bool still_read(const fuse *f, const lb_composite *c, uint32_t i, bool gives)
+static bool still_read(const fuse *fuse, const lb_composite *composite, uint32_t i, bool gives)
 {
-    const uint32_t last = c->ops[c->n_ops - 1];
-    for (uint32_t e = f->trace.flow->first_use[i]; e < f->trace.flow->first_use[i + 1]; e++) {
-        const uint32_t user = f->trace.flow->uses[e];
-        if (!lb_slice_op_defines(f->in, &f->in->ops[user]) && !f->in->ops[user].args) continue;
-        if (f->in->ops[user].flags & LB_OP_VIEW || f->going[user]) continue;
+    const uint32_t last = composite->ops[composite->n_ops - 1];
+    for (uint32_t e = fuse->trace.flow->first_use[i]; e < fuse->trace.flow->first_use[i + 1]; e++) {
+        const uint32_t user = fuse->trace.flow->uses[e];
+        if (!lb_slice_op_defines(fuse->in, &fuse->in->ops[user]) && !fuse->in->ops[user].args) continue;
+        if (fuse->in->ops[user].flags & LB_OP_VIEW || fuse->going[user]) continue;
         if (!gives || user < last) return true;
     }
     return false;
 }
 
-static void mark_going(fuse *f, uint32_t which)
+static void mark_going(fuse *fuse, uint32_t which)
 {
-    const lb_composite *c = &f->found.rows[which];
-    const uint32_t last = c->ops[c->n_ops - 1];
-    f->going[last] = 2, f->place[last] = which;
-    for (uint32_t k = c->n_ops - 1; k-- > 0;) {
-        const uint32_t i = c->ops[k];
+    const lb_composite *composite = &fuse->found.rows[which];
+    const uint32_t last = composite->ops[composite->n_ops - 1];
+    fuse->going[last] = 2, fuse->place[last] = which;
+    for (uint32_t k = composite->n_ops - 1; k-- > 0;) {
+        const uint32_t i = composite->ops[k];
         int output = 0;
         for (int o = 1; o < LB_COMPOSITE_OUTPUTS; o++)
-            if (c->outputs[o] != LB_NONE && maker_of_output(f, c, c->outputs[o]) == i) output = o;
-        if (!still_read(f, c, i, output > 0))
-            f->going[i] = 1;
+            if (composite->outputs[o] != LB_NONE && maker_of_output(fuse, composite, composite->outputs[o]) == i)
+                output = o;
+        if (!still_read(fuse, composite, i, output > 0))
+            fuse->going[i] = 1;
         else if (output)
-            f->dropped[which] |= (uint8_t)(1 << output);
+            fuse->dropped[which] |= (uint8_t)(1 << output);
     }
 }
 
@@ -188,33 +201,36 @@ static lb_arg value_arg(uint32_t value)
     return value == LB_NONE ? (lb_arg){.tag = LB_ARG_NONE} : (lb_arg){.tag = LB_ARG_VALUE, .u.value = value};
 }
 
-static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel)
+static void write_fused(fuse *fuse, lb_rewrite *rw, uint32_t op, const char *kernel)
 {
-    const lb_composite *c = &f->found.rows[f->place[op]];
+    const lb_composite *composite = &fuse->found.rows[fuse->place[op]];
     lb_arg args[LB_FUSED_ARGS], numbers[LB_COMPOSITE_NUMBERS];
     uint32_t outputs[LB_COMPOSITE_OUTPUTS];
-    lb_arg *list = malloc((c->n_list + 1) * sizeof *list);
+    lb_arg *list = malloc((composite->n_list + 1) * sizeof *list);
     if (!list) {
         rw->failed = true;
         return;
     }
-    for (int i = 0; i < LB_COMPOSITE_NUMBERS; i++) numbers[i] = (lb_arg){.tag = LB_ARG_FLOAT, .u.f = c->numbers[i]};
-    for (uint32_t i = 0; i < c->n_list; i++) list[i] = value_arg(c->list[i]);
+    for (int i = 0; i < LB_COMPOSITE_NUMBERS; i++)
+        numbers[i] = (lb_arg){.tag = LB_ARG_FLOAT, .u.f = composite->numbers[i]};
+    for (uint32_t i = 0; i < composite->n_list; i++) list[i] = value_arg(composite->list[i]);
     args[LB_FUSED_KERNEL] = (lb_arg){.tag = LB_ARG_STRING, .u.string = lb_program_string(rw->out, kernel)};
     args[LB_FUSED_NUMBERS] = (lb_arg){.tag = LB_ARG_LIST,
                                       .count = LB_COMPOSITE_NUMBERS,
                                       .u.first = lb_program_add_args(rw->out, numbers, LB_COMPOSITE_NUMBERS)};
-    args[LB_FUSED_FLAGS] = (lb_arg){.tag = LB_ARG_INT, .u.i = c->flags};
-    for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) args[LB_FUSED_INPUTS + i] = value_arg(c->inputs[i]);
+    args[LB_FUSED_FLAGS] = (lb_arg){.tag = LB_ARG_INT, .u.i = composite->flags};
+    for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) args[LB_FUSED_INPUTS + i] = value_arg(composite->inputs[i]);
     args[LB_FUSED_LIST] = (lb_arg){.tag = LB_ARG_NONE};
-    if (c->n_list)
-        args[LB_FUSED_LIST] =
-            (lb_arg){.tag = LB_ARG_LIST, .count = c->n_list, .u.first = lb_program_add_args(rw->out, list, c->n_list)};
+    if (composite->n_list)
+        args[LB_FUSED_LIST] = (lb_arg){.tag = LB_ARG_LIST,
+                                       .count = composite->n_list,
+                                       .u.first = lb_program_add_args(rw->out, list, composite->n_list)};
     for (int o = 0; o < LB_COMPOSITE_OUTPUTS; o++)
-        outputs[o] =
-            f->dropped[f->place[op]] >> o & 1 || (o && c->outputs[o] == c->outputs[0]) ? LB_NONE : c->outputs[o];
-    lb_rewrite_new(rw, &(lb_new_op){.name = lb_fused_kind_of(c->kind)->row,
-                                    .like = &f->in->ops[op],
+        outputs[o] = fuse->dropped[fuse->place[op]] >> o & 1 || (o && composite->outputs[o] == composite->outputs[0])
+                         ? LB_NONE
+                         : composite->outputs[o];
+    lb_rewrite_new(rw, &(lb_new_op){.name = lb_fused_kind_of(composite->kind)->row,
+                                    .like = &fuse->in->ops[op],
                                     .origin = op,
                                     .args = args,
                                     .n_args = LB_FUSED_ARGS,
@@ -223,56 +239,58 @@ static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel
     free(list);
 }
 
-static lb_status rewrite(fuse *f, const char *kernel, lb_passed *out, lb_err *err)
+static lb_status rewrite(fuse *fuse, const char *kernel, lb_passed *out, lb_err *err)
 {
     lb_rewrite rw;
-    LB_TRY(lb_rewrite_init(&rw, f->in, err));
-    for (uint32_t i = 0; i < f->in->n_ops; i++) {
+    LB_TRY(lb_rewrite_init(&rw, fuse->in, err));
+    for (uint32_t i = 0; i < fuse->in->n_ops; i++) {
         lb_rewrite_begin(&rw, i);
-        if (f->going[i] == 2)
-            write_fused(f, &rw, i, kernel);
-        else if (!f->going[i])
+        if (fuse->going[i] == 2)
+            write_fused(fuse, &rw, i, kernel);
+        else if (!fuse->going[i])
             lb_rewrite_keep(&rw, i);
     }
     return lb_rewrite_finish(&rw, &out->program, &out->origin, err);
 }
 
-static lb_status find_letters(const fuse *f, lb_blocks *blocks, lb_err *err)
+static lb_status find_letters(const fuse *fuse, lb_blocks *blocks, lb_err *err)
 {
-    return lb_blocks_find(f->in, f->trace.flow, blocks, err);
+    return lb_blocks_find(fuse->in, fuse->trace.flow, blocks, err);
 }
 
-lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
-                       uint32_t which, lb_passed *out, lb_err *err)
+lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_plan *plan, uint32_t which, lb_passed *out,
+                       lb_err *err)
 {
-    fuse f = {.in = in, .origin = given, .trace = {.program = in}};
+    const lb_swap *swaps = plan->swaps;
+    fuse fuse = {.in = in, .origin = given, .trace = {.program = in}};
     lb_blocks blocks = {0};
-    lb_composite_kind kind;
-    const char *kernel, *ignored;
+    fusing wanted = {0};
     *out = (lb_passed){0};
-    lb_status status = lb_slice_flow_new(in, &f.trace.flow, err);
-    if (status == LB_OK) status = lb_composites_find(in, &f.found, err);
-    f.chosen = calloc(f.found.n + 1, 1), f.dropped = calloc(f.found.n + 1, 1);
-    f.going = calloc((size_t)in->n_ops + 1, 1), f.place = calloc((size_t)in->n_ops + 1, sizeof *f.place);
-    if (status == LB_OK && (!f.chosen || !f.dropped || !f.going || !f.place))
+    lb_status status = lb_slice_flow_new(in, &fuse.trace.flow, err);
+    if (status == LB_OK) status = lb_composites_find(in, &fuse.found, err);
+    fuse.chosen = calloc(fuse.found.n + 1, 1), fuse.dropped = calloc(fuse.found.n + 1, 1);
+    fuse.going = calloc((size_t)in->n_ops + 1, 1), fuse.place = calloc((size_t)in->n_ops + 1, sizeof *fuse.place);
+    if (status == LB_OK && (!fuse.chosen || !fuse.dropped || !fuse.going || !fuse.place))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = find_letters(&f, &blocks, err);
-    if (status == LB_OK) status = choose(&f, &swaps[which], &kind, &kernel, blocks.letters, 1, err);
-    for (uint32_t s = which + 1; status == LB_OK && s < n_swaps; s++) {
-        lb_composite_kind other;
+    if (status == LB_OK) status = find_letters(&fuse, &blocks, err);
+    if (status == LB_OK) status = choose(&fuse, &swaps[which], &wanted, blocks.letters, 1, err);
+    for (uint32_t s = which + 1; status == LB_OK && s < plan->n_swaps; s++) {
+        fusing other;
+        const char *selector;
         if (swaps[s].kind != LB_SWAP_FUSE) continue;
-        status = lb_fuse_parse(&swaps[s], &other, &ignored, &ignored, err);
-        if (status == LB_OK && other == kind) status = choose(&f, &swaps[s], &other, &ignored, blocks.letters, 0, err);
+        status = lb_fuse_parse(&swaps[s], &other.kind, &other.kernel, &selector, err);
+        if (status == LB_OK && other.kind == wanted.kind)
+            status = choose(&fuse, &swaps[s], &other, blocks.letters, 0, err);
     }
-    for (uint32_t i = 0; status == LB_OK && kernel && i < f.found.n; i++)
-        if (f.chosen[i] && may_fuse(&f, &f.found.rows[i])) mark_going(&f, i), out->touched++;
-    if (status == LB_OK) status = rewrite(&f, kernel ? kernel : "", out, err);
+    for (uint32_t i = 0; status == LB_OK && wanted.kernel && i < fuse.found.n; i++)
+        if (fuse.chosen[i] && may_fuse(&fuse, &fuse.found.rows[i])) mark_going(&fuse, i), out->touched++;
+    if (status == LB_OK) status = rewrite(&fuse, wanted.kernel ? wanted.kernel : "", out, err);
     lb_blocks_release(&blocks);
-    free(f.chosen);
-    free(f.dropped);
-    free(f.going);
-    free(f.place);
-    lb_composites_release(&f.found);
-    lb_slice_flow_free(f.trace.flow);
+    free(fuse.chosen);
+    free(fuse.dropped);
+    free(fuse.going);
+    free(fuse.place);
+    lb_composites_release(&fuse.found);
+    lb_slice_flow_free(fuse.trace.flow);
     return status;
 }

@@ -14,10 +14,10 @@
 
 #include <lastbit/replay.h>
 
-/* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. As
- * lb_pass_apply otherwise. */
-lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
-                       uint32_t which, lb_passed *out, lb_err *err);
+/* Applies swap `which` of the plan, a LB_SWAP_FUSE, to one step, as lb_pass_apply does the others. Where several swaps
+ * select the same composite the last one counts: an earlier one leaves it alone. */
+lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_plan *plan, uint32_t which, lb_passed *out,
+                       lb_err *err);
 
 /* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for
  * it, off and eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */

@@ -131,31 +131,31 @@ uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB
                        : kind->candidates(composite, texts, room);
 }
 
-lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
-                           lb_err *err)
+lb_status lb_composite_run(const lb_composite *composite, const char *kernel, const lb_tensor *inputs,
+                           lb_tensor *outputs, lb_err *err)
 {
-    LB_TRY(lb_composite_check(c->kind, kernel, err));
-    if (!strcmp(kernel, "eager")) return lb_eager_run(c, inputs, outputs, err);
-    const lb_fused_kind *kind = fused[c->kind];
+    LB_TRY(lb_composite_check(composite->kind, kernel, err));
+    if (!strcmp(kernel, "eager")) return lb_eager_run(composite, inputs, outputs, err);
+    const lb_fused_kind *kind = fused[composite->kind];
     lb_operand args[LB_FUSED_ARGS] = {0};
     args[LB_FUSED_KERNEL] = (lb_operand){.tag = LB_OPERAND_STRING, .string = kernel};
     args[LB_FUSED_NUMBERS] =
-        (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c->numbers};
-    args[LB_FUSED_FLAGS] = (lb_operand){.tag = LB_OPERAND_INT, .i = c->flags, .f = c->flags};
+        (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = composite->numbers};
+    args[LB_FUSED_FLAGS] = (lb_operand){.tag = LB_OPERAND_INT, .i = composite->flags, .f = composite->flags};
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         if (inputs[i].data) args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
-    if (c->n_list)
-        args[LB_FUSED_LIST] =
-            (lb_operand){.tag = LB_OPERAND_TENSORS, .count = c->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
+    if (composite->n_list)
+        args[LB_FUSED_LIST] = (lb_operand){
+            .tag = LB_OPERAND_TENSORS, .count = composite->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
     lb_call call = {.row = lb_op_find(kind->row, NULL),
                     .args = args,
                     .n_args = LB_FUSED_ARGS,
                     .results = outputs,
                     .n_results = LB_COMPOSITE_OUTPUTS,
                     .err = err};
-    if ((!inputs[0].data && !c->n_list) || !outputs[0].data)
-        return lb_fail(err, LB_ERR_INVALID, "%s needs input 0 and output 0", kinds[c->kind].name);
-    return kind->run(&call, c->kind, false);
+    if ((!inputs[0].data && !composite->n_list) || !outputs[0].data)
+        return lb_fail(err, LB_ERR_INVALID, "%s needs input 0 and output 0", kinds[composite->kind].name);
+    return kind->run(&call, composite->kind, false);
 }
 
 /* ---- parts of a kernel's text ------------------------------------------------------------------------------------ */

@@ -82,41 +82,41 @@ static bool read_kernel(const lb_fused_text *text, void *out)
 
 /* ---- a call ------------------------------------------------------------------------------------------------------ */
 
-static int64_t dim(const lb_tensor *t, int from_end)
+static int64_t dim(const lb_tensor *tensor, int from_end)
 {
-    return t->layout.ndim >= from_end ? t->layout.shape[t->layout.ndim - from_end] : 1;
+    return tensor->layout.ndim >= from_end ? tensor->layout.shape[tensor->layout.ndim - from_end] : 1;
 }
-static int64_t leading(const lb_tensor *t)
+static int64_t leading(const lb_tensor *tensor)
 {
-    const int64_t matrix = dim(t, 1) * dim(t, 2);
-    return matrix ? lb_tensor_numel(t) / matrix : 0;
+    const int64_t matrix = dim(tensor, 1) * dim(tensor, 2);
+    return matrix ? lb_tensor_numel(tensor) / matrix : 0;
 }
 
 /* As (batches, heads, queries, keys) of f64; bools hide where they are false. */
-static const double *read_mask(lb_fused_heads *w, const lb_tensor *mask)
+static const double *read_mask(lb_fused_heads *heads, const lb_tensor *mask)
 {
-    const int64_t shape[4] = {w->batch_heads > 0 ? w->heads / (int64_t)w->batch_heads : 0, (int64_t)w->batch_heads,
-                              w->queries, w->keys};
+    const int64_t shape[4] = {heads->batch_heads > 0 ? heads->heads / (int64_t)heads->batch_heads : 0,
+                              (int64_t)heads->batch_heads, heads->queries, heads->keys};
     lb_tensor wide = *mask;
     wide.layout.ndim = 4;
     for (int d = 0; d < 4; d++) {
         const int own = d - (4 - mask->layout.ndim);
         const int64_t size = own >= 0 ? mask->layout.shape[own] : 1;
         if (size != 1 && size != shape[d]) {
-            lb_frame_fail(&w->frame, LB_ERR_INVALID, "a mask of another shape");
+            lb_frame_fail(&heads->frame, LB_ERR_INVALID, "a mask of another shape");
             return NULL;
         }
         wide.layout.shape[d] = shape[d], wide.layout.stride[d] = own >= 0 && size > 1 ? mask->layout.stride[own] : 0;
     }
     const int64_t n = lb_tensor_numel(&wide);
-    double *out = lb_frame_scratch(&w->frame, (size_t)(n > 0 ? n : 1) * sizeof *out);
+    double *out = lb_frame_scratch(&heads->frame, (size_t)(n > 0 ? n : 1) * sizeof *out);
     const size_t bytes = lb_dtype_bits(mask->dtype) / 8;
     int64_t at = 0;
     for (lb_rows r = lb_rows_of(&wide.layout); out && lb_rows_next(&r); at += r.count)
         for (int64_t j = 0; j < r.count; j++) {
             const double x =
                 lb_to_f64(mask->dtype, (const char *)mask->data + (r.offset + j * r.stride) * (int64_t)bytes);
-            out[at + j] = mask->dtype != LB_BOOL ? x : (x != 0) != w->hides ? 0 : -INFINITY;
+            out[at + j] = mask->dtype != LB_BOOL ? x : (x != 0) != heads->hides ? 0 : -INFINITY;
         }
     return out;
 }
@@ -125,108 +125,120 @@ static const double *read_mask(lb_fused_heads *w, const lb_tensor *mask)
 static const double *read_sinks(lb_fused_heads *w, const lb_tensor *sinks)
 {
     const int64_t heads = (int64_t)w->batch_heads;
-    const lb_layout *l = &sinks->layout;
+    const lb_layout *layout = &sinks->layout;
     double *out = lb_frame_scratch(&w->frame, (size_t)(w->heads + 1) * sizeof *out);
-    if (l->ndim != 4 || l->shape[1] != heads || (l->shape[0] != 1 && l->shape[0] * heads != w->heads) ||
-        l->shape[3] != 1) {
+    if (layout->ndim != 4 || layout->shape[1] != heads ||
+        (layout->shape[0] != 1 && layout->shape[0] * heads != w->heads) || layout->shape[3] != 1) {
         lb_frame_fail(&w->frame, LB_ERR_INVALID, "sinks are (batches, heads, queries, 1)");
         return NULL;
     }
     for (int64_t h = 0; out && h < w->heads; h++) {
-        const int64_t batch = l->shape[0] == 1 ? 0 : h / heads;
-        const int64_t at = batch * l->stride[0] + h % heads * l->stride[1];
+        const int64_t batch = layout->shape[0] == 1 ? 0 : h / heads;
+        const int64_t at = batch * layout->stride[0] + h % heads * layout->stride[1];
         out[h] = lb_to_f64(sinks->dtype, (const char *)sinks->data + at * (int64_t)(lb_dtype_bits(sinks->dtype) / 8));
     }
     return out;
 }
 
-static bool begin(lb_fused_heads *w, lb_call *call)
+static bool begin(lb_fused_heads *heads, lb_call *call)
 {
     const lb_tensor *q = lb_fused_input(call, LB_ATTENTION_Q), *k = lb_fused_input(call, LB_ATTENTION_K),
                     *v = lb_fused_input(call, LB_ATTENTION_V);
     const lb_tensor *mask = lb_fused_input(call, LB_ATTENTION_MASK), *y = &call->results[0];
     if (!k || !v || q->layout.ndim < 2 || k->layout.ndim < 2 || v->layout.ndim < 2 || (mask && mask->layout.ndim > 4)) {
-        lb_frame_fail(&w->frame, LB_ERR_INVALID, "q, k and v are (..., tokens, size)");
+        lb_frame_fail(&heads->frame, LB_ERR_INVALID, "q, k and v are (..., tokens, size)");
         return false;
     }
-    w->causal = lb_fused_flags(call) & LB_ATTENTION_CAUSAL, w->turned = lb_fused_flags(call) & LB_ATTENTION_TURNED;
-    w->hides = lb_fused_flags(call) & LB_ATTENTION_HIDDEN;
-    w->queries = dim(q, 2), w->size = dim(q, 1), w->keys = dim(v, 2), w->values = dim(v, 1), w->heads = leading(q);
-    w->scale = lb_fused_number(call, LB_ATTENTION_SCALE), w->cap = lb_fused_number(call, LB_ATTENTION_CAP);
-    w->batch_heads = lb_fused_number(call, LB_ATTENTION_HEADS);
+    heads->causal = lb_fused_flags(call) & LB_ATTENTION_CAUSAL,
+    heads->turned = lb_fused_flags(call) & LB_ATTENTION_TURNED;
+    heads->hides = lb_fused_flags(call) & LB_ATTENTION_HIDDEN;
+    heads->queries = dim(q, 2), heads->size = dim(q, 1), heads->keys = dim(v, 2), heads->values = dim(v, 1),
+    heads->heads = leading(q);
+    heads->scale = lb_fused_number(call, LB_ATTENTION_SCALE), heads->cap = lb_fused_number(call, LB_ATTENTION_CAP);
+    heads->batch_heads = lb_fused_number(call, LB_ATTENTION_HEADS);
     const int64_t kv = leading(v);
-    if (dim(k, w->turned ? 1 : 2) != w->keys || dim(k, w->turned ? 2 : 1) != w->size || leading(k) != kv || !kv ||
-        w->heads % kv || lb_tensor_numel(y) != w->heads * w->queries * w->values || w->batch_heads < 1 ||
-        w->heads % (int64_t)w->batch_heads)
-        lb_frame_fail(&w->frame, LB_ERR_INVALID, "query, key, value and result do not match");
-    if (!lb_frame_ok(&w->frame)) return false;
-    w->groups = w->heads / kv;
-    w->narrow = lb_fused_narrow(&w->frame, q);
-    if (w->kernel.has_gemm && w->kernel.gemm.kind == LB_SCHEDULE_TENSOR_CORE) w->method.compute = w->narrow;
-    w->q = lb_frame_tensor(&w->frame, q), w->k = lb_frame_tensor(&w->frame, k), w->v = lb_frame_tensor(&w->frame, v);
-    w->mask = mask ? read_mask(w, mask) : NULL;
+    if (dim(k, heads->turned ? 1 : 2) != heads->keys || dim(k, heads->turned ? 2 : 1) != heads->size ||
+        leading(k) != kv || !kv || heads->heads % kv ||
+        lb_tensor_numel(y) != heads->heads * heads->queries * heads->values || heads->batch_heads < 1 ||
+        heads->heads % (int64_t)heads->batch_heads)
+        lb_frame_fail(&heads->frame, LB_ERR_INVALID, "query, key, value and result do not match");
+    if (!lb_frame_ok(&heads->frame)) return false;
+    heads->groups = heads->heads / kv;
+    heads->narrow = lb_fused_narrow(&heads->frame, q);
+    if (heads->kernel.has_gemm && heads->kernel.gemm.kind == LB_SCHEDULE_TENSOR_CORE)
+        heads->method.compute = heads->narrow;
+    heads->q = lb_frame_tensor(&heads->frame, q), heads->k = lb_frame_tensor(&heads->frame, k),
+    heads->v = lb_frame_tensor(&heads->frame, v);
+    heads->mask = mask ? read_mask(heads, mask) : NULL;
     const lb_tensor *sinks = lb_fused_input(call, LB_ATTENTION_SINKS);
-    w->sinks = sinks ? read_sinks(w, sinks) : NULL;
-    w->y = lb_frame_output(&w->frame, LB_ATTENTION_Y, w->heads * w->queries * w->values);
-    w->lse = lb_fused_wants(call, LB_ATTENTION_LSE)
-                 ? lb_frame_output(&w->frame, LB_ATTENTION_LSE, w->heads * w->queries)
-                 : NULL;
-    const size_t square = (size_t)(w->queries * w->keys + 1) * sizeof(float),
-                 rows = (size_t)(w->queries * w->values + 1) * sizeof(float);
-    w->s = lb_frame_scratch(&w->frame, square), w->p = lb_frame_scratch(&w->frame, square);
-    w->o = lb_frame_scratch(&w->frame, rows), w->part = lb_frame_scratch(&w->frame, rows);
-    w->top = lb_frame_scratch(&w->frame, rows + square), w->sum = lb_frame_scratch(&w->frame, rows + square);
-    w->row = lb_frame_scratch(&w->frame, (size_t)(w->keys + 2) * sizeof *w->row);
-    w->wide = lb_frame_scratch(&w->frame, (size_t)(2 * w->keys + 2) * sizeof *w->wide);
-    return lb_frame_ok(&w->frame);
+    heads->sinks = sinks ? read_sinks(heads, sinks) : NULL;
+    heads->y = lb_frame_output(&heads->frame, LB_ATTENTION_Y, heads->heads * heads->queries * heads->values);
+    heads->lse = lb_fused_wants(call, LB_ATTENTION_LSE)
+                     ? lb_frame_output(&heads->frame, LB_ATTENTION_LSE, heads->heads * heads->queries)
+                     : NULL;
+    const size_t square = (size_t)(heads->queries * heads->keys + 1) * sizeof(float),
+                 rows = (size_t)(heads->queries * heads->values + 1) * sizeof(float);
+    heads->s = lb_frame_scratch(&heads->frame, square), heads->p = lb_frame_scratch(&heads->frame, square);
+    heads->o = lb_frame_scratch(&heads->frame, rows), heads->part = lb_frame_scratch(&heads->frame, rows);
+    heads->top = lb_frame_scratch(&heads->frame, rows + square),
+    heads->sum = lb_frame_scratch(&heads->frame, rows + square);
+    heads->row = lb_frame_scratch(&heads->frame, (size_t)(heads->keys + 2) * sizeof *heads->row);
+    heads->wide = lb_frame_scratch(&heads->frame, (size_t)(2 * heads->keys + 2) * sizeof *heads->wide);
+    return lb_frame_ok(&heads->frame);
 }
 
 /* The math form scales what it multiplies. */
-static const float *scaled(lb_fused_heads *w, const char *x, int64_t n)
+static const float *scaled(lb_fused_heads *heads, const char *x, int64_t n)
 {
-    if (w->kernel.form != LB_HEAD_MATH) return (const float *)x;
-    const float root = (float)sqrt(fabs(w->scale)), sign = w->scale < 0 ? -1 : 1;
-    float *y = lb_frame_scratch(&w->frame, (size_t)(n + 1) * sizeof *y);
-    for (int64_t i = 0; y && i < n; i++) y[i] = ((const float *)x)[i] * root * (x == w->q ? sign : 1);
+    if (heads->kernel.form != LB_HEAD_MATH) return (const float *)x;
+    const float root = (float)sqrt(fabs(heads->scale)), sign = heads->scale < 0 ? -1 : 1;
+    float *y = lb_frame_scratch(&heads->frame, (size_t)(n + 1) * sizeof *y);
+    for (int64_t i = 0; y && i < n; i++) y[i] = ((const float *)x)[i] * root * (x == heads->q ? sign : 1);
     return y;
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    lb_fused_heads w = {.frame = lb_frame_begin(call)};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
-    if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
-    if (!begin(&w, call)) return lb_frame_end(&w.frame);
-    const int64_t q_step = w.queries * w.size, k_step = w.keys * w.size, v_step = w.keys * w.values,
-                  y_step = w.queries * w.values;
+    lb_fused_heads heads = {.frame = lb_frame_begin(call)};
+    LB_TRY(lb_fused_kernel_of(call, kind, &heads.kernel));
+    if (heads.kernel.has_gemm) heads.method.schedule = &heads.kernel.gemm;
+    if (!begin(&heads, call)) return lb_frame_end(&heads.frame);
+    const int64_t q_step = heads.queries * heads.size, k_step = heads.keys * heads.size,
+                  v_step = heads.keys * heads.values, y_step = heads.queries * heads.values;
     const double scale16 = lb_frame_twin_scale(call, LB_FUSED_INPUTS);
-    const float *q = w.frame.wide ? NULL : scaled(&w, w.q, w.heads * q_step),
-                *k = w.frame.wide ? NULL : scaled(&w, w.k, w.heads / w.groups * k_step);
-    const uint32_t buffers = w.frame.n_buffers;
-    for (int64_t h = 0; h < w.heads && lb_frame_ok(&w.frame); h++) {
-        const int64_t g = h / w.groups;
-        if (w.frame.wide) {
-            const lb_fused_head_numbers numbers = {.q = (const double *)w.q + h * q_step,
-                                                   .k = (const double *)w.k + g * k_step,
-                                                   .v = (const double *)w.v + g * v_step,
-                                                   .y = (double *)w.y + h * y_step,
-                                                   .lse = w.lse ? (double *)w.lse + h * w.queries : NULL};
-            lb_fused_head_f64(&w, h, &numbers, twin, scale16);
-        } else
-            lb_fused_head_f32(&w, h, q + h * q_step, k + g * k_step, (const float *)w.v + g * v_step,
-                              (float *)w.y + h * y_step, w.lse ? (float *)w.lse + h * w.queries : NULL);
-        while (w.frame.n_buffers > buffers) __builtin_free(w.frame.buffers[--w.frame.n_buffers]); /* of the slices */
+    const float *q = heads.frame.wide ? NULL : scaled(&heads, heads.q, heads.heads * q_step),
+                *k = heads.frame.wide ? NULL : scaled(&heads, heads.k, heads.heads / heads.groups * k_step);
+    const uint32_t buffers = heads.frame.n_buffers;
+    for (int64_t h = 0; h < heads.heads && lb_frame_ok(&heads.frame); h++) {
+        const int64_t g = h / heads.groups;
+        if (heads.frame.wide) {
+            const lb_fused_head_numbers numbers = {.q = (const double *)heads.q + h * q_step,
+                                                   .k = (const double *)heads.k + g * k_step,
+                                                   .v = (const double *)heads.v + g * v_step,
+                                                   .y = (double *)heads.y + h * y_step,
+                                                   .lse = heads.lse ? (double *)heads.lse + h * heads.queries : NULL};
+            lb_fused_head_f64(&heads, h, &numbers, twin, scale16);
+        } else {
+            const lb_fused_head_floats floats = {.q = q + h * q_step,
+                                                 .k = k + g * k_step,
+                                                 .v = (const float *)heads.v + g * v_step,
+                                                 .y = (float *)heads.y + h * y_step,
+                                                 .lse = heads.lse ? (float *)heads.lse + h * heads.queries : NULL};
+            lb_fused_head_f32(&heads, h, &floats);
+        }
+        while (heads.frame.n_buffers > buffers)
+            __builtin_free(heads.frame.buffers[--heads.frame.n_buffers]); /* of the slices */
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&heads.frame);
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    const lb_layout *v = &c->program->values[c->inputs[LB_ATTENTION_V]].layout;
+    const lb_layout *v = &composite->program->values[composite->inputs[LB_ATTENTION_V]].layout;
     const int64_t keys = v->ndim >= 2 ? v->shape[v->ndim - 2] : 1;
-    const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_ATTENTION_Q]].dtype) == 16;
+    const bool narrow = lb_dtype_bits(composite->program->values[composite->inputs[LB_ATTENTION_Q]].dtype) == 16;
     uint32_t n = lb_fused_candidate_add_all(texts, room, 0, "eager flash-cpu flash:512 unfused math");
     for (int wide = 0; wide < (narrow ? 2 : 1); wide++)
         for (int two = 0; two < 2; two++)
@@ -239,7 +251,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
                 for (int64_t slices = 2; slices <= 16 && slices <= keys && !end; slices *= 2)
                     n = lb_fused_candidate_add(texts, room, n, "splitkv:%d%s%s", (int)slices, options[0], options[1]);
             }
-    for (int64_t block = 512; block >= 16 && c->inputs[LB_ATTENTION_SINKS] != LB_NONE; block /= 2)
+    for (int64_t block = 512; block >= 16 && composite->inputs[LB_ATTENTION_SINKS] != LB_NONE; block /= 2)
         if (block < keys || block == 512) n = lb_fused_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
     if (narrow) n = lb_fused_candidate_add(texts, room, n, "unfused,p:f32");
     return n;

@@ -50,10 +50,10 @@ static void exchange(int64_t *order, int64_t i, int64_t j)
 }
 
 /* Rows [first, last) are one expert's. */
-static void rearrange(const kernel *k, int64_t *order, int64_t first, int64_t last, uint64_t *state)
+static void rearrange(const kernel *kernel, int64_t *order, int64_t first, int64_t last, uint64_t *state)
 {
-    for (int64_t i = first, j = last - 1; k->reversed && i < j; i++, j--) exchange(order, i, j);
-    for (int64_t i = last - 1; k->shuffled && i > first; i--)
+    for (int64_t i = first, j = last - 1; kernel->reversed && i < j; i++, j--) exchange(order, i, j);
+    for (int64_t i = last - 1; kernel->shuffled && i > first; i--)
         exchange(order, i, first + (int64_t)(draw(state) % (uint64_t)(i - first + 1)));
 }
 
@@ -71,9 +71,9 @@ static void sort(const int64_t *ids, int64_t *order, int64_t n, int64_t *room)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
-    kernel k;
+    kernel kernel;
     (void)twin; /* a copy */
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    LB_TRY(lb_fused_kernel_of(call, kind, &kernel));
     const lb_tensor *x = lb_fused_input(call, LB_DISPATCH_X), *chosen = lb_fused_input(call, LB_DISPATCH_IDS);
     const int64_t slots = (int64_t)lb_fused_number(call, LB_DISPATCH_SLOTS), rows = lb_tensor_numel(chosen),
                   width = x->layout.ndim == 2 ? x->layout.shape[1] : 0;
@@ -94,10 +94,10 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     for (int64_t i = 0; i < rows; i++) order[i] = i;
     sort(ids, order, rows, order + rows);
-    uint64_t state = k.seed;
+    uint64_t state = kernel.seed;
     for (int64_t first = 0, last; first < rows; first = last) {
         for (last = first + 1; last < rows && ids[order[last]] == ids[order[first]];) last++;
-        rearrange(&k, order, first, last, &state);
+        rearrange(&kernel, order, first, last, &state);
     }
     for (int64_t i = 0; i < rows; i++) {
         if (sorted) sorted[i] = ids[order[i]];

@@ -94,18 +94,18 @@ typedef struct work {
     float *part, *node;
 } work;
 
-static double weight_at(const work *w, const void *weights, int64_t i)
+static double weight_at(const work *work, const void *weights, int64_t i)
 {
-    return w->frame.wide ? ((const double *)weights)[i] : ((const float *)weights)[i];
+    return work->frame.wide ? ((const double *)weights)[i] : ((const float *)weights)[i];
 }
 
-static void put_term(work *w, int64_t token, int64_t slot, int64_t expert, const char *row, double weight)
+static void put_term(work *work, int64_t token, int64_t slot, int64_t expert, const char *row, double weight)
 {
-    if (token < 0 || token >= w->tokens || slot < 0 || slot >= w->slots)
-        lb_frame_fail(&w->frame, LB_ERR_INVALID, "a token or slot out of range");
+    if (token < 0 || token >= work->tokens || slot < 0 || slot >= work->slots)
+        lb_frame_fail(&work->frame, LB_ERR_INVALID, "a token or slot out of range");
     else
-        w->terms[token * w->slots + slot] = (term){expert, slot, row, weight};
-    if (expert >= w->experts) w->experts = expert + 1;
+        work->terms[token * work->slots + slot] = (term){expert, slot, row, weight};
+    if (expert >= work->experts) work->experts = expert + 1;
 }
 
 /* The elements of tensor `i` of the list, dense, at `to`. */
@@ -118,55 +118,56 @@ static int64_t load_item(const lb_operand *list, uint32_t i, lb_dtype dtype, voi
 }
 
 /* Per expert: its rows, their tokens, their slots. */
-static void read_list(work *w, lb_call *call, const void *weights)
+static void read_list(work *work, lb_call *call, const void *weights)
 {
     const lb_operand *list = &call->args[LB_FUSED_LIST];
     const bool by_slot = lb_fused_flags(call) & LB_FINALISE_BY_SLOT;
     int64_t rows = 0, at = 0;
     for (uint32_t e = 0; e + 2 < list->count; e += 3) {
         const int64_t n = lb_tensor_numel(&list->tensors[e + 1]);
-        if (n * w->hidden != lb_tensor_numel(&list->tensors[e]) || n != lb_tensor_numel(&list->tensors[e + 2]) ||
+        if (n * work->hidden != lb_tensor_numel(&list->tensors[e]) || n != lb_tensor_numel(&list->tensors[e + 2]) ||
             !by_slot)
-            lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, tokens and slots of an expert do not match");
+            lb_frame_fail(&work->frame, LB_ERR_INVALID, "rows, tokens and slots of an expert do not match");
         rows += n;
     }
-    char *x = lb_frame_reals(&w->frame, rows * w->hidden + 1);
-    int64_t *tokens = lb_frame_scratch(&w->frame, (size_t)(2 * rows + 2) * sizeof *tokens),
+    char *x = lb_frame_reals(&work->frame, rows * work->hidden + 1);
+    int64_t *tokens = lb_frame_scratch(&work->frame, (size_t)(2 * rows + 2) * sizeof *tokens),
             *slots = tokens ? tokens + rows : NULL;
-    for (uint32_t e = 0; lb_frame_ok(&w->frame) && e + 2 < list->count; e += 3) {
-        load_item(list, e, w->frame.type, x + at * w->hidden * w->element);
+    for (uint32_t e = 0; lb_frame_ok(&work->frame) && e + 2 < list->count; e += 3) {
+        load_item(list, e, work->frame.type, x + at * work->hidden * work->element);
         load_item(list, e + 2, LB_I64, slots + at);
         const int64_t end = at + load_item(list, e + 1, LB_I64, tokens + at);
-        for (; lb_frame_ok(&w->frame) && at < end; at++)
-            put_term(w, tokens[at], slots[at], e / 3, x + at * w->hidden * w->element,
-                     tokens[at] < 0 || tokens[at] >= w->tokens || slots[at] < 0 || slots[at] >= w->slots
+        for (; lb_frame_ok(&work->frame) && at < end; at++)
+            put_term(work, tokens[at], slots[at], e / 3, x + at * work->hidden * work->element,
+                     tokens[at] < 0 || tokens[at] >= work->tokens || slots[at] < 0 || slots[at] >= work->slots
                          ? 0
-                         : weight_at(w, weights, tokens[at] * w->slots + slots[at]));
+                         : weight_at(work, weights, tokens[at] * work->slots + slots[at]));
         at = end;
     }
 }
 
-static void read_rows(work *w, lb_call *call, const void *weights, int64_t n_weights)
+static void read_rows(work *work, lb_call *call, const void *weights, int64_t n_weights)
 {
     const lb_tensor *in = lb_fused_input(call, LB_FINALISE_X), *at = lb_fused_input(call, LB_FINALISE_ROWS),
                     *experts = lb_fused_input(call, LB_FINALISE_IDS);
     const bool by_slot = lb_fused_flags(call) & LB_FINALISE_BY_SLOT;
-    const int64_t rows = w->hidden ? lb_tensor_numel(in) / w->hidden : 0, n = w->tokens * w->slots;
-    const char *x = lb_frame_tensor(&w->frame, in);
-    const int64_t *where = at ? lb_frame_integers(&w->frame, at) : NULL,
-                  *ids = experts ? lb_frame_integers(&w->frame, experts) : NULL;
+    const int64_t rows = work->hidden ? lb_tensor_numel(in) / work->hidden : 0, n = work->tokens * work->slots;
+    const char *x = lb_frame_tensor(&work->frame, in);
+    const int64_t *where = at ? lb_frame_integers(&work->frame, at) : NULL,
+                  *ids = experts ? lb_frame_integers(&work->frame, experts) : NULL;
     if ((at && lb_tensor_numel(at) != n) || (experts && lb_tensor_numel(experts) != n) ||
         n_weights != (by_slot ? n : rows) || (!at && rows != n))
-        lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, weights and experts do not match");
-    if (!ids && w->kernel.order == BY_EXPERT)
-        lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "an order by experts needs their numbers, which were not found");
-    for (int64_t i = 0; lb_frame_ok(&w->frame) && i < n; i++) {
+        lb_frame_fail(&work->frame, LB_ERR_INVALID, "rows, weights and experts do not match");
+    if (!ids && work->kernel.order == BY_EXPERT)
+        lb_frame_fail(&work->frame, LB_ERR_UNSUPPORTED,
+                      "an order by experts needs their numbers, which were not found");
+    for (int64_t i = 0; lb_frame_ok(&work->frame) && i < n; i++) {
         const int64_t row = where ? where[i] : i;
         if (row < 0 || row >= rows)
-            lb_frame_fail(&w->frame, LB_ERR_INVALID, "a row out of range");
+            lb_frame_fail(&work->frame, LB_ERR_INVALID, "a row out of range");
         else
-            put_term(w, i / w->slots, i % w->slots, ids ? ids[i] : 0, x + row * w->hidden * w->element,
-                     weight_at(w, weights, by_slot ? i : row));
+            put_term(work, i / work->slots, i % work->slots, ids ? ids[i] : 0, x + row * work->hidden * work->element,
+                     weight_at(work, weights, by_slot ? i : row));
     }
 }
 
@@ -190,47 +191,48 @@ static void turn(term *terms, int64_t n)
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-static void add_terms(const work *w, const term *terms, int64_t n, float *y)
+static void add_terms(const work *work, const term *terms, int64_t n, float *y)
 {
-    const kernel *k = &w->kernel;
-    const lb_dtype product = k->product_t ? w->narrow : LB_NO_DTYPE, sum = k->sum_t ? w->narrow : LB_NO_DTYPE;
-    memset(y, 0, (size_t)w->hidden * sizeof *y);
+    const kernel *kernel = &work->kernel;
+    const lb_dtype product = kernel->product_t ? work->narrow : LB_NO_DTYPE,
+                   sum = kernel->sum_t ? work->narrow : LB_NO_DTYPE;
+    memset(y, 0, (size_t)work->hidden * sizeof *y);
     for (int64_t i = 0; i < n; i++) {
         if (!terms[i].row) continue;
-        const float weight = lb_fused_rounded((float)terms[i].weight, k->weight_t ? w->narrow : LB_NO_DTYPE),
+        const float weight = lb_fused_rounded((float)terms[i].weight, kernel->weight_t ? work->narrow : LB_NO_DTYPE),
                     *x = (const float *)terms[i].row;
-        for (int64_t d = 0; d < w->hidden; d++)
-            y[d] = k->fma ? fmaf(x[d], weight, y[d]) : y[d] + lb_fused_rounded(x[d] * weight, product);
-        lb_fused_round(y, w->hidden, sum);
+        for (int64_t d = 0; d < work->hidden; d++)
+            y[d] = kernel->fma ? fmaf(x[d], weight, y[d]) : y[d] + lb_fused_rounded(x[d] * weight, product);
+        lb_fused_round(y, work->hidden, sum);
     }
 }
 
 /* Experts are spread over ranks in runs of equal length. */
-static void add_ranks(const work *w, const term *terms, int64_t n, float *y)
+static void add_ranks(const work *work, const term *terms, int64_t n, float *y)
 {
-    const int64_t per_rank = (w->experts + w->kernel.ranks - 1) / w->kernel.ranks,
-                  per_node = w->kernel.ranks / w->kernel.nodes;
-    memset(y, 0, (size_t)w->hidden * sizeof *y);
-    for (int64_t node = 0, i = 0; node < w->kernel.nodes; node++) {
-        memset(w->node, 0, (size_t)w->hidden * sizeof *w->node);
+    const int64_t per_rank = (work->experts + work->kernel.ranks - 1) / work->kernel.ranks,
+                  per_node = work->kernel.ranks / work->kernel.nodes;
+    memset(y, 0, (size_t)work->hidden * sizeof *y);
+    for (int64_t node = 0, i = 0; node < work->kernel.nodes; node++) {
+        memset(work->node, 0, (size_t)work->hidden * sizeof *work->node);
         for (int64_t rank = node * per_node; rank < (node + 1) * per_node; rank++) {
             const int64_t first = i;
             while (i < n && terms[i].expert < (rank + 1) * per_rank) i++;
             if (i == first) continue;
-            add_terms(w, terms + first, i - first, w->part);
-            lb_fused_round(w->part, w->hidden, w->narrow);
-            for (int64_t d = 0; d < w->hidden; d++) w->node[d] += w->part[d];
+            add_terms(work, terms + first, i - first, work->part);
+            lb_fused_round(work->part, work->hidden, work->narrow);
+            for (int64_t d = 0; d < work->hidden; d++) work->node[d] += work->part[d];
         }
-        if (w->kernel.nodes > 1) lb_fused_round(w->node, w->hidden, w->narrow);
-        for (int64_t d = 0; d < w->hidden; d++) y[d] += w->node[d];
+        if (work->kernel.nodes > 1) lb_fused_round(work->node, work->hidden, work->narrow);
+        for (int64_t d = 0; d < work->hidden; d++) y[d] += work->node[d];
     }
 }
 
-static void add_f64(const work *w, const term *terms, double *y, bool twin, double scale)
+static void add_f64(const work *work, const term *terms, double *y, bool twin, double scale)
 {
-    for (int64_t d = 0; d < w->hidden; d++) y[d] = 0;
-    for (int64_t i = 0; i < w->slots; i++)
-        for (int64_t d = 0; terms[i].row && d < w->hidden; d++) {
+    for (int64_t d = 0; d < work->hidden; d++) y[d] = 0;
+    for (int64_t i = 0; i < work->slots; i++)
+        for (int64_t d = 0; terms[i].row && d < work->hidden; d++) {
             const double p = ((const double *)terms[i].row)[d] * terms[i].weight;
             y[d] += twin ? fabs(p) * scale : p;
         }
@@ -238,50 +240,50 @@ static void add_f64(const work *w, const term *terms, double *y, bool twin, doub
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
+    work work = {.frame = lb_frame_begin(call)};
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
     const lb_tensor *x = lb_fused_input(call, LB_FINALISE_X), *y = &call->results[0],
                     *weights = lb_fused_input(call, LB_FINALISE_WEIGHTS);
     const lb_operand *list = &call->args[LB_FUSED_LIST];
     const bool listed = call->n_args > LB_FUSED_LIST && list->tag == LB_OPERAND_TENSORS && list->count;
     const lb_tensor *like = listed ? &list->tensors[0] : x;
-    w.slots = (int64_t)lb_fused_number(call, LB_FINALISE_SLOTS);
-    if (!like || !weights || y->layout.ndim < 1 || w.slots < 1) {
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "outputs of experts and their weights are needed");
-        return lb_frame_end(&w.frame);
+    work.slots = (int64_t)lb_fused_number(call, LB_FINALISE_SLOTS);
+    if (!like || !weights || y->layout.ndim < 1 || work.slots < 1) {
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "outputs of experts and their weights are needed");
+        return lb_frame_end(&work.frame);
     }
-    w.hidden = like->layout.shape[like->layout.ndim - 1];
-    w.tokens = w.hidden ? lb_tensor_numel(y) / w.hidden : 0;
-    w.element = w.frame.wide ? 8 : 4;
-    w.narrow = lb_fused_narrow(&w.frame, like);
-    const void *factors = lb_frame_tensor(&w.frame, weights);
-    char *out = lb_frame_output(&w.frame, LB_FINALISE_Y, w.tokens * w.hidden);
-    w.terms = lb_frame_scratch(&w.frame, (size_t)(w.tokens * w.slots + 1) * sizeof *w.terms);
-    w.part = lb_frame_reals(&w.frame, w.hidden + 1), w.node = lb_frame_reals(&w.frame, w.hidden + 1);
-    if (listed && lb_tensor_numel(weights) != w.tokens * w.slots)
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a weight per token and slot is needed");
-    if (lb_frame_ok(&w.frame)) {
-        memset(w.terms, 0, (size_t)(w.tokens * w.slots) * sizeof *w.terms);
+    work.hidden = like->layout.shape[like->layout.ndim - 1];
+    work.tokens = work.hidden ? lb_tensor_numel(y) / work.hidden : 0;
+    work.element = work.frame.wide ? 8 : 4;
+    work.narrow = lb_fused_narrow(&work.frame, like);
+    const void *factors = lb_frame_tensor(&work.frame, weights);
+    char *out = lb_frame_output(&work.frame, LB_FINALISE_Y, work.tokens * work.hidden);
+    work.terms = lb_frame_scratch(&work.frame, (size_t)(work.tokens * work.slots + 1) * sizeof *work.terms);
+    work.part = lb_frame_reals(&work.frame, work.hidden + 1), work.node = lb_frame_reals(&work.frame, work.hidden + 1);
+    if (listed && lb_tensor_numel(weights) != work.tokens * work.slots)
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "a weight per token and slot is needed");
+    if (lb_frame_ok(&work.frame)) {
+        memset(work.terms, 0, (size_t)(work.tokens * work.slots) * sizeof *work.terms);
         if (listed)
-            read_list(&w, call, factors);
+            read_list(&work, call, factors);
         else
-            read_rows(&w, call, factors, lb_tensor_numel(weights));
+            read_rows(&work, call, factors, lb_tensor_numel(weights));
     }
     const double scale =
-        8 + (double)w.slots +
-        (2 + 2 * (double)w.slots) *
+        8 + (double)work.slots +
+        (2 + 2 * (double)work.slots) *
             lb_frame_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.tokens; i++) {
-        term *terms = w.terms + i * w.slots;
-        if (w.kernel.order == BY_EXPERT) sort_by_expert(terms, w.slots);
-        if (w.kernel.order == FROM_LAST) turn(terms, w.slots);
-        char *row = out + i * w.hidden * w.element;
-        if (w.frame.wide)
-            add_f64(&w, terms, (double *)row, twin, scale);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < work.tokens; i++) {
+        term *terms = work.terms + i * work.slots;
+        if (work.kernel.order == BY_EXPERT) sort_by_expert(terms, work.slots);
+        if (work.kernel.order == FROM_LAST) turn(terms, work.slots);
+        char *row = out + i * work.hidden * work.element;
+        if (work.frame.wide)
+            add_f64(&work, terms, (double *)row, twin, scale);
         else
-            (w.kernel.ranks ? add_ranks : add_terms)(&w, terms, w.slots, (float *)row);
+            (work.kernel.ranks ? add_ranks : add_terms)(&work, terms, work.slots, (float *)row);
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 const lb_fused_kind lb_fused_finalise = {

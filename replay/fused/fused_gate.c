@@ -59,16 +59,16 @@ typedef struct work {
 } work;
 
 /* y may be g. */
-static void gated(const work *w, const void *g, const void *u, void *y, int64_t n)
+static void gated(const work *work, const void *g, const void *u, void *y, int64_t n)
 {
-    if (w->frame.wide) {
+    if (work->frame.wide) {
         const double *gate = g, *up = u;
         for (int64_t i = 0; i < n; i++)
-            ((double *)y)[i] = w->twin ? fabs(gate[i] * up[i]) * w->scale : activated(w->act, gate[i]) * up[i];
+            ((double *)y)[i] = work->twin ? fabs(gate[i] * up[i]) * work->scale : activated(work->act, gate[i]) * up[i];
         return;
     }
-    for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)activated(w->act, ((const float *)g)[i]);
-    if (w->kernel.rounds) lb_fused_round(y, n, w->narrow);
+    for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)activated(work->act, ((const float *)g)[i]);
+    if (work->kernel.rounds) lb_fused_round(y, n, work->narrow);
     for (int64_t i = 0; i < n; i++) ((float *)y)[i] *= ((const float *)u)[i];
 }
 
@@ -85,64 +85,65 @@ static lb_status begin(work *w, lb_call *call, lb_composite_kind kind, const lb_
 /* Gate and up in two tensors, or side by side in the rows of one. */
 static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w;
+    work work;
     const lb_tensor *in = lb_fused_input(call, LB_GATE_X), *other = lb_fused_input(call, LB_GATE_U);
-    LB_TRY(begin(&w, call, kind, in, twin));
+    LB_TRY(begin(&work, call, kind, in, twin));
     const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, width = other ? last : last / 2;
-    const int64_t rows = last ? lb_tensor_numel(in) / last : 0, n = rows * width, e = w.frame.wide ? 8 : 4;
+    const int64_t rows = last ? lb_tensor_numel(in) / last : 0, n = rows * width, e = work.frame.wide ? 8 : 4;
     if ((other && lb_tensor_numel(other) != n) || lb_tensor_numel(&call->results[0]) != n || (!other && last % 2))
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "gate, up and result do not match");
-    const char *g = lb_frame_tensor(&w.frame, in), *u = other ? lb_frame_tensor(&w.frame, other) : NULL;
-    char *y = lb_frame_output(&w.frame, LB_GATE_Y, n);
-    w.scale = 12 + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++)
-        gated(&w, g + i * last * e, u ? u + i * width * e : g + (i * last + width) * e, y + i * width * e, width);
-    return lb_frame_end(&w.frame);
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "gate, up and result do not match");
+    const char *g = lb_frame_tensor(&work.frame, in), *u = other ? lb_frame_tensor(&work.frame, other) : NULL;
+    char *y = lb_frame_output(&work.frame, LB_GATE_Y, n);
+    work.scale = 12 + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < rows; i++)
+        gated(&work, g + i * last * e, u ? u + i * width * e : g + (i * last + width) * e, y + i * width * e, width);
+    return lb_frame_end(&work.frame);
 }
 
 /* out (m, n) = x (m, k) weight (k, n), of magnitudes for a twin. */
-static bool run_product(work *w, const lb_tensor *x, const lb_tensor *weight, void *out)
+static bool run_product(work *work, const lb_tensor *x, const lb_tensor *weight, void *out)
 {
     const lb_product shape = {.m = x->layout.shape[0], .n = weight->layout.shape[1], .k = x->layout.shape[1]};
     const lb_matrix_pair operands = {
         .a = {x->data, x->dtype, x->layout.stride[0], x->layout.stride[1]},
         .b = {weight->data, weight->dtype, weight->layout.stride[0], weight->layout.stride[1]},
-        .absolute = w->twin};
-    const lb_method method = {.schedule = w->kernel.has_gemm ? &w->kernel.gemm : NULL};
-    if (lb_product_matrices(&shape, w->frame.type, &method, &operands, out) == LB_OK) return true;
-    lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
+        .absolute = work->twin};
+    const lb_method method = {.schedule = work->kernel.has_gemm ? &work->kernel.gemm : NULL};
+    if (lb_product_matrices(&shape, work->frame.type, &method, &operands, out) == LB_OK) return true;
+    lb_frame_fail(&work->frame, LB_ERR_UNSUPPORTED, "this order of the products");
     return false;
 }
 
 static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w;
+    work work;
     const lb_tensor *x = lb_fused_input(call, LB_GATE_X), *g = lb_fused_input(call, LB_GATE_U),
                     *u = lb_fused_input(call, LB_GATE_W);
-    LB_TRY(begin(&w, call, kind, x, twin));
+    LB_TRY(begin(&work, call, kind, x, twin));
     if (!g || !u || x->layout.ndim != 2 || g->layout.ndim != 2 || u->layout.ndim != 2 ||
         !lb_layout_same_shape(&g->layout, &u->layout) || x->layout.shape[1] != g->layout.shape[0] ||
         lb_tensor_numel(&call->results[0]) != x->layout.shape[0] * g->layout.shape[1]) {
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "x, weights and result do not match");
-        return lb_frame_end(&w.frame);
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "x, weights and result do not match");
+        return lb_frame_end(&work.frame);
     }
     const int64_t n = x->layout.shape[0] * g->layout.shape[1];
-    void *y = lb_frame_output(&w.frame, LB_GATE_Y, n), *gate = lb_frame_reals(&w.frame, n + 1),
-         *up = lb_frame_reals(&w.frame, n + 1);
-    w.scale = 12 + 2 * (double)x->layout.shape[1] + 6 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
-    if (lb_frame_ok(&w.frame) && run_product(&w, x, g, gate) && run_product(&w, x, u, up)) {
-        if (!w.frame.wide && !w.kernel.epilogue) lb_fused_round(gate, n, w.narrow), lb_fused_round(up, n, w.narrow);
-        gated(&w, gate, up, y, n);
+    void *y = lb_frame_output(&work.frame, LB_GATE_Y, n), *gate = lb_frame_reals(&work.frame, n + 1),
+         *up = lb_frame_reals(&work.frame, n + 1);
+    work.scale = 12 + 2 * (double)x->layout.shape[1] + 6 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
+    if (lb_frame_ok(&work.frame) && run_product(&work, x, g, gate) && run_product(&work, x, u, up)) {
+        if (!work.frame.wide && !work.kernel.epilogue)
+            lb_fused_round(gate, n, work.narrow), lb_fused_round(up, n, work.narrow);
+        gated(&work, gate, up, y, n);
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
-static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+static uint32_t products_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     static const char *const forms[] = {"fused", "rounded", "epilogue"};
     static const char *const orders[] = {
         "", ",gemm:torch", ",gemm:splitk:2", ",gemm:splitk:4", ",gemm:tensorcore:h100", ",gemm:tensorcore:a100"};
-    const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_GATE_X]].dtype) == 16;
+    const bool narrow = lb_dtype_bits(composite->program->values[composite->inputs[LB_GATE_X]].dtype) == 16;
     uint32_t n = lb_fused_candidate_add(texts, room, 0, "eager");
     for (size_t o = 0; o < (narrow ? 6 : 4); o++)
         for (size_t f = 0; f < 3; f++) n = lb_fused_candidate_add(texts, room, n, "%s%s", forms[f], orders[o]);

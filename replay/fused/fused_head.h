@@ -41,9 +41,14 @@ typedef struct lb_fused_head_numbers {
     double *y, *lse;
 } lb_fused_head_numbers;
 
+/* The same in f32. */
+typedef struct lb_fused_head_floats {
+    const float *q, *k, *v;
+    float *y, *lse;
+} lb_fused_head_floats;
+
 /* y and, where it is wanted, lse of all queries of a head. False: the frame failed. */
-bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
-                       float *lse);
+bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const lb_fused_head_floats *floats);
 /* The real function, whatever the kernel; `twin`: its terms, those of scores rounded to 16 bits times `scale16`. */
 void lb_fused_head_f64(lb_fused_heads *heads, int64_t head, const lb_fused_head_numbers *numbers, bool twin,
                        double scale16);

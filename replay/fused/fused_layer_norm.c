@@ -56,48 +56,48 @@ typedef struct work {
     float *row;
 } work;
 
-static void row_f32(const work *w, const float *x, float *y, float *mean, float *rstd)
+static void row_f32(const work *work, const float *x, float *y, float *mean, float *rstd)
 {
-    const kernel *k = &w->kernel;
-    const lb_schedule *order = k->has_sum ? &k->sum : NULL;
-    const float *g = w->weight, *b = w->bias;
-    const int64_t n = w->size;
-    const float others = (float)((double)n - w->less);
+    const kernel *kernel = &work->kernel;
+    const lb_schedule *order = kernel->has_sum ? &kernel->sum : NULL;
+    const float *g = work->weight, *b = work->bias;
+    const int64_t n = work->size;
+    const float others = (float)((double)n - work->less);
     float m, v;
-    if (k->form == WELFORD) {
-        lb_welford(x, n, w->halves, &m, &v);
+    if (kernel->form == WELFORD) {
+        lb_welford(x, n, work->halves, &m, &v);
     } else {
         m = lb_schedule_sum_f32(order, x, n, LB_NO_DTYPE) / (float)n;
-        const float from = k->form == TWO_PASS ? m : 0;
-        for (int64_t i = 0; i < n; i++) w->row[i] = (x[i] - from) * (x[i] - from);
-        v = lb_schedule_sum_f32(order, w->row, n, LB_NO_DTYPE) / (k->form == TWO_PASS ? others : (float)n);
-        if (k->form == ONE_PASS) v -= m * m;
+        const float from = kernel->form == TWO_PASS ? m : 0;
+        for (int64_t i = 0; i < n; i++) work->row[i] = (x[i] - from) * (x[i] - from);
+        v = lb_schedule_sum_f32(order, work->row, n, LB_NO_DTYPE) / (kernel->form == TWO_PASS ? others : (float)n);
+        if (kernel->form == ONE_PASS) v -= m * m;
     }
-    if (w->less > 0 && k->form != TWO_PASS) v *= (float)n / others;
-    const float r = lb_fused_inverse_root_f32(v > 0 ? v : v * 0, (float)w->eps, w->place), shift = -r * m;
+    if (work->less > 0 && kernel->form != TWO_PASS) v *= (float)n / others;
+    const float r = lb_fused_inverse_root_f32(v > 0 ? v : v * 0, (float)work->eps, work->place), shift = -r * m;
     for (int64_t i = 0; i < n; i++) {
-        const float normal = k->affine ? x[i] * r + shift : (x[i] - m) * r;
-        y[i] = g && b ? (k->affine ? normal * g[i] + b[i] : fmaf(normal, g[i], b[i]))
+        const float normal = kernel->affine ? x[i] * r + shift : (x[i] - m) * r;
+        y[i] = g && b ? (kernel->affine ? normal * g[i] + b[i] : fmaf(normal, g[i], b[i]))
                : g    ? normal * g[i]
                       : normal + (b ? b[i] : 0);
     }
     *mean = m, *rstd = r;
 }
 
-static void row_f64(const work *w, const double *x, double *y, double *mean, double *rstd, bool twin, double scale)
+static void row_f64(const work *work, const double *x, double *y, double *mean, double *rstd, bool twin, double scale)
 {
-    const double *g = w->weight, *b = w->bias;
-    const double others = (double)w->size - w->less;
+    const double *g = work->weight, *b = work->bias;
+    const double others = (double)work->size - work->less;
     double m = 0, e = 0, v = 0, mixed = 0;
-    for (int64_t i = 0; i < w->size; i++) m += x[i] / (double)w->size, e += fabs(x[i]) / (double)w->size;
-    for (int64_t i = 0; i < w->size; i++) {
+    for (int64_t i = 0; i < work->size; i++) m += x[i] / (double)work->size, e += fabs(x[i]) / (double)work->size;
+    for (int64_t i = 0; i < work->size; i++) {
         v += (x[i] - m) * (x[i] - m) / others;
-        mixed += (w->kernel.form == ONE_PASS ? x[i] * x[i] : fabs(x[i] - m) * (fabs(x[i]) + e)) / others;
+        mixed += (work->kernel.form == ONE_PASS ? x[i] * x[i] : fabs(x[i] - m) * (fabs(x[i]) + e)) / others;
     }
     /* An error of v is one of its root, relative to v where eps does not stand beside it. */
-    const double r = lb_fused_inverse_root(v, w->eps, w->place),
-                 kappa = mixed * r * (w->place == LB_EPS_INSIDE || v == 0 ? r : 1 / sqrt(v));
-    for (int64_t i = 0; i < w->size; i++) {
+    const double r = lb_fused_inverse_root(v, work->eps, work->place),
+                 kappa = mixed * r * (work->place == LB_EPS_INSIDE || v == 0 ? r : 1 / sqrt(v));
+    for (int64_t i = 0; i < work->size; i++) {
         const double spread = fabs(x[i]) + e + fabs(x[i] - m) * (1 + kappa);
         y[i] = twin ? (spread * r * (g ? fabs(g[i]) : 1) + (b ? fabs(b[i]) : 0)) * scale
                     : (x[i] - m) * r * (g ? g[i] : 1) + (b ? b[i] : 0);
@@ -107,36 +107,36 @@ static void row_f64(const work *w, const double *x, double *y, double *mean, dou
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call)};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
+    work work = {.frame = lb_frame_begin(call)};
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
     const lb_tensor *in = lb_fused_input(call, LB_LAYER_X), *weight = lb_fused_input(call, LB_LAYER_WEIGHT),
                     *bias = lb_fused_input(call, LB_LAYER_BIAS);
-    w.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
-    const int64_t rows = w.size ? lb_tensor_numel(in) / w.size : 0;
-    w.eps = lb_fused_number(call, LB_LAYER_EPS), w.less = lb_fused_number(call, LB_LAYER_LESS);
-    w.place = (int)lb_fused_number(call, LB_LAYER_PLACE), w.halves = lb_dtype_bits(in->dtype) == 16;
-    if ((weight && lb_tensor_numel(weight) != w.size) || (bias && lb_tensor_numel(bias) != w.size) ||
-        lb_tensor_numel(&call->results[0]) != rows * w.size)
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "weight, bias or result of another size");
-    const char *x = lb_frame_tensor(&w.frame, in);
-    w.weight = lb_frame_tensor(&w.frame, weight), w.bias = lb_frame_tensor(&w.frame, bias);
-    char *y = lb_frame_output(&w.frame, LB_LAYER_Y, rows * w.size);
-    char *mean = lb_fused_wants(call, LB_LAYER_MEAN) ? lb_frame_output(&w.frame, LB_LAYER_MEAN, rows)
-                                                     : lb_frame_reals(&w.frame, rows + 1);
-    char *rstd = lb_fused_wants(call, LB_LAYER_RSTD) ? lb_frame_output(&w.frame, LB_LAYER_RSTD, rows)
-                                                     : lb_frame_reals(&w.frame, rows + 1);
-    w.row = lb_frame_reals(&w.frame, w.size + 1);
-    const double scale = 16 + (double)w.size + 2 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
-    const int64_t e = w.frame.wide ? 8 : 4;
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++) {
-        const int64_t at = i * w.size * e;
-        if (w.frame.wide)
-            row_f64(&w, (const double *)(x + at), (double *)(y + at), (double *)mean + i, (double *)rstd + i, twin,
+    work.size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
+    const int64_t rows = work.size ? lb_tensor_numel(in) / work.size : 0;
+    work.eps = lb_fused_number(call, LB_LAYER_EPS), work.less = lb_fused_number(call, LB_LAYER_LESS);
+    work.place = (int)lb_fused_number(call, LB_LAYER_PLACE), work.halves = lb_dtype_bits(in->dtype) == 16;
+    if ((weight && lb_tensor_numel(weight) != work.size) || (bias && lb_tensor_numel(bias) != work.size) ||
+        lb_tensor_numel(&call->results[0]) != rows * work.size)
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "weight, bias or result of another size");
+    const char *x = lb_frame_tensor(&work.frame, in);
+    work.weight = lb_frame_tensor(&work.frame, weight), work.bias = lb_frame_tensor(&work.frame, bias);
+    char *y = lb_frame_output(&work.frame, LB_LAYER_Y, rows * work.size);
+    char *mean = lb_fused_wants(call, LB_LAYER_MEAN) ? lb_frame_output(&work.frame, LB_LAYER_MEAN, rows)
+                                                     : lb_frame_reals(&work.frame, rows + 1);
+    char *rstd = lb_fused_wants(call, LB_LAYER_RSTD) ? lb_frame_output(&work.frame, LB_LAYER_RSTD, rows)
+                                                     : lb_frame_reals(&work.frame, rows + 1);
+    work.row = lb_frame_reals(&work.frame, work.size + 1);
+    const double scale = 16 + (double)work.size + 2 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
+    const int64_t e = work.frame.wide ? 8 : 4;
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < rows; i++) {
+        const int64_t at = i * work.size * e;
+        if (work.frame.wide)
+            row_f64(&work, (const double *)(x + at), (double *)(y + at), (double *)mean + i, (double *)rstd + i, twin,
                     scale);
         else
-            row_f32(&w, (const float *)(x + at), (float *)(y + at), (float *)mean + i, (float *)rstd + i);
+            row_f32(&work, (const float *)(x + at), (float *)(y + at), (float *)mean + i, (float *)rstd + i);
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 const lb_fused_kind lb_fused_layer_norm = {

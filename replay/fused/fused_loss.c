@@ -36,9 +36,9 @@ static bool read_kernel(const lb_fused_text *text, void *out)
     return known && lb_fused_text_keys(text, "sum rows") && lb_fused_text_order(text, "sum", &k->sum, &k->has_sum) &&
            lb_fused_text_order(text, "rows", &k->rows, &k->has_rows);
 }
-static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
+static float row_f32(const kernel *kernel, const float *x, float *p, int64_t n, int64_t target)
 {
-    const int64_t block = k->online ? k->block : n;
+    const int64_t block = kernel->online ? kernel->block : n;
     float top = -INFINITY, sum = 0;
     for (int64_t at = 0; at < n; at += block) {
         const int64_t count = n - at < block ? n - at : block;
@@ -46,11 +46,11 @@ static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64
         for (int64_t i = at; i < at + count; i++) top = x[i] > top ? x[i] : top;
         for (int64_t i = 0; i < count; i++) p[i] = x[at + i] - top;
         lb_exp_f32(p, p, (size_t)count);
-        const float part = lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, p, count, LB_NO_DTYPE);
+        const float part = lb_schedule_sum_f32(kernel->has_sum ? &kernel->sum : NULL, p, count, LB_NO_DTYPE);
         sum = at ? sum * (float)lb_exp((double)(old - top)) + part : part;
     }
     const float log_sum = (float)lb_log((double)sum);
-    return k->online ? log_sum + top - x[target] : -(x[target] - top - log_sum);
+    return kernel->online ? log_sum + top - x[target] : -(x[target] - top - log_sum);
 }
 
 static double row_f64(const double *x, int64_t n, int64_t target, bool twin)
@@ -66,8 +66,8 @@ static double row_f64(const double *x, int64_t n, int64_t target, bool twin)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
-    kernel k;
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    kernel kernel;
+    LB_TRY(lb_fused_kernel_of(call, kind, &kernel));
     const lb_tensor *in = lb_fused_input(call, LB_LOSS_LOGITS), *at = lb_fused_input(call, LB_LOSS_TARGET);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0,
                   rows = n ? lb_tensor_numel(in) / n : 0;
@@ -88,7 +88,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         else if (frame.wide)
             wide += row_f64((const double *)x + i * n, n, target[i], twin), counted++;
         else
-            each[counted++] = row_f32(&k, (const float *)x + i * n, p, n, target[i]);
+            each[counted++] = row_f32(&kernel, (const float *)x + i * n, p, n, target[i]);
     }
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const bool mean = !(lb_fused_flags(call) & LB_LOSS_SUM);
@@ -96,7 +96,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     if (frame.wide) {
         *(double *)y = (mean ? wide / (double)counted : wide) * (twin ? 4 + (double)counted : 1);
     } else {
-        const float sum = lb_schedule_sum_f32(k.has_rows ? &k.rows : &in_order, each, counted, LB_NO_DTYPE);
+        const float sum = lb_schedule_sum_f32(kernel.has_rows ? &kernel.rows : &in_order, each, counted, LB_NO_DTYPE);
         *(float *)y = mean ? sum / (float)counted : sum;
     }
     return lb_frame_end(&frame);

@@ -45,18 +45,19 @@ typedef struct work {
     void *x, *gram, *square, *update, *product;
 } work;
 
-static void round_to(const work *w, void *x, int64_t n)
+static void round_to(const work *work, void *x, int64_t n)
 {
-    if (!w->frame.wide && w->narrow && !w->kernel.wide) lb_round_to_grid_f32(x, (size_t)n, w->narrow, NULL);
+    if (!work->frame.wide && work->narrow && !work->kernel.wide) lb_round_to_grid_f32(x, (size_t)n, work->narrow, NULL);
 }
 
 /* out (m, n) = a (m, k) b (k, n); `turned`: b lies (n, k). */
-static void multiply(work *w, lb_product shape, const void *a, const void *b, bool turned, void *out)
+static void multiply(work *work, lb_product shape, const void *a, const void *b, bool turned, void *out)
 {
-    const lb_matrix_pair operands = {.a = {a, w->frame.type, shape.k, 1},
-                                     .b = {b, w->frame.type, turned ? 1 : shape.n, turned ? shape.k : 1}};
-    if (lb_frame_ok(&w->frame) && lb_product_matrices(&shape, w->frame.type, &w->method, &operands, out) != LB_OK)
-        lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
+    const lb_matrix_pair operands = {.a = {a, work->frame.type, shape.k, 1},
+                                     .b = {b, work->frame.type, turned ? 1 : shape.n, turned ? shape.k : 1}};
+    if (lb_frame_ok(&work->frame) &&
+        lb_product_matrices(&shape, work->frame.type, &work->method, &operands, out) != LB_OK)
+        lb_frame_fail(&work->frame, LB_ERR_UNSUPPORTED, "this order of the products");
 }
 
 typedef struct term {
@@ -66,70 +67,74 @@ typedef struct term {
 } term;
 
 /* out = p x + q y, all rounded on the way where every op is. */
-static void combine(const work *w, term p, term q, void *out, int64_t n)
+static void combine(const work *work, term p, term q, void *out, int64_t n)
 {
-    if (w->frame.wide) {
+    if (work->frame.wide) {
         for (int64_t i = 0; i < n; i++)
-            ((double *)out)[i] = (w->twin ? fabs(p.factor) : p.factor) * ((const double *)p.x)[i] +
-                                 (w->twin ? fabs(q.factor) : q.factor) * ((const double *)q.x)[i];
+            ((double *)out)[i] = (work->twin ? fabs(p.factor) : p.factor) * ((const double *)p.x)[i] +
+                                 (work->twin ? fabs(q.factor) : q.factor) * ((const double *)q.x)[i];
         return;
     }
-    const bool each = w->kernel.separate && w->narrow;
+    const bool each = work->kernel.separate && work->narrow;
     for (int64_t i = 0; i < n; i++) {
         float first = (float)p.factor * ((const float *)p.x)[i],
               second = q.scaled ? ((const float *)q.x)[i] : (float)q.factor * ((const float *)q.x)[i];
-        if (each) lb_round_to_grid_f32(&first, 1, w->narrow, NULL), lb_round_to_grid_f32(&second, 1, w->narrow, NULL);
+        if (each)
+            lb_round_to_grid_f32(&first, 1, work->narrow, NULL), lb_round_to_grid_f32(&second, 1, work->narrow, NULL);
         ((float *)out)[i] = first + second;
     }
-    round_to(w, out, n);
+    round_to(work, out, n);
 }
 
-static void step(work *w, const double abc[3])
+static void step(work *work, const double abc[3])
 {
-    const int64_t m = w->m, n = w->n;
-    multiply(w, (lb_product){.m = m, .n = m, .k = n}, w->x, w->x, true, w->gram);
-    round_to(w, w->gram, m * m);
-    const bool first = w->kernel.scale_first && !w->frame.wide;
+    const int64_t m = work->m, n = work->n;
+    multiply(work, (lb_product){.m = m, .n = m, .k = n}, work->x, work->x, true, work->gram);
+    round_to(work, work->gram, m * m);
+    const bool first = work->kernel.scale_first && !work->frame.wide;
     const float c = (float)abc[2];
-    for (int64_t i = 0; first && i < m * m; i++) ((float *)w->update)[i] = c * ((float *)w->gram)[i];
-    if (first) round_to(w, w->update, m * m);
-    multiply(w, (lb_product){.m = m, .n = m, .k = m}, first ? w->update : w->gram, w->gram, false, w->square);
-    if (w->kernel.separate) round_to(w, w->square, m * m);
-    combine(w, (term){abc[1], w->gram, false}, (term){abc[2], w->square, first}, w->update, m * m);
-    multiply(w, (lb_product){.m = m, .n = n, .k = m}, w->update, w->x, false, w->product);
-    if (w->kernel.separate) round_to(w, w->product, m * n);
-    combine(w, (term){abc[0], w->x, false}, (term){1, w->product, true}, w->x, m * n);
+    for (int64_t i = 0; first && i < m * m; i++) ((float *)work->update)[i] = c * ((float *)work->gram)[i];
+    if (first) round_to(work, work->update, m * m);
+    multiply(work, (lb_product){.m = m, .n = m, .k = m}, first ? work->update : work->gram, work->gram, false,
+             work->square);
+    if (work->kernel.separate) round_to(work, work->square, m * m);
+    combine(work, (term){abc[1], work->gram, false}, (term){abc[2], work->square, first}, work->update, m * m);
+    multiply(work, (lb_product){.m = m, .n = n, .k = m}, work->update, work->x, false, work->product);
+    if (work->kernel.separate) round_to(work, work->product, m * n);
+    combine(work, (term){abc[0], work->x, false}, (term){1, work->product, true}, work->x, m * n);
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call), .twin = twin};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
-    if (w.kernel.has_gemm) w.method.schedule = &w.kernel.gemm;
+    work work = {.frame = lb_frame_begin(call), .twin = twin};
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
+    if (work.kernel.has_gemm) work.method.schedule = &work.kernel.gemm;
     const lb_tensor *in = lb_fused_input(call, LB_NEWTON_X);
     const int64_t steps = (int64_t)lb_fused_number(call, LB_NEWTON_STEPS);
     if (in->layout.ndim != 2 || steps < 1 || 3 * steps >= LB_COMPOSITE_NUMBERS ||
         lb_tensor_numel(in) != lb_tensor_numel(&call->results[0])) {
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a matrix, coefficients and a result of its shape are needed");
-        return lb_frame_end(&w.frame);
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "a matrix, coefficients and a result of its shape are needed");
+        return lb_frame_end(&work.frame);
     }
-    w.m = in->layout.shape[0], w.n = in->layout.shape[1], w.narrow = lb_fused_narrow(&w.frame, in);
-    const int64_t e = w.frame.wide ? 8 : 4;
-    const void *x = lb_frame_tensor(&w.frame, in);
-    void *y = lb_frame_output(&w.frame, LB_NEWTON_Y, w.m * w.n);
-    w.x = lb_frame_reals(&w.frame, w.m * w.n + 1), w.product = lb_frame_reals(&w.frame, w.m * w.n + 1);
-    w.gram = lb_frame_reals(&w.frame, w.m * w.m + 1), w.square = lb_frame_reals(&w.frame, w.m * w.m + 1),
-    w.update = lb_frame_reals(&w.frame, w.m * w.m + 1);
-    if (lb_frame_ok(&w.frame)) memcpy(w.x, x, (size_t)(w.m * w.n * e));
-    for (int64_t i = 0; twin && lb_frame_ok(&w.frame) && i < w.m * w.n; i++)
-        ((double *)w.x)[i] = fabs(((double *)w.x)[i]);
-    for (int64_t s = 0; lb_frame_ok(&w.frame) && s < steps; s++)
-        step(&w, call->args[LB_FUSED_NUMBERS].floats + 1 + 3 * s);
-    if (lb_frame_ok(&w.frame)) memcpy(y, w.x, (size_t)(w.m * w.n * e));
+    work.m = in->layout.shape[0], work.n = in->layout.shape[1], work.narrow = lb_fused_narrow(&work.frame, in);
+    const int64_t e = work.frame.wide ? 8 : 4;
+    const void *x = lb_frame_tensor(&work.frame, in);
+    void *y = lb_frame_output(&work.frame, LB_NEWTON_Y, work.m * work.n);
+    work.x = lb_frame_reals(&work.frame, work.m * work.n + 1),
+    work.product = lb_frame_reals(&work.frame, work.m * work.n + 1);
+    work.gram = lb_frame_reals(&work.frame, work.m * work.m + 1),
+    work.square = lb_frame_reals(&work.frame, work.m * work.m + 1),
+    work.update = lb_frame_reals(&work.frame, work.m * work.m + 1);
+    if (lb_frame_ok(&work.frame)) memcpy(work.x, x, (size_t)(work.m * work.n * e));
+    for (int64_t i = 0; twin && lb_frame_ok(&work.frame) && i < work.m * work.n; i++)
+        ((double *)work.x)[i] = fabs(((double *)work.x)[i]);
+    for (int64_t s = 0; lb_frame_ok(&work.frame) && s < steps; s++)
+        step(&work, call->args[LB_FUSED_NUMBERS].floats + 1 + 3 * s);
+    if (lb_frame_ok(&work.frame)) memcpy(y, work.x, (size_t)(work.m * work.n * e));
     const double scale =
-        (double)steps * (16 + 2 * (double)w.n + 2 * (double)w.m + 8 * lb_frame_twin_scale(call, LB_FUSED_INPUTS));
-    for (int64_t i = 0; twin && lb_frame_ok(&w.frame) && i < w.m * w.n; i++) ((double *)y)[i] *= scale;
-    return lb_frame_end(&w.frame);
+        (double)steps * (16 + 2 * (double)work.n + 2 * (double)work.m + 8 * lb_frame_twin_scale(call, LB_FUSED_INPUTS));
+    for (int64_t i = 0; twin && lb_frame_ok(&work.frame) && i < work.m * work.n; i++) ((double *)y)[i] *= scale;
+    return lb_frame_end(&work.frame);
 }
 
 const lb_fused_kind lb_fused_newton_schulz = {

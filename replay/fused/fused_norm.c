@@ -37,24 +37,25 @@ typedef struct kernel {
 
 static launch fusion_launch(int64_t size, int64_t element_bytes, int64_t tokens, int64_t sms)
 {
-    launch l = {.vector = 16 / element_bytes, .cluster = 8};
-    while (l.vector > 1 && size % l.vector) l.vector /= 2;
-    const int64_t threads = size / l.vector;
-    while (l.cluster > 1 && threads % l.cluster) l.cluster /= 2;
-    l.threads = threads / l.cluster;
-    while (l.threads < 128 && l.cluster > 1) l.threads *= 2, l.cluster /= 2;
-    while (tokens * l.cluster > sms && l.cluster > 1 && l.threads <= 512) l.threads *= 2, l.cluster /= 2;
-    if (l.threads > 1024) l.threads = 1024;
-    return l;
+    launch launch = {.vector = 16 / element_bytes, .cluster = 8};
+    while (launch.vector > 1 && size % launch.vector) launch.vector /= 2;
+    const int64_t threads = size / launch.vector;
+    while (launch.cluster > 1 && threads % launch.cluster) launch.cluster /= 2;
+    launch.threads = threads / launch.cluster;
+    while (launch.threads < 128 && launch.cluster > 1) launch.threads *= 2, launch.cluster /= 2;
+    while (tokens * launch.cluster > sms && launch.cluster > 1 && launch.threads <= 512)
+        launch.threads *= 2, launch.cluster /= 2;
+    if (launch.threads > 1024) launch.threads = 1024;
+    return launch;
 }
 
 static launch plain_launch(int64_t size, int64_t element_bytes)
 {
-    launch l = {.vector = 16 / element_bytes, .cluster = 1};
-    while (l.vector > 1 && size % l.vector) l.vector /= 2;
-    l.threads = size / l.vector < 1024 ? size / l.vector : 1024;
-    l.threads = (l.threads + 31) / 32 * 32;
-    return l;
+    launch launch = {.vector = 16 / element_bytes, .cluster = 1};
+    while (launch.vector > 1 && size % launch.vector) launch.vector /= 2;
+    launch.threads = size / launch.vector < 1024 ? size / launch.vector : 1024;
+    launch.threads = (launch.threads + 31) / 32 * 32;
+    return launch;
 }
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
@@ -65,8 +66,8 @@ static const lb_composite_kernel kernels[] = {
      "torch's CPU sum of rounded squares (8 lanes), f32, one rounding to the result's type"},
     {"sequential", "sequential", "squares added one after the other in f32"},
     {"butterfly", "butterfly[:THREADSxVECTOR[xCLUSTER]]",
-     "fma chains per thread, xor exchange over warps, block and cluster, f32, as TensorRT-LLM and FlashInfer "
-     "fuse it with an all-reduce; "
+     "fma chains per thread, xor exchange over warps, block and cluster, f32, "
+     "as TensorRT-LLM and FlashInfer fuse it with an all-reduce; "
      "without numbers the geometry that they launch for the shape (sms:N, 132)"},
     {"flashinfer", "flashinfer", "FlashInfer's plain norm: a butterfly of one block that goes over the row in rounds"},
     {"pairwise", "pairwise", "squares added as a balanced tree"},
@@ -133,80 +134,82 @@ static bool read_kernel(const lb_fused_text *text, void *out)
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
-static double rounded(const kernel *k, double x)
+static double rounded(const kernel *kernel, double x)
 {
-    if (k->accumulate == LB_F64) return x;
+    if (kernel->accumulate == LB_F64) return x;
     float y = (float)x;
-    if (k->accumulate != LB_F32) lb_round_to_grid_f32(&y, 1, k->accumulate, NULL);
+    if (kernel->accumulate != LB_F32) lb_round_to_grid_f32(&y, 1, kernel->accumulate, NULL);
     return y;
 }
 /* Operands are f32, or already on the accumulator's grid: a sum of two is exact in f64 or rounded innocently, the
  * product is exact. */
-static double added(const kernel *k, double a, double b)
+static double added(const kernel *kernel, double a, double b)
 {
-    if (k->accumulate == LB_F64) return a + b;
-    return rounded(k, (float)a + (float)b);
+    if (kernel->accumulate == LB_F64) return a + b;
+    return rounded(kernel, (float)a + (float)b);
 }
-static double chained(const kernel *k, double acc, float h, float q)
+static double chained(const kernel *kernel, double acc, float h, float q)
 {
-    if (!k->fma) return added(k, acc, q);
-    if (k->accumulate == LB_F64) return fma(h, h, acc);
-    return rounded(k, fmaf(h, h, (float)acc));
+    if (!kernel->fma) return added(kernel, acc, q);
+    if (kernel->accumulate == LB_F64) return fma(h, h, acc);
+    return rounded(kernel, fmaf(h, h, (float)acc));
 }
 
-static double exchange(const kernel *k, double *lanes) /* 32 of them */
+static double exchange(const kernel *kernel, double *lanes) /* 32 of them */
 {
     for (int distance = 16; distance >= 1; distance /= 2)
-        for (int t = 0; t < distance; t++) lanes[t] = added(k, lanes[t], lanes[t + distance]);
+        for (int t = 0; t < distance; t++) lanes[t] = added(kernel, lanes[t], lanes[t + distance]);
     return lanes[0];
 }
 
-static double block_sum(const kernel *k, double *partial, int64_t threads)
+static double block_sum(const kernel *kernel, double *partial, int64_t threads)
 {
     double sums[32] = {0};
     for (int64_t w = 0; w * 32 < threads; w++) {
         double lanes[32] = {0};
         for (int64_t t = 0; t < 32 && w * 32 + t < threads; t++) lanes[t] = partial[w * 32 + t];
-        sums[w] = exchange(k, lanes);
+        sums[w] = exchange(kernel, lanes);
     }
-    return exchange(k, sums);
+    return exchange(kernel, sums);
 }
 
-static double butterfly_sum(const kernel *k, const launch *l, const float *h, const float *q, int64_t n)
+static double butterfly_sum(const kernel *kernel, const launch *launch, const float *h, const float *q, int64_t n)
 {
     double partial[16 * 1024], total = 0;
-    const int64_t all = l->threads * l->cluster;
+    const int64_t all = launch->threads * launch->cluster;
     for (int64_t i = 0; i < all; i++) partial[i] = 0;
     for (int64_t i = 0; i < n; i++) {
-        double *p = &partial[i / l->vector % all];
-        *p = chained(k, *p, h[i], q[i]);
+        double *p = &partial[i / launch->vector % all];
+        *p = chained(kernel, *p, h[i], q[i]);
     }
-    if (l->cluster == 1) return block_sum(k, partial, l->threads);
-    for (int64_t b = 0; b < l->cluster; b++)
-        total = added(k, total, block_sum(k, partial + b * l->threads, l->threads));
+    if (launch->cluster == 1) return block_sum(kernel, partial, launch->threads);
+    for (int64_t b = 0; b < launch->cluster; b++)
+        total = added(kernel, total, block_sum(kernel, partial + b * launch->threads, launch->threads));
     return total;
 }
 
 /* `wide` has room for n numbers. */
-static double sum_of_squares(const kernel *k, const launch *l, const float *h, const float *q, double *wide, int64_t n)
+static double sum_of_squares(const kernel *kernel, const launch *launch, const float *h, const float *q, double *wide,
+                             int64_t n)
 {
-    if (k->butterfly) return butterfly_sum(k, l, h, q, n);
-    if (k->fma) {
+    if (kernel->butterfly) return butterfly_sum(kernel, launch, h, q, n);
+    if (kernel->fma) {
         double total = 0;
-        for (int64_t i = 0; i < n; i++) total = chained(k, total, h[i], q[i]);
+        for (int64_t i = 0; i < n; i++) total = chained(kernel, total, h[i], q[i]);
         return total;
     }
-    if (k->accumulate != LB_F64)
-        return lb_schedule_sum_f32(&k->schedule, q, n, k->accumulate == LB_F32 ? LB_NO_DTYPE : k->accumulate);
+    if (kernel->accumulate != LB_F64)
+        return lb_schedule_sum_f32(&kernel->schedule, q, n,
+                                   kernel->accumulate == LB_F32 ? LB_NO_DTYPE : kernel->accumulate);
     for (int64_t i = 0; i < n; i++) wide[i] = q[i];
-    return lb_schedule_sum_f64(&k->schedule, wide, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f64(&kernel->schedule, wide, n, LB_NO_DTYPE);
 }
 
-static float reciprocal_root(const kernel *k, double total, int64_t n, double eps, int place)
+static float reciprocal_root(const kernel *kernel, double total, int64_t n, double eps, int place)
 {
-    if (k->accumulate == LB_F64) return (float)lb_fused_inverse_root(total / (double)n, eps, place);
-    const float mean = k->multiplies ? (float)total * (1 / (float)n) : (float)total / (float)n;
-    if (k->root_twice) return lb_fused_inverse_root_f32(mean, (float)eps, place);
+    if (kernel->accumulate == LB_F64) return (float)lb_fused_inverse_root(total / (double)n, eps, place);
+    const float mean = kernel->multiplies ? (float)total * (1 / (float)n) : (float)total / (float)n;
+    if (kernel->root_twice) return lb_fused_inverse_root_f32(mean, (float)eps, place);
     if (place == LB_EPS_INSIDE) return (float)(1 / sqrt((double)(mean + (float)eps)));
     return (float)lb_fused_inverse_root((double)mean, eps, place);
 }
@@ -227,46 +230,47 @@ typedef struct work {
     double *wide;
 } work;
 
-static void row_f32(work *w, int64_t at)
+static void row_f32(work *work, int64_t at)
 {
-    const kernel *k = &w->kernel;
-    const float *x = (const float *)w->x + at, *r = w->residual ? (const float *)w->residual + at : NULL,
-                *weight = w->weight;
-    float *y = (float *)w->y + at, *h = w->h, *q = w->q;
-    const int64_t n = w->size;
+    const kernel *kernel = &work->kernel;
+    const float *x = (const float *)work->x + at, *r = work->residual ? (const float *)work->residual + at : NULL,
+                *weight = work->weight;
+    float *y = (float *)work->y + at, *h = work->h, *q = work->q;
+    const int64_t n = work->size;
     for (int64_t i = 0; i < n; i++) h[i] = r ? x[i] + r[i] : x[i];
-    if (w->sum) {
-        memcpy((float *)w->sum + at, h, (size_t)n * sizeof *h);
-        lb_fused_round((float *)w->sum + at, n, w->narrow);
+    if (work->sum) {
+        memcpy((float *)work->sum + at, h, (size_t)n * sizeof *h);
+        lb_fused_round((float *)work->sum + at, n, work->narrow);
     }
-    if (r && !k->residual_f32) lb_fused_round(h, n, w->narrow);
+    if (r && !kernel->residual_f32) lb_fused_round(h, n, work->narrow);
     for (int64_t i = 0; i < n; i++) q[i] = h[i] * h[i];
-    if (k->square_t) lb_fused_round(q, n, w->narrow);
-    const float s = reciprocal_root(k, sum_of_squares(k, &w->launch, h, q, w->wide, n), n, w->eps, w->place);
+    if (kernel->square_t) lb_fused_round(q, n, work->narrow);
+    const float s =
+        reciprocal_root(kernel, sum_of_squares(kernel, &work->launch, h, q, work->wide, n), n, work->eps, work->place);
     for (int64_t i = 0; i < n; i++) y[i] = h[i] * s;
-    if (k->twice) lb_fused_round(y, n, w->narrow);
+    if (kernel->twice) lb_fused_round(y, n, work->narrow);
     for (int64_t i = 0; i < n; i++)
-        if (weight || w->offset)
-            y[i] *= weight ? (w->offset ? (float)w->offset + weight[i] : weight[i]) : (float)w->offset;
+        if (weight || work->offset)
+            y[i] *= weight ? (work->offset ? (float)work->offset + weight[i] : weight[i]) : (float)work->offset;
 }
 
-static void row_f64(work *w, int64_t at, bool twin)
+static void row_f64(work *work, int64_t at, bool twin)
 {
-    const double *x = (const double *)w->x + at, *r = w->residual ? (const double *)w->residual + at : NULL,
-                 *weight = w->weight;
-    double *y = (double *)w->y + at, *sum = w->sum ? (double *)w->sum + at : NULL, squares = 0, terms = 0;
-    for (int64_t i = 0; i < w->size; i++) {
+    const double *x = (const double *)work->x + at, *r = work->residual ? (const double *)work->residual + at : NULL,
+                 *weight = work->weight;
+    double *y = (double *)work->y + at, *sum = work->sum ? (double *)work->sum + at : NULL, squares = 0, terms = 0;
+    for (int64_t i = 0; i < work->size; i++) {
         const double h = r ? x[i] + r[i] : x[i], a = r ? fabs(x[i]) + fabs(r[i]) : fabs(x[i]);
         squares += h * h, terms += a * a;
         if (sum) sum[i] = twin ? a : h;
     }
-    const double s = lb_fused_inverse_root(squares / (double)w->size, w->eps, w->place);
+    const double s = lb_fused_inverse_root(squares / (double)work->size, work->eps, work->place);
     /* Of a sum with cancellation also the relative error of the root counts. */
     const double spread = 1 + (r ? terms / (squares > 0 ? squares : 1) : 1);
-    for (int64_t i = 0; i < w->size; i++) {
+    for (int64_t i = 0; i < work->size; i++) {
         const double h = r ? x[i] + r[i] : x[i], a = r ? fabs(x[i]) + fabs(r[i]) : fabs(x[i]);
-        const double g = weight ? w->offset + weight[i] : w->offset ? w->offset : 1;
-        const double m = weight ? fabs(w->offset) + fabs(weight[i]) : fabs(g);
+        const double g = weight ? work->offset + weight[i] : work->offset ? work->offset : 1;
+        const double m = weight ? fabs(work->offset) + fabs(weight[i]) : fabs(g);
         y[i] = twin ? (a + fabs(h) * spread) * s * m : h * s * g;
     }
 }
@@ -274,98 +278,101 @@ static void row_f64(work *w, int64_t at, bool twin)
 /* Contributions of ranks, in order, into one x: TensorRT-LLM's and FlashInfer's one-shot and two-shot kernels round
  * every sum to T unless fp32_acc is set, FlashInfer's MNNVL kernel adds chunks of eight
  * (trtllm_mnnvl_allreduce.cuh). */
-static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor *like, bool twin)
+static const void *sum_of_ranks(work *work, const lb_operand *list, const lb_tensor *like, bool twin)
 {
     const int64_t n = lb_tensor_numel(like);
-    void *sum = lb_frame_reals(&w->frame, n + 1), *chunk = lb_frame_reals(&w->frame, n + 1),
-         *part = lb_frame_reals(&w->frame, n + 1);
-    for (uint32_t r = 0; lb_frame_ok(&w->frame) && r < list->count; r++) {
+    void *sum = lb_frame_reals(&work->frame, n + 1), *chunk = lb_frame_reals(&work->frame, n + 1),
+         *part = lb_frame_reals(&work->frame, n + 1);
+    for (uint32_t r = 0; lb_frame_ok(&work->frame) && r < list->count; r++) {
         const lb_tensor *from = &list->tensors[r],
-                        dense = {part, w->frame.type, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
+                        dense = {part, work->frame.type, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
         if (lb_tensor_numel(from) != n) {
-            lb_frame_fail(&w->frame, LB_ERR_INVALID, "contributions of other shapes");
+            lb_frame_fail(&work->frame, LB_ERR_INVALID, "contributions of other shapes");
             return NULL;
         }
         lb_memory_tensor_copy(&dense, from, NULL);
-        const bool starts = w->kernel.ranks == 2 ? r % 8 == 0 : r == 0, ends = r % 8 == 7 || r + 1 == list->count;
-        for (int64_t i = 0; i < n && w->frame.wide; i++) {
+        const bool starts = work->kernel.ranks == 2 ? r % 8 == 0 : r == 0, ends = r % 8 == 7 || r + 1 == list->count;
+        for (int64_t i = 0; i < n && work->frame.wide; i++) {
             const double x = ((double *)part)[i];
             ((double *)sum)[i] = (r ? ((double *)sum)[i] : 0) + (twin ? fabs(x) : x);
         }
-        if (w->frame.wide) continue;
+        if (work->frame.wide) continue;
         for (int64_t i = 0; i < n; i++) ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
-        if (w->kernel.ranks == 0) lb_fused_round(chunk, n, w->narrow);
-        for (int64_t i = 0; i < n && w->kernel.ranks == 2 && ends; i++)
+        if (work->kernel.ranks == 0) lb_fused_round(chunk, n, work->narrow);
+        for (int64_t i = 0; i < n && work->kernel.ranks == 2 && ends; i++)
             ((float *)sum)[i] = (r < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
     }
-    void *all = w->frame.wide || w->kernel.ranks == 2 ? sum : chunk;
-    if (lb_frame_ok(&w->frame) && !w->frame.wide) lb_fused_round(all, n, w->narrow);
+    void *all = work->frame.wide || work->kernel.ranks == 2 ? sum : chunk;
+    if (lb_frame_ok(&work->frame) && !work->frame.wide) lb_fused_round(all, n, work->narrow);
     return all;
 }
 
 /* In roundings of f32: those of the sum, and a few to 16 bits. */
-static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
+static void scale_twin(work *work, const lb_call *call, uint32_t ranks)
 {
     const double sixteen = lb_frame_twin_scale(call, LB_FUSED_INPUTS + LB_NORM_WEIGHT);
-    const double scale = 8 + (double)w->size +
+    const double scale = 8 + (double)work->size +
                          (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_frame_twin_scale(call, LB_FUSED_INPUTS));
-    const int64_t n = w->rows * w->size;
+    const int64_t n = work->rows * work->size;
     for (int64_t i = 0; i < n; i++) {
-        ((double *)w->y)[i] *= scale;
-        if (w->sum) ((double *)w->sum)[i] *= ranks > 1 ? scale : 2;
+        ((double *)work->y)[i] *= scale;
+        if (work->sum) ((double *)work->sum)[i] *= ranks > 1 ? scale : 2;
     }
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call)};
+    work work = {.frame = lb_frame_begin(call)};
     const lb_tensor *x = lb_fused_input(call, LB_NORM_X), *weight = lb_fused_input(call, LB_NORM_WEIGHT),
                     *residual = kind != LB_COMPOSITE_RMS_NORM ? lb_fused_input(call, LB_NORM_RESIDUAL) : NULL;
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
     const lb_operand *list = &call->args[LB_FUSED_LIST];
     const bool ranks = kind == LB_COMPOSITE_ALLREDUCE_NORM && list->tag == LB_OPERAND_TENSORS && list->count;
     if (ranks) x = &list->tensors[0];
-    w.size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1;
-    w.rows = w.size ? lb_tensor_numel(x) / w.size : 0;
-    w.narrow = lb_fused_narrow(&w.frame, x);
-    w.eps = lb_fused_number(call, LB_NORM_EPS), w.offset = lb_fused_number(call, LB_NORM_OFFSET);
-    w.place = (int)lb_fused_number(call, LB_NORM_PLACE);
-    if (weight && lb_tensor_numel(weight) != w.size)
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a weight of another size than a row");
+    work.size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1;
+    work.rows = work.size ? lb_tensor_numel(x) / work.size : 0;
+    work.narrow = lb_fused_narrow(&work.frame, x);
+    work.eps = lb_fused_number(call, LB_NORM_EPS), work.offset = lb_fused_number(call, LB_NORM_OFFSET);
+    work.place = (int)lb_fused_number(call, LB_NORM_PLACE);
+    if (weight && lb_tensor_numel(weight) != work.size)
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "a weight of another size than a row");
     if (residual && lb_tensor_numel(residual) != lb_tensor_numel(x))
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a residual of another shape");
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "a residual of another shape");
     if (lb_tensor_numel(&call->results[0]) != lb_tensor_numel(x))
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "a result of another shape");
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "a result of another shape");
     const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
-    w.launch = w.kernel.launch;
-    if (w.kernel.butterfly && !w.launch.cluster) w.launch = plain_launch(w.size, bytes);
-    if (w.kernel.butterfly && !w.launch.threads) w.launch = fusion_launch(w.size, bytes, w.rows, w.kernel.sms);
-    w.x = ranks ? sum_of_ranks(&w, list, x, twin) : lb_frame_tensor(&w.frame, x),
-    w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
-    w.residual = residual ? lb_frame_tensor(&w.frame, residual) : NULL;
-    w.y = lb_frame_output(&w.frame, LB_NORM_Y, w.rows * w.size);
-    w.sum =
-        residual && lb_fused_wants(call, LB_NORM_SUM) ? lb_frame_output(&w.frame, LB_NORM_SUM, w.rows * w.size) : NULL;
-    w.h = lb_frame_reals(&w.frame, w.size), w.q = lb_frame_reals(&w.frame, w.size);
-    w.wide = lb_frame_scratch(&w.frame, (size_t)w.size * sizeof *w.wide);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.rows; i++) {
-        if (w.frame.wide)
-            row_f64(&w, i * w.size, twin);
+    work.launch = work.kernel.launch;
+    if (work.kernel.butterfly && !work.launch.cluster) work.launch = plain_launch(work.size, bytes);
+    if (work.kernel.butterfly && !work.launch.threads)
+        work.launch = fusion_launch(work.size, bytes, work.rows, work.kernel.sms);
+    work.x = ranks ? sum_of_ranks(&work, list, x, twin) : lb_frame_tensor(&work.frame, x),
+    work.weight = weight ? lb_frame_tensor(&work.frame, weight) : NULL;
+    work.residual = residual ? lb_frame_tensor(&work.frame, residual) : NULL;
+    work.y = lb_frame_output(&work.frame, LB_NORM_Y, work.rows * work.size);
+    work.sum = residual && lb_fused_wants(call, LB_NORM_SUM)
+                   ? lb_frame_output(&work.frame, LB_NORM_SUM, work.rows * work.size)
+                   : NULL;
+    work.h = lb_frame_reals(&work.frame, work.size), work.q = lb_frame_reals(&work.frame, work.size);
+    work.wide = lb_frame_scratch(&work.frame, (size_t)work.size * sizeof *work.wide);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < work.rows; i++) {
+        if (work.frame.wide)
+            row_f64(&work, i * work.size, twin);
         else
-            row_f32(&w, i * w.size);
+            row_f32(&work, i * work.size);
     }
-    if (twin && lb_frame_ok(&w.frame)) scale_twin(&w, call, ranks ? list->count : 1);
-    return lb_frame_end(&w.frame);
+    if (twin && lb_frame_ok(&work.frame)) scale_twin(&work, call, ranks ? list->count : 1);
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    const lb_value *x = &c->program->values[c->inputs[LB_NORM_X]];
-    const int64_t size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1, numel = lb_layout_numel(&x->layout);
-    const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
-    const bool narrow = lb_dtype_bits(x->dtype) == 16, residual = c->kind != LB_COMPOSITE_RMS_NORM;
+    const lb_value *value = &composite->program->values[composite->inputs[LB_NORM_X]];
+    const int64_t size = value->layout.ndim ? value->layout.shape[value->layout.ndim - 1] : 1,
+                  numel = lb_layout_numel(&value->layout);
+    const int64_t bytes = (int64_t)lb_dtype_bits(value->dtype) / 8;
+    const bool narrow = lb_dtype_bits(value->dtype) == 16, residual = composite->kind != LB_COMPOSITE_RMS_NORM;
     const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132), plain = plain_launch(size, bytes);
     static const char *const orders[] = {"cascade", "sequential", "cascade:16", "pairwise", "numpy", "exact"};
     char trees[32][40];
@@ -389,7 +396,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
                                                    square ? ",square:t" : "", wide ? ",residual:f32" : "",
                                                    off ? ",fma:off" : "");
     static const char *const ranks[] = {"f32", "chunks"};
-    for (uint32_t t = 0; c->kind == LB_COMPOSITE_ALLREDUCE_NORM && t < n_trees; t++)
+    for (uint32_t t = 0; composite->kind == LB_COMPOSITE_ALLREDUCE_NORM && t < n_trees; t++)
         for (size_t r = 0; r < (narrow ? 2 : 1); r++)
             n = lb_fused_candidate_add(texts, room, n, "%s,ranks:%s", trees[t], ranks[r]);
     return n;
@@ -411,5 +418,5 @@ const lb_fused_kind lb_fused_add_rms_norm =
 const lb_fused_kind lb_fused_allreduce_norm =
     NORM(.row = "fused::allreduce_norm",
          .options = OPTIONS
-         ", residual:t|f32, ranks:t|f32|chunks (contributions added in order of ranks: rounded each time, in "
-         "f32, in f32 by eights)");
+         ", residual:t|f32, ranks:t|f32|chunks (contributions added in order of ranks: rounded each time, in f32, "
+         "in f32 by eights)");

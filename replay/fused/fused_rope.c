@@ -45,8 +45,8 @@ static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
-    kernel k;
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    kernel kernel;
+    LB_TRY(lb_fused_kernel_of(call, kind, &kernel));
     const lb_tensor *in = lb_fused_input(call, LB_ROPE_X), *cosine = lb_fused_input(call, LB_ROPE_COS),
                     *sine = lb_fused_input(call, LB_ROPE_SIN);
     const int64_t n = lb_tensor_numel(in), size = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
@@ -60,8 +60,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     const void *x = lb_frame_tensor(&frame, in), *c = lb_frame_tensor(&frame, &wide_cosine),
                *s = lb_frame_tensor(&frame, &wide_sine);
     void *y = lb_frame_output(&frame, LB_ROPE_Y, n);
-    const lb_dtype narrow = lb_fused_narrow(&frame, in), table = k.table_t ? narrow : LB_NO_DTYPE,
-                   each = k.rounds ? narrow : LB_NO_DTYPE;
+    const lb_dtype narrow = lb_fused_narrow(&frame, in), table = kernel.table_t ? narrow : LB_NO_DTYPE,
+                   each = kernel.rounds ? narrow : LB_NO_DTYPE;
     const double scale = 4 + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         const int64_t d = i % size, other = d < half ? i + half : i - half;
@@ -75,7 +75,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
                     sin_i = lb_fused_rounded(((const float *)s)[i], table);
         const float turned = d < half ? -((const float *)x)[other] : ((const float *)x)[other],
                     b = lb_fused_rounded(turned * sin_i, each);
-        ((float *)y)[i] = k.fma ? fmaf(xi, cos_i, b) : lb_fused_rounded(xi * cos_i, each) + b;
+        ((float *)y)[i] = kernel.fma ? fmaf(xi, cos_i, b) : lb_fused_rounded(xi * cos_i, each) + b;
     }
     return lb_frame_end(&frame);
 }

@@ -56,67 +56,68 @@ typedef struct work {
     double *score;
 } work;
 
-static void token_f32(const work *w, const float *x, float *weights, int64_t *ids)
+static void token_f32(const work *work, const float *x, float *weights, int64_t *ids)
 {
-    if (!w->kernel.chosen_only) softmax_f32(&w->kernel, x, w->experts, w->p);
-    for (int64_t e = 0; e < w->experts; e++) w->score[e] = w->kernel.chosen_only ? x[e] : w->p[e];
-    lb_first_best(w->score, w->experts, w->k, ids);
-    for (int64_t j = 0; j < w->k; j++) w->chosen[j] = (float)w->score[ids[j]];
-    if (w->kernel.chosen_only)
-        softmax_f32(&w->kernel, w->chosen, w->k, weights);
+    if (!work->kernel.chosen_only) softmax_f32(&work->kernel, x, work->experts, work->p);
+    for (int64_t e = 0; e < work->experts; e++) work->score[e] = work->kernel.chosen_only ? x[e] : work->p[e];
+    lb_first_best(work->score, work->experts, work->k, ids);
+    for (int64_t j = 0; j < work->k; j++) work->chosen[j] = (float)work->score[ids[j]];
+    if (work->kernel.chosen_only)
+        softmax_f32(&work->kernel, work->chosen, work->k, weights);
     else
-        memcpy(weights, w->chosen, (size_t)w->k * sizeof *weights);
-    if (w->kernel.scores_t) lb_fused_round(weights, w->k, w->narrow);
-    if (!w->normalised || w->kernel.chosen_only) return;
-    const float sum = lb_schedule_sum_f32(NULL, weights, w->k, LB_NO_DTYPE);
-    for (int64_t j = 0; j < w->k; j++) weights[j] /= sum;
+        memcpy(weights, work->chosen, (size_t)work->k * sizeof *weights);
+    if (work->kernel.scores_t) lb_fused_round(weights, work->k, work->narrow);
+    if (!work->normalised || work->kernel.chosen_only) return;
+    const float sum = lb_schedule_sum_f32(NULL, weights, work->k, LB_NO_DTYPE);
+    for (int64_t j = 0; j < work->k; j++) weights[j] /= sum;
 }
 
-static void token_f64(const work *w, const double *x, double *weights, int64_t *ids, bool twin, double scale)
+static void token_f64(const work *work, const double *x, double *weights, int64_t *ids, bool twin, double scale)
 {
     double top = -INFINITY, all = 0, chosen = 0;
-    lb_first_best(x, w->experts, w->k, ids);
-    for (int64_t e = 0; e < w->experts; e++) top = x[e] > top ? x[e] : top;
-    for (int64_t e = 0; e < w->experts; e++) all += lb_exp(x[e] - top);
-    for (int64_t j = 0; j < w->k; j++) chosen += lb_exp(x[ids[j]] - top);
-    for (int64_t j = 0; j < w->k; j++)
-        weights[j] = lb_exp(x[ids[j]] - top) / (w->normalised || w->kernel.chosen_only ? chosen : all) *
+    lb_first_best(x, work->experts, work->k, ids);
+    for (int64_t e = 0; e < work->experts; e++) top = x[e] > top ? x[e] : top;
+    for (int64_t e = 0; e < work->experts; e++) all += lb_exp(x[e] - top);
+    for (int64_t j = 0; j < work->k; j++) chosen += lb_exp(x[ids[j]] - top);
+    for (int64_t j = 0; j < work->k; j++)
+        weights[j] = lb_exp(x[ids[j]] - top) / (work->normalised || work->kernel.chosen_only ? chosen : all) *
                      (twin ? scale + fabs(x[ids[j]] - top) : 1);
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
-    work w = {0};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
+    work work = {0};
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
     const lb_tensor *in = lb_fused_input(call, LB_ROUTER_LOGITS);
-    w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K), w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
-    w.experts = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
-    const int64_t tokens = w.experts ? lb_tensor_numel(in) / w.experts : 0;
-    if (w.k < 1 || w.k > w.experts || lb_tensor_numel(&call->results[0]) != tokens * w.k)
+    work.k = (int64_t)lb_fused_number(call, LB_ROUTER_K), work.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
+    work.experts = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
+    const int64_t tokens = work.experts ? lb_tensor_numel(in) / work.experts : 0;
+    if (work.k < 1 || work.k > work.experts || lb_tensor_numel(&call->results[0]) != tokens * work.k)
         lb_frame_fail(&frame, LB_ERR_INVALID, "logits and weights do not match");
-    w.narrow = lb_fused_narrow(&frame, in);
+    work.narrow = lb_fused_narrow(&frame, in);
     const char *x = lb_frame_tensor(&frame, in);
-    char *weights = lb_frame_output(&frame, LB_ROUTER_WEIGHTS, tokens * w.k);
+    char *weights = lb_frame_output(&frame, LB_ROUTER_WEIGHTS, tokens * work.k);
     int64_t *ids = lb_fused_wants(call, LB_ROUTER_IDS)
-                       ? lb_frame_output_integers(&frame, LB_ROUTER_IDS, tokens * w.k)
-                       : lb_frame_scratch(&frame, (size_t)(tokens * w.k + 1) * sizeof *ids);
-    w.p = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.p),
-    w.chosen = lb_frame_scratch(&frame, (size_t)(w.k + 1) * sizeof *w.chosen);
-    w.score = lb_frame_scratch(&frame, (size_t)(w.experts + 1) * sizeof *w.score);
-    const double scale = 16 + 2 * (double)w.experts + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
+                       ? lb_frame_output_integers(&frame, LB_ROUTER_IDS, tokens * work.k)
+                       : lb_frame_scratch(&frame, (size_t)(tokens * work.k + 1) * sizeof *ids);
+    work.p = lb_frame_scratch(&frame, (size_t)(work.experts + 1) * sizeof *work.p),
+    work.chosen = lb_frame_scratch(&frame, (size_t)(work.k + 1) * sizeof *work.chosen);
+    work.score = lb_frame_scratch(&frame, (size_t)(work.experts + 1) * sizeof *work.score);
+    const double scale = 16 + 2 * (double)work.experts + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < tokens; i++) {
         if (frame.wide)
-            token_f64(&w, (const double *)x + i * w.experts, (double *)weights + i * w.k, ids + i * w.k, twin, scale);
+            token_f64(&work, (const double *)x + i * work.experts, (double *)weights + i * work.k, ids + i * work.k,
+                      twin, scale);
         else
-            token_f32(&w, (const float *)x + i * w.experts, (float *)weights + i * w.k, ids + i * w.k);
+            token_f32(&work, (const float *)x + i * work.experts, (float *)weights + i * work.k, ids + i * work.k);
     }
     return lb_frame_end(&frame);
 }
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     uint32_t n = lb_fused_candidate_add_all(texts, room, 0, "eager softmax-topk");
-    if (c->flags & LB_ROUTER_NORMALISED) n = lb_fused_candidate_add(texts, room, n, "topk-softmax");
+    if (composite->flags & LB_ROUTER_NORMALISED) n = lb_fused_candidate_add(texts, room, n, "topk-softmax");
     return lb_fused_candidate_add_all(
         texts, room, n, "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
 }

@@ -83,87 +83,89 @@ typedef struct work {
     double *state, scale;            /* f64; scale: of the twin */
 } work;
 
-static double get(const work *w, const void *x, int64_t i)
+static double get(const work *work, const void *x, int64_t i)
 {
-    return lb_frame_get(&w->frame, x, i);
+    return lb_frame_get(&work->frame, x, i);
 }
 
 /* Element (b, h, t) of something with `heads` heads. */
-static int64_t place(const work *w, int64_t heads, int64_t time, int64_t b, int64_t h, int64_t t)
+static int64_t place(const work *work, int64_t heads, int64_t time, int64_t b, int64_t h, int64_t t)
 {
-    return w->time_first ? (b * time + t) * heads + h : (b * heads + h) * time + t;
+    return work->time_first ? (b * time + t) * heads + h : (b * heads + h) * time + t;
 }
 
-static double b_at(const work *w, const void *x, bool turned, int64_t b, int64_t h, int64_t t, int64_t n)
+static double b_at(const work *work, const void *x, bool turned, int64_t b, int64_t h, int64_t t, int64_t n)
 {
-    const int64_t g = h / (w->heads / w->groups);
-    if (turned) return get(w, x, ((b * w->groups + g) * w->states + n) * w->time + t);
-    return get(w, x, place(w, w->groups, w->time, b, g, t) * w->states + n);
+    const int64_t g = h / (work->heads / work->groups);
+    if (turned) return get(work, x, ((b * work->groups + g) * work->states + n) * work->time + t);
+    return get(work, x, place(work, work->groups, work->time, b, g, t) * work->states + n);
 }
 
-static double multiplied(const work *w, double x, double y)
+static double multiplied(const work *work, double x, double y)
 {
-    return w->frame.wide ? x * y : (double)((float)x * (float)y);
+    return work->frame.wide ? x * y : (double)((float)x * (float)y);
 }
 
-static double exponent_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t n)
+static double exponent_at(const work *work, int64_t b, int64_t h, int64_t t, int64_t n)
 {
-    const int64_t i = place(w, w->heads, w->time, b, h, t);
-    if (w->rate) return multiplied(w, get(w, w->e, i), get(w, w->rate, h * w->states + n));
-    return get(w, w->e, w->per_state ? i * w->states + n : i);
+    const int64_t i = place(work, work->heads, work->time, b, h, t);
+    if (work->rate) return multiplied(work, get(work, work->e, i), get(work, work->rate, h * work->states + n));
+    return get(work, work->e, work->per_state ? i * work->states + n : i);
 }
 
 /* dt u, or dt B u of a state. */
-static double x_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t p)
+static double x_at(const work *work, int64_t b, int64_t h, int64_t t, int64_t p)
 {
-    const int64_t i = place(w, w->heads, w->time, b, h, t);
-    const double u = get(w, w->u, i * (w->driven ? w->states : w->size) + p);
-    return w->dt ? multiplied(w, get(w, w->dt, i), u) : u;
+    const int64_t i = place(work, work->heads, work->time, b, h, t);
+    const double u = get(work, work->u, i * (work->driven ? work->states : work->size) + p);
+    return work->dt ? multiplied(work, get(work, work->dt, i), u) : u;
 }
 
 /* What goes past the state. */
-static double skipped_at(const work *w, int64_t b, int64_t h, int64_t t, int64_t p)
+static double skipped_at(const work *work, int64_t b, int64_t h, int64_t t, int64_t p)
 {
-    return multiplied(w, get(w, w->skip, h), get(w, w->u, place(w, w->heads, w->time, b, h, t) * w->size + p));
+    return multiplied(work, get(work, work->skip, h),
+                      get(work, work->u, place(work, work->heads, work->time, b, h, t) * work->size + p));
 }
 
 /* ---- f32 --------------------------------------------------------------------------------------------------------- */
 
-static void load_head(const work *w, int64_t b, int64_t h)
+static void load_head(const work *work, int64_t b, int64_t h)
 {
-    const int64_t each = w->per_state ? w->states : 1, wide = w->driven ? w->states : w->size;
-    for (int64_t t = 0; t < w->time; t++) {
-        for (int64_t n = 0; n < each; n++) w->decay[t * each + n] = (float)exponent_at(w, b, h, t, n);
-        for (int64_t p = 0; p < wide; p++) w->x[t * wide + p] = (float)x_at(w, b, h, t, p);
-        for (int64_t n = 0; n < w->states; n++) {
-            if (!w->driven) w->bs[t * w->states + n] = (float)b_at(w, w->b, w->turned, b, h, t, n);
-            w->cs[t * w->states + n] = (float)b_at(w, w->c, false, b, h, t, n);
+    const int64_t each = work->per_state ? work->states : 1, wide = work->driven ? work->states : work->size;
+    for (int64_t t = 0; t < work->time; t++) {
+        for (int64_t n = 0; n < each; n++) work->decay[t * each + n] = (float)exponent_at(work, b, h, t, n);
+        for (int64_t p = 0; p < wide; p++) work->x[t * wide + p] = (float)x_at(work, b, h, t, p);
+        for (int64_t n = 0; n < work->states; n++) {
+            if (!work->driven) work->bs[t * work->states + n] = (float)b_at(work, work->b, work->turned, b, h, t, n);
+            work->cs[t * work->states + n] = (float)b_at(work, work->c, false, b, h, t, n);
         }
     }
 }
 
-static float times_plus(const work *w, float a, float b, float c)
+static float times_plus(const work *work, float a, float b, float c)
 {
-    return w->kernel.fma ? fmaf(a, b, c) : a * b + c;
+    return work->kernel.fma ? fmaf(a, b, c) : a * b + c;
 }
 
-static float driven_by(const work *w, int64_t t, int64_t p, int64_t n)
+static float driven_by(const work *work, int64_t t, int64_t p, int64_t n)
 {
-    return w->driven ? w->x[t * w->states + n] : w->x[t * w->size + p] * w->bs[t * w->states + n];
+    return work->driven ? work->x[t * work->states + n] : work->x[t * work->size + p] * work->bs[t * work->states + n];
 }
 
-static void sequential(const work *w, int64_t p)
+static void sequential(const work *work, int64_t p)
 {
-    for (int64_t n = 0; n < w->states; n++) w->h[n] = 0;
-    for (int64_t t = 0; t < w->time; t++) {
+    for (int64_t n = 0; n < work->states; n++) work->h[n] = 0;
+    for (int64_t t = 0; t < work->time; t++) {
         float y = 0;
-        for (int64_t n = 0; n < w->states; n++) {
-            const float a = w->decay[w->per_state ? t * w->states + n : t];
-            w->h[n] = lb_fused_rounded(times_plus(w, a, w->h[n], driven_by(w, t, p, n)), w->kernel.state);
-            const float h = w->kernel.read_t ? lb_fused_rounded(w->h[n], w->narrow) : w->h[n];
-            y = times_plus(w, w->cs[t * w->states + n], h, y);
+        for (int64_t n = 0; n < work->states; n++) {
+            const float a = work->decay[work->per_state ? t * work->states + n : t];
+            work->h[n] =
+                lb_fused_rounded(times_plus(work, a, work->h[n], driven_by(work, t, p, n)), work->kernel.state);
+            const float h = work->kernel.read_t ? lb_fused_rounded(work->h[n], work->narrow) : work->h[n];
+            y = times_plus(work, work->cs[t * work->states + n], h, y);
         }
-        w->ys[t * w->size + p] = y;
+        work->ys[t * work->size + p] = y;
     }
 }
 
@@ -171,59 +173,61 @@ typedef struct link {
     float a, b;
 } link;
 
-static link then(const work *w, link first, link second)
+static link then(const work *work, link first, link second)
 {
-    return (link){second.a * first.a, times_plus(w, second.a, first.b, second.b)};
+    return (link){second.a * first.a, times_plus(work, second.a, first.b, second.b)};
 }
 
 /* One block of a chain: items [0, threads * items) of a and add, those beyond `n` being (1, 0); add becomes the
  * states. */
-static link scan_block(const work *w, float *a, float *add, int64_t n, link before)
+static link scan_block(const work *work, float *a, float *add, int64_t n, link before)
 {
     link sums[1024], total = {1, 0};
-    const int64_t items = w->kernel.items;
-    for (int64_t k = 0; k < w->kernel.threads; k++) {
+    const int64_t items = work->kernel.items;
+    for (int64_t k = 0; k < work->kernel.threads; k++) {
         link s = k * items < n ? (link){a[k * items], add[k * items]} : (link){1, 0};
         for (int64_t i = k * items + 1; i < (k + 1) * items; i++)
-            s = then(w, s, i < n ? (link){a[i], add[i]} : (link){1, 0});
+            s = then(work, s, i < n ? (link){a[i], add[i]} : (link){1, 0});
         sums[k] = s;
     }
-    for (int64_t first = 0; first < w->kernel.threads; first += WARP) {
-        const int64_t lanes = w->kernel.threads - first < WARP ? w->kernel.threads - first : WARP;
+    for (int64_t first = 0; first < work->kernel.threads; first += WARP) {
+        const int64_t lanes = work->kernel.threads - first < WARP ? work->kernel.threads - first : WARP;
         for (int64_t d = 1; d < lanes; d *= 2)
             for (int64_t lane = lanes - 1; lane >= d; lane--)
-                sums[first + lane] = then(w, sums[first + lane - d], sums[first + lane]);
+                sums[first + lane] = then(work, sums[first + lane - d], sums[first + lane]);
         for (int64_t lane = 0; lane < lanes; lane++) {
             link s = before;
             if (lane && first)
-                s = then(w, before, then(w, total, sums[first + lane - 1]));
+                s = then(work, before, then(work, total, sums[first + lane - 1]));
             else if (lane)
-                s = then(w, before, sums[first + lane - 1]);
+                s = then(work, before, sums[first + lane - 1]);
             else if (first)
-                s = then(w, before, total);
+                s = then(work, before, total);
             for (int64_t i = (first + lane) * items; i < (first + lane + 1) * items && i < n; i++) {
-                s = then(w, s, (link){a[i], add[i]});
+                s = then(work, s, (link){a[i], add[i]});
                 add[i] = s.b;
             }
         }
-        total = first ? then(w, total, sums[first + lanes - 1]) : sums[first + lanes - 1];
+        total = first ? then(work, total, sums[first + lanes - 1]) : sums[first + lanes - 1];
     }
-    return then(w, before, total);
+    return then(work, before, total);
 }
 
-static void blocks(const work *w, int64_t p)
+static void blocks(const work *work, int64_t p)
 {
-    const int64_t size = w->kernel.threads * w->kernel.items;
-    for (int64_t t = 0; t < w->time; t++) w->ys[t * w->size + p] = 0;
-    for (int64_t n = 0; n < w->states; n++) {
+    const int64_t size = work->kernel.threads * work->kernel.items;
+    for (int64_t t = 0; t < work->time; t++) work->ys[t * work->size + p] = 0;
+    for (int64_t n = 0; n < work->states; n++) {
         link state = {1, 0};
-        for (int64_t t = 0; t < w->time; t++)
-            w->a[t] = w->decay[w->per_state ? t * w->states + n : t], w->add[t] = driven_by(w, t, p, n);
-        for (int64_t t = 0; t < w->time; t += size)
-            state = scan_block(w, w->a + t, w->add + t, w->time - t < size ? w->time - t : size, state);
-        for (int64_t t = 0; t < w->time; t++) {
-            const float h = w->kernel.read_t ? lb_fused_rounded(w->add[t], w->narrow) : w->add[t];
-            w->ys[t * w->size + p] = times_plus(w, w->cs[t * w->states + n], h, w->ys[t * w->size + p]);
+        for (int64_t t = 0; t < work->time; t++)
+            work->a[t] = work->decay[work->per_state ? t * work->states + n : t],
+            work->add[t] = driven_by(work, t, p, n);
+        for (int64_t t = 0; t < work->time; t += size)
+            state = scan_block(work, work->a + t, work->add + t, work->time - t < size ? work->time - t : size, state);
+        for (int64_t t = 0; t < work->time; t++) {
+            const float h = work->kernel.read_t ? lb_fused_rounded(work->add[t], work->narrow) : work->add[t];
+            work->ys[t * work->size + p] =
+                times_plus(work, work->cs[t * work->states + n], h, work->ys[t * work->size + p]);
         }
     }
 }
@@ -234,183 +238,194 @@ static float exp_f32(float x)
     return x;
 }
 
-/* Of all of u at once; w->decay has the exponents, w->a becomes their running sums, w->h is (size, states). */
-static void chunked(const work *w)
+/* Of all of u at once; work->decay has the exponents, work->a becomes their running sums, work->h is (size, states). */
+static void chunked(const work *work)
 {
-    memset(w->h, 0, (size_t)(w->size * w->states) * sizeof *w->h);
-    for (int64_t first = 0; first < w->time; first += w->kernel.chunk) {
-        const int64_t end = first + w->kernel.chunk < w->time ? first + w->kernel.chunk : w->time;
-        for (int64_t t = first; t < end; t++) w->a[t] = (t > first ? w->a[t - 1] : 0) + w->decay[t];
+    memset(work->h, 0, (size_t)(work->size * work->states) * sizeof *work->h);
+    for (int64_t first = 0; first < work->time; first += work->kernel.chunk) {
+        const int64_t end = first + work->kernel.chunk < work->time ? first + work->kernel.chunk : work->time;
+        for (int64_t t = first; t < end; t++) work->a[t] = (t > first ? work->a[t - 1] : 0) + work->decay[t];
         for (int64_t t = first; t < end; t++) {
-            float *y = w->ys + t * w->size;
-            const float *c = w->cs + t * w->states;
-            memset(y, 0, (size_t)w->size * sizeof *y);
+            float *y = work->ys + t * work->size;
+            const float *c = work->cs + t * work->states;
+            memset(y, 0, (size_t)work->size * sizeof *y);
             for (int64_t s = first; s <= t; s++) {
                 float pair = 0;
-                for (int64_t n = 0; n < w->states; n++) pair = times_plus(w, c[n], w->bs[s * w->states + n], pair);
-                pair *= exp_f32(w->a[t] - w->a[s]);
-                if (w->kernel.pairs_t) pair = lb_fused_rounded(pair, w->narrow);
-                for (int64_t p = 0; p < w->size; p++) y[p] = times_plus(w, pair, w->x[s * w->size + p], y[p]);
+                for (int64_t n = 0; n < work->states; n++)
+                    pair = times_plus(work, c[n], work->bs[s * work->states + n], pair);
+                pair *= exp_f32(work->a[t] - work->a[s]);
+                if (work->kernel.pairs_t) pair = lb_fused_rounded(pair, work->narrow);
+                for (int64_t p = 0; p < work->size; p++)
+                    y[p] = times_plus(work, pair, work->x[s * work->size + p], y[p]);
             }
-            const float decay = exp_f32(w->a[t]);
-            for (int64_t p = 0; p < w->size && first; p++) {
+            const float decay = exp_f32(work->a[t]);
+            for (int64_t p = 0; p < work->size && first; p++) {
                 float from_state = 0;
-                for (int64_t n = 0; n < w->states; n++)
-                    from_state = times_plus(w, c[n], w->h[p * w->states + n], from_state);
+                for (int64_t n = 0; n < work->states; n++)
+                    from_state = times_plus(work, c[n], work->h[p * work->states + n], from_state);
                 y[p] += from_state * decay;
             }
         }
-        const float last = w->a[end - 1], decay = exp_f32(last);
-        for (int64_t s = first; s < end; s++) w->add[s] = exp_f32(last - w->a[s]);
-        for (int64_t i = 0; i < w->size * w->states; i++) {
-            const int64_t p = i / w->states, n = i % w->states;
+        const float last = work->a[end - 1], decay = exp_f32(last);
+        for (int64_t s = first; s < end; s++) work->add[s] = exp_f32(last - work->a[s]);
+        for (int64_t i = 0; i < work->size * work->states; i++) {
+            const int64_t p = i / work->states, n = i % work->states;
             float sum = 0;
             for (int64_t s = first; s < end; s++)
-                sum = times_plus(w, w->x[s * w->size + p], w->bs[s * w->states + n] * w->add[s], sum);
-            w->h[i] = lb_fused_rounded(times_plus(w, decay, w->h[i], sum), w->kernel.state);
+                sum = times_plus(work, work->x[s * work->size + p], work->bs[s * work->states + n] * work->add[s], sum);
+            work->h[i] = lb_fused_rounded(times_plus(work, decay, work->h[i], sum), work->kernel.state);
         }
     }
 }
 
-static void head_f32(const work *w, int64_t b, int64_t h)
+static void head_f32(const work *work, int64_t b, int64_t h)
 {
-    load_head(w, b, h);
-    if (w->kernel.form != CHUNKED) lb_exp_f32(w->decay, w->decay, (size_t)(w->time * (w->per_state ? w->states : 1)));
-    if (w->kernel.form == CHUNKED) chunked(w);
-    for (int64_t p = 0; p < w->size && w->kernel.form != CHUNKED; p++)
-        if (w->kernel.form == BLOCKS)
-            blocks(w, p);
+    load_head(work, b, h);
+    if (work->kernel.form != CHUNKED)
+        lb_exp_f32(work->decay, work->decay, (size_t)(work->time * (work->per_state ? work->states : 1)));
+    if (work->kernel.form == CHUNKED) chunked(work);
+    for (int64_t p = 0; p < work->size && work->kernel.form != CHUNKED; p++)
+        if (work->kernel.form == BLOCKS)
+            blocks(work, p);
         else
-            sequential(w, p);
-    for (int64_t t = 0; t < w->time; t++)
-        for (int64_t p = 0; p < w->size; p++) {
-            float y = w->ys[t * w->size + p];
-            if (w->skip) y += (float)skipped_at(w, b, h, t, p);
-            lb_frame_set(&w->frame, w->y, place(w, w->heads, w->out, b, h, t) * w->size + p, y);
+            sequential(work, p);
+    for (int64_t t = 0; t < work->time; t++)
+        for (int64_t p = 0; p < work->size; p++) {
+            float y = work->ys[t * work->size + p];
+            if (work->skip) y += (float)skipped_at(work, b, h, t, p);
+            lb_frame_set(&work->frame, work->y, place(work, work->heads, work->out, b, h, t) * work->size + p, y);
         }
 }
 
 /* ---- f64 --------------------------------------------------------------------------------------------------------- */
 
 /* The twin adds magnitudes up; running sums of exponents are off by what all of them come to. */
-static void head_f64(const work *w, int64_t b, int64_t h)
+static void head_f64(const work *work, int64_t b, int64_t h)
 {
     double all = 0;
-    for (int64_t i = 0; i < w->size * w->states; i++) w->state[i] = 0;
-    for (int64_t t = 0; t < w->time; t++) {
+    for (int64_t i = 0; i < work->size * work->states; i++) work->state[i] = 0;
+    for (int64_t t = 0; t < work->time; t++) {
         double steepest = 0;
-        for (int64_t n = 0; n < (w->per_state ? w->states : 1); n++)
-            steepest = fmax(steepest, fabs(exponent_at(w, b, h, t, n)));
+        for (int64_t n = 0; n < (work->per_state ? work->states : 1); n++)
+            steepest = fmax(steepest, fabs(exponent_at(work, b, h, t, n)));
         all += steepest;
-        for (int64_t p = 0; p < w->size; p++) {
+        for (int64_t p = 0; p < work->size; p++) {
             double y = 0;
-            for (int64_t n = 0; n < w->states; n++) {
-                const double drive = w->driven ? x_at(w, b, h, t, n)
-                                               : x_at(w, b, h, t, p) * b_at(w, w->b, w->turned, b, h, t, n),
-                             c = b_at(w, w->c, false, b, h, t, n);
-                double *state = &w->state[p * w->states + n];
-                *state =
-                    lb_exp(exponent_at(w, b, h, t, w->per_state ? n : 0)) * *state + (w->twin ? fabs(drive) : drive);
-                y += w->twin ? fabs(c) * *state : c * *state;
+            for (int64_t n = 0; n < work->states; n++) {
+                const double drive = work->driven
+                                         ? x_at(work, b, h, t, n)
+                                         : x_at(work, b, h, t, p) * b_at(work, work->b, work->turned, b, h, t, n),
+                             c = b_at(work, work->c, false, b, h, t, n);
+                double *state = &work->state[p * work->states + n];
+                *state = lb_exp(exponent_at(work, b, h, t, work->per_state ? n : 0)) * *state +
+                         (work->twin ? fabs(drive) : drive);
+                y += work->twin ? fabs(c) * *state : c * *state;
             }
-            if (w->skip) y += w->twin ? fabs(skipped_at(w, b, h, t, p)) : skipped_at(w, b, h, t, p);
-            if (w->twin) y *= w->scale + all * (double)(4 + (w->kernel.form == CHUNKED ? w->kernel.chunk : 0));
-            lb_frame_set(&w->frame, w->y, place(w, w->heads, w->out, b, h, t) * w->size + p, y);
+            if (work->skip) y += work->twin ? fabs(skipped_at(work, b, h, t, p)) : skipped_at(work, b, h, t, p);
+            if (work->twin)
+                y *= work->scale + all * (double)(4 + (work->kernel.form == CHUNKED ? work->kernel.chunk : 0));
+            lb_frame_set(&work->frame, work->y, place(work, work->heads, work->out, b, h, t) * work->size + p, y);
         }
     }
 }
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
-static int64_t dim(const lb_tensor *t, int d)
+static int64_t dim(const lb_tensor *tensor, int d)
 {
-    return t->layout.shape[d];
+    return tensor->layout.shape[d];
 }
 
 /* False: shapes that do not belong together. */
-static bool measure(work *w, const lb_call *call)
+static bool measure(work *work, const lb_call *call)
 {
     const lb_tensor *e = lb_fused_input(call, LB_SCAN_EXPONENT), *u = lb_fused_input(call, LB_SCAN_U),
                     *b = lb_fused_input(call, LB_SCAN_B), *c = lb_fused_input(call, LB_SCAN_C),
                     *dt = lb_fused_input(call, LB_SCAN_DT), *a = lb_fused_input(call, LB_SCAN_A),
                     *skip = lb_fused_input(call, LB_SCAN_SKIP);
     const int64_t flags = lb_fused_flags(call);
-    w->time_first = flags & LB_SCAN_TIME_FIRST, w->turned = flags & LB_SCAN_TURNED, w->driven = flags & LB_SCAN_DRIVEN;
-    if (!e || !u || !c || !b != w->driven || (w->driven && skip) || !c->layout.ndim) return false;
+    work->time_first = flags & LB_SCAN_TIME_FIRST, work->turned = flags & LB_SCAN_TURNED,
+    work->driven = flags & LB_SCAN_DRIVEN;
+    if (!e || !u || !c || !b != work->driven || (work->driven && skip) || !c->layout.ndim) return false;
     if (e->layout.ndim != 3 && (e->layout.ndim != 4 || a)) return false;
-    w->per_state = a || e->layout.ndim == 4;
-    w->batch = dim(e, 0), w->heads = dim(e, w->time_first ? 2 : 1), w->time = dim(e, w->time_first ? 1 : 2);
-    w->states = dim(c, c->layout.ndim - 1);
-    const int64_t rows = w->batch * w->heads * w->time, each = w->batch * w->time * w->states;
-    if (rows < 1 || each < 1 || (e->layout.ndim == 4 && dim(e, 3) != w->states)) return false;
-    w->size = w->driven ? 1 : lb_tensor_numel(u) / rows;
-    if (w->size < 1 || (a && lb_tensor_numel(a) != w->heads * w->states) || (skip && lb_tensor_numel(skip) != w->heads))
+    work->per_state = a || e->layout.ndim == 4;
+    work->batch = dim(e, 0), work->heads = dim(e, work->time_first ? 2 : 1),
+    work->time = dim(e, work->time_first ? 1 : 2);
+    work->states = dim(c, c->layout.ndim - 1);
+    const int64_t rows = work->batch * work->heads * work->time, each = work->batch * work->time * work->states;
+    if (rows < 1 || each < 1 || (e->layout.ndim == 4 && dim(e, 3) != work->states)) return false;
+    work->size = work->driven ? 1 : lb_tensor_numel(u) / rows;
+    if (work->size < 1 || (a && lb_tensor_numel(a) != work->heads * work->states) ||
+        (skip && lb_tensor_numel(skip) != work->heads))
         return false;
-    w->groups = lb_tensor_numel(c) / each;
-    w->out = lb_tensor_numel(&call->results[0]) / (w->batch * w->heads * w->size);
-    return lb_tensor_numel(u) == rows * (w->driven ? w->states : w->size) && w->groups >= 1 &&
-           w->heads % w->groups == 0 && lb_tensor_numel(c) == w->groups * each &&
-           (!b || lb_tensor_numel(b) == w->groups * each) && (!dt || lb_tensor_numel(dt) == rows) &&
-           w->out >= w->time && lb_tensor_numel(&call->results[0]) == w->batch * w->heads * w->out * w->size;
+    work->groups = lb_tensor_numel(c) / each;
+    work->out = lb_tensor_numel(&call->results[0]) / (work->batch * work->heads * work->size);
+    return lb_tensor_numel(u) == rows * (work->driven ? work->states : work->size) && work->groups >= 1 &&
+           work->heads % work->groups == 0 && lb_tensor_numel(c) == work->groups * each &&
+           (!b || lb_tensor_numel(b) == work->groups * each) && (!dt || lb_tensor_numel(dt) == rows) &&
+           work->out >= work->time &&
+           lb_tensor_numel(&call->results[0]) == work->batch * work->heads * work->out * work->size;
 }
 
-static void take_room(work *w)
+static void take_room(work *work)
 {
-    lb_frame *f = &w->frame;
-    const size_t time = (size_t)w->time, states = (size_t)w->states, size = (size_t)w->size, real = sizeof(float);
-    w->state = lb_frame_scratch(f, size * states * sizeof *w->state);
-    w->decay = lb_frame_scratch(f, time * states * real), w->bs = lb_frame_scratch(f, time * states * real);
-    w->cs = lb_frame_scratch(f, time * states * real),
-    w->x = lb_frame_scratch(f, time * (size > states ? size : states) * real);
-    w->ys = lb_frame_scratch(f, time * size * real), w->h = lb_frame_scratch(f, size * states * real);
-    w->a = lb_frame_scratch(f, time * real), w->add = lb_frame_scratch(f, time * real);
+    lb_frame *frame = &work->frame;
+    const size_t time = (size_t)work->time, states = (size_t)work->states, size = (size_t)work->size,
+                 real = sizeof(float);
+    work->state = lb_frame_scratch(frame, size * states * sizeof *work->state);
+    work->decay = lb_frame_scratch(frame, time * states * real),
+    work->bs = lb_frame_scratch(frame, time * states * real);
+    work->cs = lb_frame_scratch(frame, time * states * real),
+    work->x = lb_frame_scratch(frame, time * (size > states ? size : states) * real);
+    work->ys = lb_frame_scratch(frame, time * size * real), work->h = lb_frame_scratch(frame, size * states * real);
+    work->a = lb_frame_scratch(frame, time * real), work->add = lb_frame_scratch(frame, time * real);
 }
 
-static double twin_scale(const work *w, const lb_call *call)
+static double twin_scale(const work *work, const lb_call *call)
 {
-    const double roundings =
-        16 + 4 * (double)w->time + 2 * (double)w->states + 4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS + LB_SCAN_U);
-    return roundings + (w->kernel.state ? 0x1p16 * (double)w->time : 0) +
-           (w->kernel.read_t || w->kernel.pairs_t ? 0x1p16 : 0);
+    const double roundings = 16 + 4 * (double)work->time + 2 * (double)work->states +
+                             4 * lb_frame_twin_scale(call, LB_FUSED_INPUTS + LB_SCAN_U);
+    return roundings + (work->kernel.state ? 0x1p16 * (double)work->time : 0) +
+           (work->kernel.read_t || work->kernel.pairs_t ? 0x1p16 : 0);
 }
 
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call), .twin = twin};
-    LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
-    if (!measure(&w, call))
-        lb_frame_fail(&w.frame, LB_ERR_INVALID, "exponents, u, B, C and result do not match");
-    else if (w.kernel.form == CHUNKED && (w.per_state || w.driven))
-        lb_frame_fail(&w.frame, LB_ERR_UNSUPPORTED, "chunked takes one decay per head, and B by itself");
-    if (!lb_frame_ok(&w.frame)) return lb_frame_end(&w.frame);
-    w.narrow = lb_fused_narrow(&w.frame, lb_fused_input(call, LB_SCAN_C));
-    w.e = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_EXPONENT),
-    w.u = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_U);
-    w.b = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_B),
-    w.c = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_C);
-    w.dt = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_DT);
-    w.rate = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_A),
-    w.skip = lb_frame_input(&w.frame, LB_FUSED_INPUTS + LB_SCAN_SKIP);
-    const int64_t n = w.batch * w.heads * w.out * w.size;
-    w.y = lb_frame_output(&w.frame, LB_SCAN_Y, n);
-    take_room(&w);
-    w.scale = twin_scale(&w, call);
-    if (lb_frame_ok(&w.frame)) memset(w.y, 0, (size_t)n * (w.frame.wide ? sizeof(double) : sizeof(float)));
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.batch * w.heads; i++)
-        if (w.frame.wide)
-            head_f64(&w, i / w.heads, i % w.heads);
+    work work = {.frame = lb_frame_begin(call), .twin = twin};
+    LB_TRY(lb_fused_kernel_of(call, kind, &work.kernel));
+    if (!measure(&work, call))
+        lb_frame_fail(&work.frame, LB_ERR_INVALID, "exponents, u, B, C and result do not match");
+    else if (work.kernel.form == CHUNKED && (work.per_state || work.driven))
+        lb_frame_fail(&work.frame, LB_ERR_UNSUPPORTED, "chunked takes one decay per head, and B by itself");
+    if (!lb_frame_ok(&work.frame)) return lb_frame_end(&work.frame);
+    work.narrow = lb_fused_narrow(&work.frame, lb_fused_input(call, LB_SCAN_C));
+    work.e = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_EXPONENT),
+    work.u = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_U);
+    work.b = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_B),
+    work.c = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_C);
+    work.dt = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_DT);
+    work.rate = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_A),
+    work.skip = lb_frame_input(&work.frame, LB_FUSED_INPUTS + LB_SCAN_SKIP);
+    const int64_t n = work.batch * work.heads * work.out * work.size;
+    work.y = lb_frame_output(&work.frame, LB_SCAN_Y, n);
+    take_room(&work);
+    work.scale = twin_scale(&work, call);
+    if (lb_frame_ok(&work.frame)) memset(work.y, 0, (size_t)n * (work.frame.wide ? sizeof(double) : sizeof(float)));
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < work.batch * work.heads; i++)
+        if (work.frame.wide)
+            head_f64(&work, i / work.heads, i % work.heads);
         else
-            head_f32(&w, i / w.heads, i % w.heads);
-    return lb_frame_end(&w.frame);
+            head_f32(&work, i / work.heads, i % work.heads);
+    return lb_frame_end(&work.frame);
 }
 
-static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
+static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     uint32_t n = lb_fused_candidate_add(texts, room, 0, "eager");
-    const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_SCAN_C]].dtype) == 16;
-    if (!(c->flags & LB_SCAN_DRIVEN) && c->inputs[LB_SCAN_A] == LB_NONE) {
-        if (c->numbers[LB_SCAN_CHUNK] > 0)
-            n = lb_fused_candidate_add(texts, room, n, "chunked:%d", (int)c->numbers[LB_SCAN_CHUNK]);
+    const bool narrow = lb_dtype_bits(composite->program->values[composite->inputs[LB_SCAN_C]].dtype) == 16;
+    if (!(composite->flags & LB_SCAN_DRIVEN) && composite->inputs[LB_SCAN_A] == LB_NONE) {
+        if (composite->numbers[LB_SCAN_CHUNK] > 0)
+            n = lb_fused_candidate_add(texts, room, n, "chunked:%d", (int)composite->numbers[LB_SCAN_CHUNK]);
         n = lb_fused_candidate_add_all(texts, room, n, "chunked:64 chunked:128 chunked:256 chunked:4096");
         if (narrow)
             n = lb_fused_candidate_add_all(texts, room, n,

@@ -46,15 +46,15 @@ static bool read_kernel(const lb_fused_text *text, void *out)
     return ok;
 }
 
-static float sum_of(const kernel *k, const float *x, int64_t n)
+static float sum_of(const kernel *kernel, const float *x, int64_t n)
 {
-    return lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, x, n, LB_NO_DTYPE);
+    return lb_schedule_sum_f32(kernel->has_sum ? &kernel->sum : NULL, x, n, LB_NO_DTYPE);
 }
 
-static void row_f32(const kernel *k, const float *x, float *y, int64_t n)
+static void row_f32(const kernel *kernel, const float *x, float *y, int64_t n)
 {
     float top = -INFINITY, sum = 0;
-    const int64_t block = k->online ? k->block : n;
+    const int64_t block = kernel->online ? kernel->block : n;
     for (int64_t at = 0; at < n; at += block) {
         const int64_t count = n - at < block ? n - at : block;
         const float old = top;
@@ -62,7 +62,7 @@ static void row_f32(const kernel *k, const float *x, float *y, int64_t n)
         if (top == -INFINITY) continue;
         for (int64_t i = at; i < at + count; i++) y[i] = x[i] - top;
         lb_exp_f32(y + at, y + at, (size_t)count);
-        const float part = sum_of(k, y + at, count);
+        const float part = sum_of(kernel, y + at, count);
         sum = at && old != -INFINITY ? sum * (float)lb_exp((double)(old - top)) + part : part;
     }
     if (top == -INFINITY) {
@@ -71,7 +71,7 @@ static void row_f32(const kernel *k, const float *x, float *y, int64_t n)
     }
     for (int64_t i = 0; i < n; i++) y[i] = x[i] - top;
     lb_exp_f32(y, y, (size_t)n);
-    for (int64_t i = 0; i < n; i++) y[i] = k->reciprocal ? y[i] * (1 / sum) : y[i] / sum;
+    for (int64_t i = 0; i < n; i++) y[i] = kernel->reciprocal ? y[i] * (1 / sum) : y[i] / sum;
 }
 
 static void row_f64(const double *x, double *y, int64_t n, bool twin)
@@ -90,8 +90,8 @@ static void row_f64(const double *x, double *y, int64_t n, bool twin)
 static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
-    kernel k;
-    LB_TRY(lb_fused_kernel_of(call, kind, &k));
+    kernel kernel;
+    LB_TRY(lb_fused_kernel_of(call, kind, &kernel));
     const lb_tensor *in = lb_fused_input(call, LB_SOFTMAX_X);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, numel = lb_tensor_numel(in);
     if (lb_tensor_numel(&call->results[0]) != numel) lb_frame_fail(&frame, LB_ERR_INVALID, "a result of another shape");
@@ -101,7 +101,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         if (frame.wide)
             row_f64((const double *)x + i, (double *)y + i, n, twin);
         else
-            row_f32(&k, (const float *)x + i, (float *)y + i, n);
+            row_f32(&kernel, (const float *)x + i, (float *)y + i, n);
     }
     return lb_frame_end(&frame);
 }

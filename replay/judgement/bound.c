@@ -100,10 +100,11 @@ static double largest_bf16(const lb_call *call)
 {
     double largest = -1;
     for (uint32_t i = call->row->flags & LB_ROW_WRITES ? call->n_results : 0; i < call->n_args; i++) {
-        const lb_tensor *t = &call->args[i].tensor;
-        if (call->args[i].tag != LB_OPERAND_TENSOR || t->dtype != LB_BF16 || !t->data) continue;
-        const lb_statistics s = lb_statistics_of(t);
-        largest = fmax(largest, s.min <= s.max ? fmax(fabs(s.min), fabs(s.max)) : 0);
+        const lb_tensor *tensor = &call->args[i].tensor;
+        if (call->args[i].tag != LB_OPERAND_TENSOR || tensor->dtype != LB_BF16 || !tensor->data) continue;
+        const lb_statistics statistics = lb_statistics_of(tensor);
+        largest =
+            fmax(largest, statistics.min <= statistics.max ? fmax(fabs(statistics.min), fabs(statistics.max)) : 0);
     }
     return largest;
 }
@@ -172,11 +173,11 @@ static double most_squared(const lb_call *call)
     return FLT_MAX / (1 + lb_call_terms(call));
 }
 
-static bool overflows(const lb_tensor *t, double most)
+static bool overflows(const lb_tensor *tensor, double most)
 {
-    if (!t->data || (t->dtype != LB_F32 && t->dtype != LB_BF16)) return false;
-    const lb_statistics s = lb_statistics_of(t);
-    const double largest = s.min <= s.max ? fmax(fabs(s.min), fabs(s.max)) : 0;
+    if (!tensor->data || (tensor->dtype != LB_F32 && tensor->dtype != LB_BF16)) return false;
+    const lb_statistics statistics = lb_statistics_of(tensor);
+    const double largest = statistics.min <= statistics.max ? fmax(fabs(statistics.min), fabs(statistics.max)) : 0;
     return largest * largest > most;
 }
 
@@ -188,13 +189,14 @@ static bool squares_overflow(const lb_call *call)
 }
 
 /* A copy with NaN for finite elements whose squares overflow. */
-static lb_status with_nan(lb_memory *memory, lb_tensor *t, double most, lb_err *err)
+static lb_status with_nan(lb_memory *memory, lb_tensor *tensor, double most, lb_err *err)
 {
-    lb_tensor copy = {.dtype = t->dtype, .layout = lb_layout_contiguous(t->layout.ndim, t->layout.shape)};
+    lb_tensor copy = {.dtype = tensor->dtype,
+                      .layout = lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
     const int64_t numel = lb_layout_numel(&copy.layout);
     copy.data = lb_memory_scratch(memory, lb_dtype_bytes(copy.dtype, (size_t)numel), err);
     if (!copy.data) return LB_ERR_LIMIT;
-    lb_memory_tensor_copy(&copy, t, NULL);
+    lb_memory_tensor_copy(&copy, tensor, NULL);
     const double nan = NAN;
     const size_t size = lb_dtype_bits(copy.dtype) / 8;
     for (int64_t i = 0; i < numel; i++) {
@@ -202,7 +204,7 @@ static lb_status with_nan(lb_memory *memory, lb_tensor *t, double most, lb_err *
         const double x = lb_to_f64(copy.dtype, at);
         if (isfinite(x) && x * x > most) lb_convert(copy.dtype, at, LB_F64, &nan, 1, NULL);
     }
-    *t = copy;
+    *tensor = copy;
     return LB_OK;
 }
 
@@ -445,15 +447,17 @@ bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const lb
     double most_low = -INFINITY, most_high = -INFINITY, least_low = INFINITY, least_high = INFINITY;
     for (int64_t k = 0; k < n; k++) {
         const double x = ((const double *)exact->data)[k];
-        const possible p = possible_of(bound, &type, x, twin->data ? ((const double *)twin->data)[k] : x);
-        nan += p.nan, pos_inf += p.pos_inf, neg_inf += p.neg_inf;
-        no_number += !p.number;
-        must_nan += !p.number && !p.pos_inf && !p.neg_inf;
-        must_inf += !p.number && !p.nan;
-        if (!p.number) continue;
-        most_high = p.high > most_high ? p.high : most_high, least_low = p.low < least_low ? p.low : least_low;
-        if (p.nan || p.pos_inf || p.neg_inf) continue; /* it need not be among the finite ones */
-        most_low = p.low > most_low ? p.low : most_low, least_high = p.high < least_high ? p.high : least_high;
+        const possible possible = possible_of(bound, &type, x, twin->data ? ((const double *)twin->data)[k] : x);
+        nan += possible.nan, pos_inf += possible.pos_inf, neg_inf += possible.neg_inf;
+        no_number += !possible.number;
+        must_nan += !possible.number && !possible.pos_inf && !possible.neg_inf;
+        must_inf += !possible.number && !possible.nan;
+        if (!possible.number) continue;
+        most_high = possible.high > most_high ? possible.high : most_high,
+        least_low = possible.low < least_low ? possible.low : least_low;
+        if (possible.nan || possible.pos_inf || possible.neg_inf) continue; /* it need not be among the finite ones */
+        most_low = possible.low > most_low ? possible.low : most_low,
+        least_high = possible.high < least_high ? possible.high : least_high;
     }
     if (recorded->nan > nan || recorded->pos_inf > pos_inf || recorded->neg_inf > neg_inf) return false;
     if (lb_statistics_nonfinite(recorded) < no_number || recorded->nan < must_nan ||

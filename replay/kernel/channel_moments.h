@@ -12,12 +12,12 @@ typedef struct lb_channel_batch {
 } lb_channel_batch;
 
 /* Begins the frame. False: it has failed, or `in` is empty; either way it only has to be ended. */
-bool lb_channel_batch_begin(lb_channel_batch *b, lb_call *call, const lb_tensor *in);
+bool lb_channel_batch_begin(lb_channel_batch *batch, lb_call *call, const lb_tensor *in);
 
 /* Where element i of a channel stands. */
-static inline int64_t lb_channel_place(const lb_channel_batch *b, int64_t channel, int64_t i)
+static inline int64_t lb_channel_place(const lb_channel_batch *batch, int64_t channel, int64_t i)
 {
-    return (i / b->spatial * b->channels + channel) * b->spatial + i % b->spatial;
+    return (i / batch->spatial * batch->channels + channel) * batch->spatial + i % batch->spatial;
 }
 
 /* In f64, in two passes. e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps): by how much more than itself a
@@ -25,6 +25,6 @@ static inline int64_t lb_channel_place(const lb_channel_batch *b, int64_t channe
 typedef struct lb_channel_moments {
     double mean, var, e, kappa; /* var: biased */
 } lb_channel_moments;
-lb_channel_moments lb_channel_moments_of(const lb_channel_batch *b, int64_t c, double eps);
+lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t c, double eps);
 
 #endif

@@ -12,15 +12,15 @@ typedef struct index_list {
 } index_list;
 
 /* A mask over dimensions d, d+1, … becomes one list of coordinates for each of them. */
-static bool add_mask(lb_frame *f, index_list *list, const lb_tensor *mask, int dim)
+static bool add_mask(lb_frame *frame, index_list *list, const lb_tensor *mask, int dim)
 {
-    const int64_t *m = lb_frame_integers(f, mask);
+    const int64_t *m = lb_frame_integers(frame, mask);
     int64_t n = lb_tensor_numel(mask), count = 0;
     int ndim = mask->layout.ndim;
     if (!m) return false;
     for (int64_t i = 0; i < n; i++) count += m[i] != 0;
     for (int d = ndim - 1; d >= 0; d--) {
-        int64_t *at = lb_frame_scratch(f, (size_t)count * 8), stride = 1, k = 0;
+        int64_t *at = lb_frame_scratch(frame, (size_t)count * 8), stride = 1, k = 0;
         if (!at) return false;
         for (int e = d + 1; e < ndim; e++) stride *= mask->layout.shape[e];
         for (int64_t i = 0; i < n; i++)
@@ -33,7 +33,7 @@ static bool add_mask(lb_frame *f, index_list *list, const lb_tensor *mask, int d
     return true;
 }
 
-static bool collect(lb_frame *f, const lb_layout *self, const lb_tensor *indices, uint32_t count, index_list *list)
+static bool collect(lb_frame *frame, const lb_layout *self, const lb_tensor *indices, uint32_t count, index_list *list)
 {
     int dim = 0;
     list->n = 0;
@@ -42,16 +42,16 @@ static bool collect(lb_frame *f, const lb_layout *self, const lb_tensor *indices
         bool mask = index->dtype == LB_BOOL || index->dtype == LB_U8;
         int takes = index->dtype && mask ? index->layout.ndim : 1;
         if (dim + takes > self->ndim) {
-            lb_frame_fail(f, LB_ERR_INVALID, "more indices than dimensions");
+            lb_frame_fail(frame, LB_ERR_INVALID, "more indices than dimensions");
             return false;
         }
         if (index->dtype && mask) {
             for (int d = 0; d < takes; d++)
                 if (index->layout.shape[d] != self->shape[dim + d]) {
-                    lb_frame_fail(f, LB_ERR_INVALID, "a mask of another shape");
+                    lb_frame_fail(frame, LB_ERR_INVALID, "a mask of another shape");
                     return false;
                 }
-            if (!add_mask(f, list, index, dim)) return false;
+            if (!add_mask(frame, list, index, dim)) return false;
         } else if (index->dtype) {
             list->dim[list->n] = dim;
             list->tensor[list->n++] = *index;
@@ -62,7 +62,7 @@ static bool collect(lb_frame *f, const lb_layout *self, const lb_tensor *indices
 }
 
 /* Broadcasts all index tensors and makes them dense. */
-static bool broadcast(lb_frame *f, index_list *list)
+static bool broadcast(lb_frame *frame, index_list *list)
 {
     list->ndim = 0;
     for (int k = 0; k < list->n; k++)
@@ -70,39 +70,39 @@ static bool broadcast(lb_frame *f, index_list *list)
     for (int d = 0; d < list->ndim; d++) {
         list->shape[d] = 1;
         for (int k = 0; k < list->n; k++) {
-            const lb_layout *l = &list->tensor[k].layout;
-            int own = d - (list->ndim - l->ndim);
-            if (own >= 0 && l->shape[own] != 1) list->shape[d] = l->shape[own];
+            const lb_layout *layout = &list->tensor[k].layout;
+            int own = d - (list->ndim - layout->ndim);
+            if (own >= 0 && layout->shape[own] != 1) list->shape[d] = layout->shape[own];
         }
     }
     list->numel = 1;
     for (int d = 0; d < list->ndim; d++) list->numel *= list->shape[d];
     for (int k = 0; k < list->n; k++) {
         lb_tensor wide = list->tensor[k];
-        const lb_layout *l = &list->tensor[k].layout;
+        const lb_layout *layout = &list->tensor[k].layout;
         wide.layout.ndim = list->ndim;
         for (int d = 0; d < list->ndim; d++) {
-            int own = d - (list->ndim - l->ndim);
-            int64_t size = own >= 0 ? l->shape[own] : 1;
+            int own = d - (list->ndim - layout->ndim);
+            int64_t size = own >= 0 ? layout->shape[own] : 1;
             if (size != list->shape[d] && size != 1) {
-                lb_frame_fail(f, LB_ERR_INVALID, "indices do not broadcast");
+                lb_frame_fail(frame, LB_ERR_INVALID, "indices do not broadcast");
                 return false;
             }
             wide.layout.shape[d] = list->shape[d];
-            wide.layout.stride[d] = size == 1 ? 0 : l->stride[own];
+            wide.layout.stride[d] = size == 1 ? 0 : layout->stride[own];
         }
-        if (list->numel && !(list->value[k] = lb_frame_integers(f, &wide))) return false;
+        if (list->numel && !(list->value[k] = lb_frame_integers(frame, &wide))) return false;
     }
     return true;
 }
 
 /* Offsets of all elements of the given dimensions of a dense tensor, row-major. */
-static const int64_t *offsets(lb_frame *f, const lb_layout *self, const int64_t *stride, const int *dims, int n,
+static const int64_t *offsets(lb_frame *frame, const lb_layout *self, const int64_t *stride, const int *dims, int n,
                               int64_t *count)
 {
     *count = 1;
     for (int k = 0; k < n; k++) *count *= self->shape[dims[k]];
-    int64_t *at = lb_frame_scratch(f, (size_t)*count * 8);
+    int64_t *at = lb_frame_scratch(frame, (size_t)*count * 8);
     for (int64_t i = 0; at && i < *count; i++) {
         int64_t rest = i;
         at[i] = 0;
@@ -114,16 +114,16 @@ static const int64_t *offsets(lb_frame *f, const lb_layout *self, const int64_t 
     return at;
 }
 
-static const int64_t *addresses(lb_frame *f, const lb_layout *self, const int64_t *stride, const index_list *list)
+static const int64_t *addresses(lb_frame *frame, const lb_layout *self, const int64_t *stride, const index_list *list)
 {
-    int64_t *at = lb_frame_scratch(f, (size_t)list->numel * 8);
+    int64_t *at = lb_frame_scratch(frame, (size_t)list->numel * 8);
     for (int64_t i = 0; at && i < list->numel; i++) {
         at[i] = 0;
         for (int k = 0; k < list->n; k++) {
             int64_t size = self->shape[list->dim[k]], index = list->value[k][i];
             if (index < 0) index += size;
             if (index < 0 || index >= size) {
-                lb_frame_fail(f, LB_ERR_INVALID, "an index is out of range");
+                lb_frame_fail(frame, LB_ERR_INVALID, "an index is out of range");
                 return NULL;
             }
             at[i] += index * stride[list->dim[k]];

@@ -54,9 +54,9 @@ typedef struct lb_operand {
 /* A number, which may stand in a tensor of one element. */
 static inline double lb_operand_number(const lb_operand *operand)
 {
-    const lb_tensor *t = &operand->tensor;
+    const lb_tensor *tensor = &operand->tensor;
     if (operand->tag != LB_OPERAND_TENSOR) return operand->f;
-    return t->data ? lb_to_f64(t->dtype, t->data) : 0;
+    return tensor->data ? lb_to_f64(tensor->dtype, tensor->data) : 0;
 }
 
 /* How a reduction adds up; the full list with parameters is in schedule.h. */
@@ -168,7 +168,7 @@ typedef enum lb_terms_source {
 #define LB_TERMS_ARG(terms) ((terms) >> 8)
 
 /* Which args of a product are its factors, and along which dimension each is summed, from the end: 1 is the last. All
- * 0: it is none of two factors that have a known place. */
+ * 0: the op is not a product of two factors that have a known place. */
 typedef struct lb_factors {
     uint8_t a, sum_a, b, sum_b;
 } lb_factors;

@@ -22,11 +22,11 @@ static lb_dtype compute_dtype(compute type)
     return type == COMPUTE_F32 ? LB_F32 : type == COMPUTE_F64 ? LB_F64 : LB_I64;
 }
 
-static void load(const lb_walker *c, compute type, void *buffer, int64_t start, size_t n)
+static void load(const lb_walker *walker, compute type, void *buffer, int64_t start, size_t n)
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
-    const bool same = c->dtype == compute_dtype(type);
-    LB_EACH_RUN(c, start, n, p, stride, count, at, {
+    const bool same = walker->dtype == compute_dtype(type);
+    LB_EACH_RUN(walker, start, n, p, stride, count, at, {
         char *to = (char *)buffer + at * wide;
         if (same && stride == 0)
             repeat(to, p, wide, count);
@@ -37,19 +37,20 @@ static void load(const lb_walker *c, compute type, void *buffer, int64_t start, 
         else if (same)
             for (size_t k = 0; k < count; k++) memcpy(to + 8 * k, p + 8 * (int64_t)k * stride, 8);
         else if (type == COMPUTE_F32)
-            lb_load_f32_strided((float *)to, c->dtype, p, stride, count);
+            lb_load_f32_strided((float *)to, walker->dtype, p, stride, count);
         else if (type == COMPUTE_F64)
-            lb_load_f64_strided((double *)to, c->dtype, p, stride, count);
+            lb_load_f64_strided((double *)to, walker->dtype, p, stride, count);
         else
-            lb_convert_strided(LB_I64, to, 1, c->dtype, p, stride, count, NULL);
+            lb_convert_strided(LB_I64, to, 1, walker->dtype, p, stride, count, NULL);
     });
 }
 
-static void store(const lb_walker *c, compute type, const void *buffer, int64_t start, size_t n, const lb_cast *cast)
+static void store(const lb_walker *walker, compute type, const void *buffer, int64_t start, size_t n,
+                  const lb_cast *cast)
 {
     const size_t wide = type == COMPUTE_F32 ? 4 : 8;
     lb_cast here;
-    LB_EACH_RUN(c, start, n, p, stride, count, at, {
+    LB_EACH_RUN(walker, start, n, p, stride, count, at, {
         const char *from = (const char *)buffer + at * wide;
         if (cast && cast->rounding == LB_STOCHASTIC) { /* element k of the result draws number counter + k */
             here = *cast;
@@ -57,11 +58,11 @@ static void store(const lb_walker *c, compute type, const void *buffer, int64_t 
         }
         const lb_cast *how = cast && cast->rounding == LB_STOCHASTIC ? &here : cast;
         if (type == COMPUTE_F32)
-            lb_store_f32_strided(c->dtype, p, stride, (const float *)from, count, how);
+            lb_store_f32_strided(walker->dtype, p, stride, (const float *)from, count, how);
         else if (type == COMPUTE_F64)
-            lb_store_f64_strided(c->dtype, p, stride, (const double *)from, count, how);
+            lb_store_f64_strided(walker->dtype, p, stride, (const double *)from, count, how);
         else
-            lb_convert_strided(c->dtype, p, stride, LB_I64, from, 1, count, how);
+            lb_convert_strided(walker->dtype, p, stride, LB_I64, from, 1, count, how);
     });
 }
 
@@ -144,69 +145,69 @@ static lb_status bad_argument(lb_call *call, uint32_t k, const char *what)
     return lb_fail(call->err, LB_ERR_INVALID, "%s: argument %u %s", call->row ? call->row->name : "op", k, what);
 }
 
-static lb_status read_operand(lb_call *call, job *j, uint32_t k, char letter)
+static lb_status read_operand(lb_call *call, job *job, uint32_t k, char letter)
 {
     const lb_operand *arg = &call->args[k];
-    const int at = j->n_in;
+    const int at = job->n_in;
     if (at >= LB_LANES_INPUTS) return bad_argument(call, k, "is one operand too many");
     lb_tensor scalar = {.layout = {.ndim = 0}};
-    const lb_tensor *t = &scalar;
-    j->lanes.given[at] = true;
+    const lb_tensor *tensor = &scalar;
+    job->lanes.given[at] = true;
     switch (arg->tag) {
     case LB_OPERAND_TENSOR:
-        t = &arg->tensor;
-        if (!supported(t->dtype))
+        tensor = &arg->tensor;
+        if (!supported(tensor->dtype))
             return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: operand of dtype %s", call->row->name,
-                           lb_dtype_name(t->dtype));
+                           lb_dtype_name(tensor->dtype));
         break;
     case LB_OPERAND_INT:
     case LB_OPERAND_BOOL:
-        j->integer[at] = arg->i;
-        scalar.data = &j->integer[at];
+        job->integer[at] = arg->i;
+        scalar.data = &job->integer[at];
         scalar.dtype = LB_I64;
-        j->lanes.scalar[at] = true;
+        job->lanes.scalar[at] = true;
         break;
     case LB_OPERAND_FLOAT:
-        j->number[at] = arg->f;
-        scalar.data = &j->number[at];
+        job->number[at] = arg->f;
+        scalar.data = &job->number[at];
         scalar.dtype = LB_F64;
-        j->lanes.scalar[at] = true;
+        job->lanes.scalar[at] = true;
         break;
     case LB_OPERAND_NONE:
         if (letter != 'o') return bad_argument(call, k, "is missing");
-        scalar.data = &j->integer[at];
+        scalar.data = &job->integer[at];
         scalar.dtype = LB_I64;
-        j->lanes.given[at] = false;
+        job->lanes.given[at] = false;
         break;
     default: return bad_argument(call, k, "is neither a tensor nor a number");
     }
-    if (!lb_walker_of(&j->in[at], &j->w, t)) return bad_argument(call, k, "does not broadcast to the result");
-    j->lanes.single[at] = j->in[at].single;
-    j->n_in++;
+    if (!lb_walker_of(&job->in[at], &job->w, tensor)) return bad_argument(call, k, "does not broadcast to the result");
+    job->lanes.single[at] = job->in[at].single;
+    job->n_in++;
     return LB_OK;
 }
 
-static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char letter)
+static lb_status read_scalar(lb_call *call, job *job, uint32_t k, int at, char letter)
 {
     const lb_operand none = {.tag = LB_OPERAND_NONE};
     const lb_operand *arg = k < call->n_args ? &call->args[k] : &none;
     if (at >= LB_LANES_SCALARS) return bad_argument(call, k, "is one scalar too many");
-    j->lanes.given_s[at] = arg->tag != LB_OPERAND_NONE;
+    job->lanes.given_s[at] = arg->tag != LB_OPERAND_NONE;
     switch (arg->tag) {
     case LB_OPERAND_NONE:
-        j->lanes.s[at] = letter == '1' ? 1 : letter == 'n' ? NAN : 0;
-        j->lanes.i[at] = letter == '1';
+        job->lanes.s[at] = letter == '1' ? 1 : letter == 'n' ? NAN : 0;
+        job->lanes.i[at] = letter == '1';
         return LB_OK;
     case LB_OPERAND_INT:
     case LB_OPERAND_BOOL:
     case LB_OPERAND_FLOAT:
-        j->lanes.s[at] = arg->f;
-        j->lanes.i[at] = arg->i;
+        job->lanes.s[at] = arg->f;
+        job->lanes.i[at] = arg->i;
         return LB_OK;
     case LB_OPERAND_TENSOR: /* a 0-dim tensor where a scalar may stand (lr of a fused optimizer) */
         if (lb_layout_numel(&arg->tensor.layout) != 1 || !supported(arg->tensor.dtype)) break;
-        j->lanes.s[at] = lb_to_f64(arg->tensor.dtype, arg->tensor.data);
-        lb_convert(LB_I64, &j->lanes.i[at], arg->tensor.dtype, arg->tensor.data, 1, NULL);
+        job->lanes.s[at] = lb_to_f64(arg->tensor.dtype, arg->tensor.data);
+        lb_convert(LB_I64, &job->lanes.i[at], arg->tensor.dtype, arg->tensor.data, 1, NULL);
         return LB_OK;
     default: break;
     }
@@ -217,20 +218,20 @@ static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char let
  * exact shadow, where a source of f32 may stand beside a mean in f64. CUDA's loops convert each operand to the common
  * dtype as they load it, and so a 0-dim tensor that lies there, whatever the op; numbers, and 0-dim tensors of the
  * host, they keep (torch's CUDALoops.cuh, LoadWithCast; Loops.cuh, opmath_gpu_kernel_with_scalars). */
-static void round_to_common(job *j, const lb_call *call, lb_dtype common)
+static void round_to_common(job *job, const lb_call *call, lb_dtype common)
 {
-    if (j->method.exact && lb_dtype_is_float(j->lanes.result)) return;
-    if (category(common) != 3 || common == LB_F64 || (common == LB_F32 && j->type == COMPUTE_F32)) return;
-    const int operands = j->op->flags & LB_POINTWISE_COMMON         ? j->n_in
-                         : j->op->flags & LB_POINTWISE_COMMON_FIRST ? 1
-                                                                    : 0;
-    for (int k = 0; k < j->n_in; k++) {
-        const bool takes = k < operands || (call->cuda && !call->host_scalars && !j->lanes.scalar[k]);
-        if (takes && j->in[k].single && j->in[k].dtype != common) j->grid[k] = common;
+    if (job->method.exact && lb_dtype_is_float(job->lanes.result)) return;
+    if (category(common) != 3 || common == LB_F64 || (common == LB_F32 && job->type == COMPUTE_F32)) return;
+    const int operands = job->op->flags & LB_POINTWISE_COMMON         ? job->n_in
+                         : job->op->flags & LB_POINTWISE_COMMON_FIRST ? 1
+                                                                      : 0;
+    for (int k = 0; k < job->n_in; k++) {
+        const bool takes = k < operands || (call->cuda && !call->host_scalars && !job->lanes.scalar[k]);
+        if (takes && job->in[k].single && job->in[k].dtype != common) job->grid[k] = common;
     }
-    if (!(j->op->flags & LB_POINTWISE_COMMON)) return;
+    if (!(job->op->flags & LB_POINTWISE_COMMON)) return;
     for (int k = 0; k < LB_LANES_SCALARS; k++)
-        if (j->lanes.given_s[k]) lb_round_to_grid_f64(&j->lanes.s[k], 1, common, NULL);
+        if (job->lanes.given_s[k]) lb_round_to_grid_f64(&job->lanes.s[k], 1, common, NULL);
 }
 
 static lb_status read_call(lb_call *call, const lb_pointwise *op, bool twin, job *j)
@@ -293,13 +294,13 @@ typedef struct buffers {
     _Alignas(64) char out[LB_LANES_OUTPUTS][LB_LANES * 8];
 } buffers;
 
-static void round_inputs(const job *j, void *buffer, size_t n)
+static void round_inputs(const job *job, void *buffer, size_t n)
 {
-    if (!j->method.compute || j->type == COMPUTE_I64) return;
-    if (j->type == COMPUTE_F32)
-        lb_round_to_grid_f32(buffer, n, j->method.compute, NULL);
+    if (!job->method.compute || job->type == COMPUTE_I64) return;
+    if (job->type == COMPUTE_F32)
+        lb_round_to_grid_f32(buffer, n, job->method.compute, NULL);
     else
-        lb_round_to_grid_f64(buffer, n, j->method.compute, NULL);
+        lb_round_to_grid_f64(buffer, n, job->method.compute, NULL);
 }
 
 /* Elements [first, last). Not inlined: its buffers are 64 KiB of stack. */
@@ -373,9 +374,9 @@ void lb_pointwise_lanes_share(int64_t elements, int64_t steps, int64_t grain,
 
 static lb_status run(lb_call *call, const lb_pointwise *op, bool twin)
 {
-    job j;
-    LB_TRY(read_call(call, op, twin, &j));
-    lb_pointwise_lanes_share(j.w.n, j.w.n, LB_LANES, run_range, &j);
+    job job;
+    LB_TRY(read_call(call, op, twin, &job));
+    lb_pointwise_lanes_share(job.w.n, job.w.n, LB_LANES, run_range, &job);
     return LB_OK;
 }
 

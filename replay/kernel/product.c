@@ -15,59 +15,60 @@
 #define REAL_TEMPLATE "kernel/product_real.h"
 #include "functions/real_template.h"
 
-static bool openblas(const lb_product *s, lb_dtype type, const void *a, const void *b, void *c)
+static bool openblas(const lb_product *product, lb_dtype type, const void *a, const void *b, void *c)
 {
-    int m = (int)s->m, n = (int)s->n, k = (int)s->k;
-    if (m != s->m || n != s->n || k != s->k || !m || !n) return false;
+    int m = (int)product->m, n = (int)product->n, k = (int)product->k;
+    if (m != product->m || n != product->n || k != product->k || !m || !n) return false;
     return type == LB_F64 ? lb_openblas_product_f64(m, n, k, a, b, c) : lb_openblas_product_f32(m, n, k, a, b, c);
 }
 
 /* The terms per chain of an order that matmul.h runs: 0 is all of them; -1: an order that adds up products. */
-static int64_t chain_block(const lb_product *s, const lb_schedule *order)
+static int64_t chain_block(const lb_product *product, const lb_schedule *order)
 {
     if (!order || order->kind == LB_SCHEDULE_SEQUENTIAL) return 0;
     if (order->kind == LB_SCHEDULE_BLOCKED) return order->size;
-    if (!s->k || !lb_schedule_applies(order, s->k)) return 0;
-    if (order->kind == LB_SCHEDULE_HALVED) return lb_schedule_halved(order->size, s->k);
-    if (order->kind == LB_SCHEDULE_SPLITK && !order->vector) return (s->k + order->size - 1) / order->size;
+    if (!product->k || !lb_schedule_applies(order, product->k)) return 0;
+    if (order->kind == LB_SCHEDULE_HALVED) return lb_schedule_halved(order->size, product->k);
+    if (order->kind == LB_SCHEDULE_SPLITK && !order->vector) return (product->k + order->size - 1) / order->size;
     return -1;
 }
 
 /* Chains of fma along a tree: a schedule that is one, or is run as one. */
-static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b,
+static bool along_tree(const lb_product *product, lb_dtype type, const lb_method *method, const void *a, const void *b,
                        void *c)
 {
     lb_sum_tree *slices = NULL;
     if (method->schedule->kind != LB_SCHEDULE_TREE)
-        lb_schedule_tree(method->schedule, (uint32_t)s->k, LB_SUM_PRODUCT, type, &slices, NULL);
+        lb_schedule_tree(method->schedule, (uint32_t)product->k, LB_SUM_PRODUCT, type, &slices, NULL);
     const lb_sum_tree *tree = slices ? slices : method->schedule->tree;
     const lb_tree_rule rule = {.accumulate = method->accumulate, .chained = !tree || !tree->rounded};
     bool failed = !tree;
-#pragma omp parallel for schedule(static) reduction(|| : failed) if (s->m * s->n * s->k > 65536)
-    for (int64_t i = 0; i < s->m; i++) {
+#pragma omp parallel for schedule(static) reduction(|| : failed) if (product->m * product->n * product->k > 65536)
+    for (int64_t i = 0; i < product->m; i++) {
         if (failed) continue;
-        const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
-        failed = (type == LB_F64
-                      ? lb_sum_tree_products_f64(tree, &rule, (const double *)a + row, b, s->n, s->n, (double *)c + to)
-                      : lb_sum_tree_products_f32(tree, &rule, (const float *)a + row, b, s->n, s->n,
-                                                 (float *)c + to)) != LB_OK;
+        const size_t row = (size_t)(i * product->k), to = (size_t)(i * product->n);
+        failed = (type == LB_F64 ? lb_sum_tree_products_f64(tree, &rule, (const double *)a + row, b, product->n,
+                                                            product->n, (double *)c + to)
+                                 : lb_sum_tree_products_f32(tree, &rule, (const float *)a + row, b, product->n,
+                                                            product->n, (float *)c + to)) != LB_OK;
     }
     lb_sum_tree_free(slices);
     return !failed;
 }
 
 /* Orders of kernels for one row, row by row. */
-static void by_rows(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+static void by_rows(const lb_product *product, lb_dtype type, const lb_method *method, const void *a, const void *b,
+                    void *c)
 {
-#pragma omp parallel for schedule(static) if (s->m * s->n * s->k > 65536)
-    for (int64_t i = 0; i < s->m; i++) {
-        const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
+#pragma omp parallel for schedule(static) if (product->m * product->n * product->k > 65536)
+    for (int64_t i = 0; i < product->m; i++) {
+        const size_t row = (size_t)(i * product->k), to = (size_t)(i * product->n);
         if (type == LB_F64)
-            lb_gemv_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to,
-                                    method->accumulate);
+            lb_gemv_row_product_f64(method->schedule, (const double *)a + row, b, product->k, product->n,
+                                    (double *)c + to, method->accumulate);
         else
-            lb_gemv_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to,
-                                    method->accumulate);
+            lb_gemv_row_product_f32(method->schedule, (const float *)a + row, b, product->k, product->n,
+                                    (float *)c + to, method->accumulate);
     }
 }
 
@@ -134,48 +135,52 @@ typedef struct shared_product {
 } shared_product;
 
 /* Terms [from, from + terms) of every chain. */
-static lb_status product_of_block(const shared_product *p, int64_t from, int64_t terms, void *c)
+static lb_status product_of_block(const shared_product *shared_product, int64_t from, int64_t terms, void *c)
 {
-    const size_t m = (size_t)p->shape->m, n = (size_t)p->shape->n;
-    const lb_matrix a = moved(p->a, from * p->a->col_stride), b = moved(p->b, from * p->b->row_stride);
-    return p->type == LB_F64
-               ? lb_matmul_batched_f64(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options)
-               : lb_matmul_batched_f32(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options);
+    const size_t m = (size_t)shared_product->shape->m, n = (size_t)shared_product->shape->n;
+    const lb_matrix a = moved(shared_product->a, from * shared_product->a->col_stride),
+                    b = moved(shared_product->b, from * shared_product->b->row_stride);
+    return shared_product->type == LB_F64 ? lb_matmul_batched_f64(shared_product->batch, m, n, (size_t)terms, &a, &b, c,
+                                                                  (ptrdiff_t)n, &shared_product->options)
+                                          : lb_matmul_batched_f32(shared_product->batch, m, n, (size_t)terms, &a, &b, c,
+                                                                  (ptrdiff_t)n, &shared_product->options);
 }
 
-static void add_to(const shared_product *p, void *sum, const void *term)
+static void add_to(const shared_product *shared_product, void *sum, const void *term)
 {
-    for (size_t i = 0; i < p->extent; i++) {
-        if (p->type == LB_F64)
+    for (size_t i = 0; i < shared_product->extent; i++) {
+        if (shared_product->type == LB_F64)
             ((double *)sum)[i] += ((const double *)term)[i];
         else
             ((float *)sum)[i] += ((const float *)term)[i];
     }
-    if (p->options.accumulate && p->type == LB_F64) lb_round_to_grid_f64(sum, p->extent, p->options.accumulate, NULL);
-    if (p->options.accumulate && p->type == LB_F32) lb_round_to_grid_f32(sum, p->extent, p->options.accumulate, NULL);
+    if (shared_product->options.accumulate && shared_product->type == LB_F64)
+        lb_round_to_grid_f64(sum, shared_product->extent, shared_product->options.accumulate, NULL);
+    if (shared_product->options.accumulate && shared_product->type == LB_F32)
+        lb_round_to_grid_f32(sum, shared_product->extent, shared_product->options.accumulate, NULL);
 }
 
-static lb_status product_of_share(const shared_product *p, int64_t from, int64_t end, void *c, void *room)
+static lb_status product_of_share(const shared_product *shared_product, int64_t from, int64_t end, void *c, void *room)
 {
     for (int64_t at = from, terms; at < end || at == from; at += terms) {
         terms = lb_schedule_block(end - at);
-        LB_TRY(product_of_block(p, at, terms, at == from ? c : room));
-        if (at > from) add_to(p, c, room);
+        LB_TRY(product_of_block(shared_product, at, terms, at == from ? c : room));
+        if (at > from) add_to(shared_product, c, room);
         if (!terms) break;
     }
     return LB_OK;
 }
 
-static lb_status product_of_threads(const shared_product *p, int64_t threads, void *c)
+static lb_status product_of_threads(const shared_product *shared_product, int64_t threads, void *c)
 {
-    const size_t bytes = (p->extent + 1) * (p->type == LB_F64 ? 8 : 4);
-    const int64_t k = p->shape->k;
+    const size_t bytes = (shared_product->extent + 1) * (shared_product->type == LB_F64 ? 8 : 4);
+    const int64_t k = shared_product->shape->k;
     if (lb_schedule_block(k) == k) threads = 1; /* one block: nothing to share out */
     void *sum = calloc(1, bytes), *room = calloc(1, bytes);
     lb_status status = sum && room ? LB_OK : LB_ERR_NOMEM;
     for (int64_t t = 0; t < threads && status == LB_OK; t++) {
-        status = product_of_share(p, k * t / threads, k * (t + 1) / threads, t ? sum : c, room);
-        if (t && status == LB_OK) add_to(p, c, sum);
+        status = product_of_share(shared_product, k * t / threads, k * (t + 1) / threads, t ? sum : c, room);
+        if (t && status == LB_OK) add_to(shared_product, c, sum);
     }
     free(sum), free(room);
     return status;
@@ -198,47 +203,48 @@ typedef struct tile {
     int64_t first, last;
 } tile;
 
-static lb_status product_of_tile(const shared_product *p, const tile *t, int64_t steps, int64_t shares, char *c,
+static lb_status product_of_tile(const shared_product *p, const tile *tile, int64_t steps, int64_t shares, char *c,
                                  char *room)
 {
     const int64_t e = p->type == LB_F64 ? 8 : 4, n = p->shape->n, k = p->shape->k;
     int64_t share = 0;
-    for (int64_t at = t->first, end; at < t->last; at = end) {
+    for (int64_t at = tile->first, end; at < tile->last; at = end) {
         while (share_start(steps, shares, share + 1) <= at) share++;
-        end = share_start(steps, shares, share + 1) < t->last ? share_start(steps, shares, share + 1) : t->last;
-        const int64_t from = (at - t->first) * STREAM_TERMS,
-                      to = (end - t->first) * STREAM_TERMS < k ? (end - t->first) * STREAM_TERMS : k;
-        const lb_matrix a = moved(p->a, (ptrdiff_t)t->row * p->a->row_stride + from * p->a->col_stride);
-        const lb_matrix b = moved(p->b, (ptrdiff_t)t->column * p->b->col_stride + from * p->b->row_stride);
-        char *out = at == t->first ? c + ((int64_t)t->row * n + (int64_t)t->column) * e : room;
-        const ptrdiff_t row = at == t->first ? n : (ptrdiff_t)t->columns;
-        LB_TRY(p->type == LB_F64
-                   ? lb_matmul_f64(t->rows, t->columns, (size_t)(to - from), &a, &b, (double *)out, row, &p->options)
-                   : lb_matmul_f32(t->rows, t->columns, (size_t)(to - from), &a, &b, (float *)out, row, &p->options));
-        for (size_t i = 0; at > t->first && i < t->rows; i++) {
-            const shared_product line = {.type = p->type, .options = p->options, .extent = t->columns};
-            add_to(&line, c + (((int64_t)t->row + (int64_t)i) * n + (int64_t)t->column) * e,
-                   room + (int64_t)(i * t->columns) * e);
+        end = share_start(steps, shares, share + 1) < tile->last ? share_start(steps, shares, share + 1) : tile->last;
+        const int64_t from = (at - tile->first) * STREAM_TERMS,
+                      to = (end - tile->first) * STREAM_TERMS < k ? (end - tile->first) * STREAM_TERMS : k;
+        const lb_matrix a = moved(p->a, (ptrdiff_t)tile->row * p->a->row_stride + from * p->a->col_stride);
+        const lb_matrix b = moved(p->b, (ptrdiff_t)tile->column * p->b->col_stride + from * p->b->row_stride);
+        char *out = at == tile->first ? c + ((int64_t)tile->row * n + (int64_t)tile->column) * e : room;
+        const ptrdiff_t row = at == tile->first ? n : (ptrdiff_t)tile->columns;
+        LB_TRY(p->type == LB_F64 ? lb_matmul_f64(tile->rows, tile->columns, (size_t)(to - from), &a, &b, (double *)out,
+                                                 row, &p->options)
+                                 : lb_matmul_f32(tile->rows, tile->columns, (size_t)(to - from), &a, &b, (float *)out,
+                                                 row, &p->options));
+        for (size_t i = 0; at > tile->first && i < tile->rows; i++) {
+            const shared_product line = {.type = p->type, .options = p->options, .extent = tile->columns};
+            add_to(&line, c + (((int64_t)tile->row + (int64_t)i) * n + (int64_t)tile->column) * e,
+                   room + (int64_t)(i * tile->columns) * e);
         }
     }
     return LB_OK;
 }
 
-static lb_status product_of_stream(const shared_product *p, const lb_schedule *order, char *c)
+static lb_status product_of_stream(const shared_product *shared_product, const lb_schedule *order, char *c)
 {
-    const int64_t edge = order->vector, rows = (p->shape->m + edge - 1) / edge,
-                  columns = (p->shape->n + edge - 1) / edge;
-    const int64_t each = p->shape->k ? (p->shape->k + STREAM_TERMS - 1) / STREAM_TERMS : 1,
+    const int64_t edge = order->vector, rows = (shared_product->shape->m + edge - 1) / edge,
+                  columns = (shared_product->shape->n + edge - 1) / edge;
+    const int64_t each = shared_product->shape->k ? (shared_product->shape->k + STREAM_TERMS - 1) / STREAM_TERMS : 1,
                   steps = rows * columns * each;
     const int64_t shares = order->size < steps ? order->size : steps ? steps : 1;
     char *room = malloc((size_t)(edge * edge) * 8 + 8);
     lb_status status = room ? LB_OK : LB_ERR_NOMEM;
     for (int64_t i = 0; i < rows * columns && status == LB_OK; i++) {
         const int64_t row = i / columns * edge, column = i % columns * edge;
-        const int64_t height = p->shape->m - row < edge ? p->shape->m - row : edge,
-                      width = p->shape->n - column < edge ? p->shape->n - column : edge;
-        const tile t = {(size_t)row, (size_t)column, (size_t)height, (size_t)width, i * each, (i + 1) * each};
-        status = product_of_tile(p, &t, steps, shares, c, room);
+        const int64_t height = shared_product->shape->m - row < edge ? shared_product->shape->m - row : edge,
+                      width = shared_product->shape->n - column < edge ? shared_product->shape->n - column : edge;
+        const tile tile = {(size_t)row, (size_t)column, (size_t)height, (size_t)width, i * each, (i + 1) * each};
+        status = product_of_tile(shared_product, &tile, steps, shares, c, room);
     }
     free(room);
     return status;
@@ -271,16 +277,17 @@ static void swap_rows(void *x, size_t size, int64_t rows, int64_t columns, void 
 }
 
 /* Chains of fma over the terms with pairs swapped. */
-static lb_status product_of_pairs(const lb_product *s, const lb_method *method, const reading *as, const lb_matrix *a,
-                                  const lb_matrix *b, void *c)
+static lb_status product_of_pairs(const lb_product *product, const lb_method *method, const reading *as,
+                                  const lb_matrix *a, const lb_matrix *b, void *c)
 {
     const lb_dtype type = as->type;
     const lb_method chains = {.schedule = &(lb_schedule){.kind = LB_SCHEDULE_BLOCKED, .size = method->schedule->size},
                               .accumulate = method->accumulate};
-    const size_t size = type == LB_F64 ? 8 : 4, elements[2] = {(size_t)(s->m * s->k), (size_t)(s->k * s->n)};
+    const size_t size = type == LB_F64 ? 8 : 4,
+                 elements[2] = {(size_t)(product->m * product->k), (size_t)(product->k * product->n)};
     const lb_matrix *operand[2] = {a, b};
-    const int64_t rows[2] = {s->m, s->k}, columns[2] = {s->k, s->n};
-    void *copy[2] = {NULL, NULL}, *room = malloc((size_t)s->n * size + 1);
+    const int64_t rows[2] = {product->m, product->k}, columns[2] = {product->k, product->n};
+    void *copy[2] = {NULL, NULL}, *room = malloc((size_t)product->n * size + 1);
     bool done = room;
     for (int i = 0; i < 2 && done; i++) {
         const void *x = dense(as, operand[i], rows[i], columns[i], &copy[i]);
@@ -288,10 +295,10 @@ static lb_status product_of_pairs(const lb_product *s, const lb_method *method, 
         done = copy[i];
     }
     if (done) {
-        swap_columns(copy[0], size, s->m, s->k);
-        swap_rows(copy[1], size, s->k, s->n, room);
-        done =
-            lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &chains, copy[0], copy[1], c) == LB_OK;
+        swap_columns(copy[0], size, product->m, product->k);
+        swap_rows(copy[1], size, product->k, product->n, room);
+        done = lb_product_run(&(lb_product){.m = product->m, .n = product->n, .k = product->k}, type, &chains, copy[0],
+                              copy[1], c) == LB_OK;
     }
     free(room), free(copy[0]), free(copy[1]);
     return done ? LB_OK : LB_ERR_NOMEM;
@@ -300,42 +307,44 @@ static lb_status product_of_pairs(const lb_product *s, const lb_method *method, 
 /* ---- tdpbf16:N --------------------------------------------------------------------------------------------------- */
 
 /* Every second one of terms [from, end), from zero. */
-static lb_status product_of_seconds(const shared_product *p, int64_t from, int64_t end, void *c)
+static lb_status product_of_seconds(const shared_product *shared_product, int64_t from, int64_t end, void *c)
 {
-    lb_matrix a = moved(p->a, from * p->a->col_stride), b = moved(p->b, from * p->b->row_stride);
+    lb_matrix a = moved(shared_product->a, from * shared_product->a->col_stride),
+              b = moved(shared_product->b, from * shared_product->b->row_stride);
     a.col_stride *= 2, b.row_stride *= 2;
-    const size_t m = (size_t)p->shape->m, n = (size_t)p->shape->n,
+    const size_t m = (size_t)shared_product->shape->m, n = (size_t)shared_product->shape->n,
                  terms = (size_t)(from < end ? (end - from + 1) / 2 : 0);
-    return p->type == LB_F64 ? lb_matmul_f64(m, n, terms, &a, &b, c, (ptrdiff_t)n, &p->options)
-                             : lb_matmul_f32(m, n, terms, &a, &b, c, (ptrdiff_t)n, &p->options);
+    return shared_product->type == LB_F64
+               ? lb_matmul_f64(m, n, terms, &a, &b, c, (ptrdiff_t)n, &shared_product->options)
+               : lb_matmul_f32(m, n, terms, &a, &b, c, (ptrdiff_t)n, &shared_product->options);
 }
 
 /* Terms [from, end) into c; `room` holds two results. */
-static lb_status product_of_tiles(const shared_product *p, int64_t from, int64_t end, void *c, char *room)
+static lb_status product_of_tiles(const shared_product *shared_product, int64_t from, int64_t end, void *c, char *room)
 {
     const int64_t tile = lb_schedule_tile(end - from);
-    char *odd = room + p->extent * (p->type == LB_F64 ? 8 : 4);
+    char *odd = room + shared_product->extent * (shared_product->type == LB_F64 ? 8 : 4);
     for (int64_t at = from; at < end || at == from; at += tile) {
         const int64_t last = end - at < tile ? end : at + tile;
         void *even = at == from ? c : room;
-        LB_TRY(product_of_seconds(p, at, last, even));
-        LB_TRY(product_of_seconds(p, at + 1, last, odd));
-        add_to(p, even, odd);
-        if (even != c) add_to(p, c, even);
+        LB_TRY(product_of_seconds(shared_product, at, last, even));
+        LB_TRY(product_of_seconds(shared_product, at + 1, last, odd));
+        add_to(shared_product, even, odd);
+        if (even != c) add_to(shared_product, c, even);
     }
     return LB_OK;
 }
 
-static lb_status product_of_tile_shares(const shared_product *p, const lb_schedule *order, void *c)
+static lb_status product_of_tile_shares(const shared_product *shared_product, const lb_schedule *order, void *c)
 {
-    const size_t bytes = p->extent * (p->type == LB_F64 ? 8 : 4);
-    const int64_t k = p->shape->k, share = lb_schedule_share(order->size, k);
+    const size_t bytes = shared_product->extent * (shared_product->type == LB_F64 ? 8 : 4);
+    const int64_t k = shared_product->shape->k, share = lb_schedule_share(order->size, k);
     char *room = malloc(3 * bytes + 1);
     lb_status status = room ? LB_OK : LB_ERR_NOMEM;
     for (int64_t from = 0; status == LB_OK && (from < k || !from); from += share) {
         void *sum = from ? room + 2 * bytes : c;
-        status = product_of_tiles(p, from, k - from < share ? k : from + share, sum, room);
-        if (from && status == LB_OK) add_to(p, c, sum);
+        status = product_of_tiles(shared_product, from, k - from < share ? k : from + share, sum, room);
+        if (from && status == LB_OK) add_to(shared_product, c, sum);
         if (!share) break;
     }
     free(room);
@@ -354,7 +363,7 @@ static bool names_tensor_core(const lb_method *method, lb_schedule *unit)
     return unit->kind == LB_SCHEDULE_TENSOR_CORE;
 }
 
-static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, const lb_method *method,
+static lb_status on_tensor_core(const lb_product *product, const lb_schedule *unit, const lb_method *method,
                                 const lb_matmul_batch *batch, const lb_matrix *a, const lb_matrix *b, float *c)
 {
     lb_tensor_core core;
@@ -368,10 +377,11 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
         lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL};
         if (compute || tf32) {
-            ai = (lb_matrix){dense(&as, &ai, s->m, s->k, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
-            bi = (lb_matrix){dense(&as, &bi, s->k, s->n, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
+            ai = (lb_matrix){dense(&as, &ai, product->m, product->k, &copies[0]), LB_F32, (ptrdiff_t)product->k, 1};
+            bi = (lb_matrix){dense(&as, &bi, product->k, product->n, &copies[1]), LB_F32, (ptrdiff_t)product->n, 1};
         }
-        const lb_tensor_core_shape shape = {(size_t)s->m, (size_t)s->n, (size_t)s->k, unit->vector, false};
+        const lb_tensor_core_shape shape = {(size_t)product->m, (size_t)product->n, (size_t)product->k, unit->vector,
+                                            false};
         status = !ai.data || !bi.data
                      ? LB_ERR_NOMEM
                      : lb_tensor_core_product(&core, &shape, &ai, &bi, c + (ptrdiff_t)i * batch->c_step);
@@ -388,93 +398,134 @@ static bool goes_one_by_one(const lb_schedule *order)
                      order->kind == LB_SCHEDULE_TDPBF16);
 }
 
-static lb_status one_product(const shared_product *p, const lb_method *method, const reading *as, void *c)
+static lb_status one_product(const shared_product *shared_product, const lb_method *method, const reading *as, void *c)
 {
-    if (method->schedule->kind == LB_SCHEDULE_STREAMK) return product_of_stream(p, method->schedule, c);
-    if (method->schedule->kind == LB_SCHEDULE_TDPBF16) return product_of_tile_shares(p, method->schedule, c);
-    return product_of_pairs(p->shape, method, as, p->a, p->b, c);
+    if (method->schedule->kind == LB_SCHEDULE_STREAMK) return product_of_stream(shared_product, method->schedule, c);
+    if (method->schedule->kind == LB_SCHEDULE_TDPBF16)
+        return product_of_tile_shares(shared_product, method->schedule, c);
+    return product_of_pairs(shared_product->shape, method, as, shared_product->a, shared_product->b, c);
 }
 
-/* ---- which engine ------------------------------------------------------------------------------------------------ */
+/* The matrices of one product, row after row. */
+typedef struct dense_pair {
+    const void *x, *y;
+} dense_pair;
 
-lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method,
-                              const lb_matrix_pair *operands, void *c)
+/* Where product i of a batch is written. */
+static char *result_of(const shared_product *all, size_t i, void *c)
 {
-    const lb_matmul_batch one = {.batch = 1}, *batch = operands->batch ? operands->batch : &one;
-    const lb_matrix *a = &operands->a, *b = &operands->b;
-    const bool absolute = operands->absolute;
-    lb_schedule unit;
-    lb_method plain;
-    if (names_tensor_core(method, &unit)) {
-        if (type == LB_F32 && !absolute) return on_tensor_core(s, &unit, method, batch, a, b, c);
-        plain = *method;
-        plain.schedule = NULL, plain.kernel = NULL;
-        method = &plain;
+    return (char *)c + (ptrdiff_t)i * all->batch->c_step * (all->type == LB_F64 ? 8 : 4);
+}
+
+/* Each product of the batch by itself, from the matrices where they lie. */
+static lb_status one_by_one(const shared_product *all, const lb_method *method, const reading *as, void *c)
+{
+    lb_status status = LB_OK;
+    for (size_t i = 0; i < all->batch->batch && status == LB_OK; i++) {
+        const lb_matrix a = moved(all->a, (ptrdiff_t)i * all->batch->a_step),
+                        b = moved(all->b, (ptrdiff_t)i * all->batch->b_step);
+        const shared_product one = {.shape = all->shape,
+                                    .type = all->type,
+                                    .a = &a,
+                                    .b = &b,
+                                    .options = all->options,
+                                    .extent = (size_t)all->shape->m * (size_t)all->shape->n};
+        status = one_product(&one, method, as, result_of(all, i, c));
     }
-    const int64_t block = chain_block(s, method->schedule);
+    return status;
+}
+
+/* One product of dense matrices in the method's order; `chained`: one chain of additions for each element. */
+static bool in_order(const lb_product *shape, lb_dtype type, const lb_method *method, bool chained,
+                     const dense_pair *operands, void *out)
+{
+    const void *x = operands->x, *y = operands->y;
+    if (chained) { /* OpenBLAS is not there, or the product is empty */
+        const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
+        return lb_product_run(&(lb_product){.m = shape->m, .n = shape->n, .k = shape->k}, type, &order, x, y, out) ==
+               LB_OK;
+    }
+    switch (method->schedule->kind) {
+    case LB_SCHEDULE_TREE:
+    case LB_SCHEDULE_SPLITK:
+    case LB_SCHEDULE_TORCHDOT: return along_tree(shape, type, method, x, y, out);
+    case LB_SCHEDULE_FOLDED:
+    case LB_SCHEDULE_EIGHTS: by_rows(shape, type, method, x, y, out); return true;
+    default: return type == LB_F64 ? products_f64(shape, method, x, y, out) : products_f32(shape, method, x, y, out);
+    }
+}
+
+/* Each product of the batch from dense copies of its matrices. */
+static lb_status from_dense(const shared_product *all, const lb_method *method, const reading *as, bool chained,
+                            void *c)
+{
+    const lb_product *shape = all->shape;
     const bool blas = named_openblas(method);
-    const size_t m = (size_t)s->m, n = (size_t)s->n, k = (size_t)s->k;
-    const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
-    const reading as = {type, compute, (lb_tf32)method->tf32, absolute};
-    lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
-    options.block = block >= 0 ? (size_t)block : 0;
-    options.accumulate = method->accumulate;
-    options.input = compute;
-    options.absolute = absolute;
-    options.tf32 = (lb_tf32)method->tf32;
-    if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH) {
-        const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
-        const shared_product shared = {s, type, batch, a, b, options, extent};
-        return product_of_threads(&shared, method->schedule->size, c);
-    }
-    if (goes_one_by_one(method->schedule)) {
-        lb_status status = LB_OK;
-        for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
-            const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-            const shared_product one = {
-                .shape = s, .type = type, .a = &ai, .b = &bi, .options = options, .extent = m * n};
-            status =
-                one_product(&one, method, &as, (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4));
-        }
-        return status;
-    }
-    if (block >= 0 && !blas) {
-        return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
-                              : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
-    }
     bool done = true;
-    for (size_t i = 0; done && i < batch->batch; i++) {
-        const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
-        void *copies[2] = {NULL, NULL}, *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-        const void *x = dense(&as, &ai, s->m, s->k, &copies[0]);
-        const void *y = dense(&as, &bi, s->k, s->n, &copies[1]);
-        done = x && y;
-        if (done && !(blas && openblas(s, type, x, y, out))) {
-            const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
-            if (block >= 0) /* OpenBLAS is not there, or the product is empty */
-                done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &order, x, y, out) == LB_OK;
-            else if (method->schedule->kind == LB_SCHEDULE_TREE || method->schedule->kind == LB_SCHEDULE_SPLITK ||
-                     method->schedule->kind == LB_SCHEDULE_TORCHDOT)
-                done = along_tree(s, type, method, x, y, out);
-            else if (method->schedule->kind == LB_SCHEDULE_FOLDED || method->schedule->kind == LB_SCHEDULE_EIGHTS)
-                by_rows(s, type, method, x, y, out);
-            else
-                done = type == LB_F64 ? products_f64(s, method, x, y, out) : products_f32(s, method, x, y, out);
-        }
+    for (size_t i = 0; done && i < all->batch->batch; i++) {
+        const lb_matrix a = moved(all->a, (ptrdiff_t)i * all->batch->a_step),
+                        b = moved(all->b, (ptrdiff_t)i * all->batch->b_step);
+        void *copies[2] = {NULL, NULL}, *out = result_of(all, i, c);
+        const dense_pair pair = {dense(as, &a, shape->m, shape->k, &copies[0]),
+                                 dense(as, &b, shape->k, shape->n, &copies[1])};
+        done = pair.x && pair.y;
+        if (done && !(blas && openblas(shape, all->type, pair.x, pair.y, out)))
+            done = in_order(shape, all->type, method, chained, &pair, out);
         free(copies[0]);
         free(copies[1]);
     }
     return done ? LB_OK : LB_ERR_NOMEM;
 }
 
-lb_status lb_product_run(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b,
+static lb_matmul_options options_of(const lb_method *method, const reading *as, int64_t block)
+{
+    lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
+    options.block = block >= 0 ? (size_t)block : 0;
+    options.accumulate = method->accumulate;
+    options.input = as->compute;
+    options.absolute = as->absolute;
+    options.tf32 = as->tf32;
+    return options;
+}
+
+/* ---- which engine ------------------------------------------------------------------------------------------------ */
+
+lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method,
+                              const lb_matrix_pair *operands, void *c)
+{
+    const lb_matmul_batch one = {.batch = 1}, *batch = operands->batch ? operands->batch : &one;
+    const lb_matrix *a = &operands->a, *b = &operands->b;
+    lb_schedule unit;
+    lb_method plain;
+    if (names_tensor_core(method, &unit)) {
+        if (type == LB_F32 && !operands->absolute) return on_tensor_core(shape, &unit, method, batch, a, b, c);
+        plain = *method;
+        plain.schedule = NULL, plain.kernel = NULL;
+        method = &plain;
+    }
+    const int64_t block = chain_block(shape, method->schedule);
+    const size_t m = (size_t)shape->m, n = (size_t)shape->n, k = (size_t)shape->k;
+    const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
+    const reading as = {type, compute, (lb_tf32)method->tf32, operands->absolute};
+    const lb_matmul_options options = options_of(method, &as, block);
+    const size_t extent = batch->batch ? (batch->batch - 1) * (size_t)batch->c_step + m * n : 0;
+    const shared_product all = {shape, type, batch, a, b, options, extent};
+    if (method->schedule && method->schedule->kind == LB_SCHEDULE_TORCH)
+        return product_of_threads(&all, method->schedule->size, c);
+    if (goes_one_by_one(method->schedule)) return one_by_one(&all, method, &as, c);
+    if (block < 0 || named_openblas(method)) return from_dense(&all, method, &as, block >= 0, c);
+    return type == LB_F64 ? lb_matmul_batched_f64(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options)
+                          : lb_matmul_batched_f32(batch, m, n, k, a, b, c, (ptrdiff_t)n, &options);
+}
+
+lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method *method, const void *a, const void *b,
                          void *c)
 {
-    const bool a_dense = !s->a_row && !s->a_column, b_dense = !s->b_row && !s->b_column;
+    const bool a_dense = !shape->a_row && !shape->a_column, b_dense = !shape->b_row && !shape->b_column;
     const lb_matrix_pair operands = {
-        .a = {a, type, (ptrdiff_t)(a_dense ? s->k : s->a_row), (ptrdiff_t)(a_dense ? 1 : s->a_column)},
-        .b = {b, type, (ptrdiff_t)(b_dense ? s->n : s->b_row), (ptrdiff_t)(b_dense ? 1 : s->b_column)}};
+        .a = {a, type, (ptrdiff_t)(a_dense ? shape->k : shape->a_row), (ptrdiff_t)(a_dense ? 1 : shape->a_column)},
+        .b = {b, type, (ptrdiff_t)(b_dense ? shape->n : shape->b_row), (ptrdiff_t)(b_dense ? 1 : shape->b_column)}};
     lb_method rounded = *method;
     rounded.compute = LB_NO_DTYPE;
-    return lb_product_matrices(s, type, &rounded, &operands, c);
+    return lb_product_matrices(shape, type, &rounded, &operands, c);
 }

@@ -5,16 +5,16 @@
 #include <math.h>
 
 /* Rounds to f32 unless positions are computed in f64. */
-static double step(const lb_resample_axis_plan *p, double x)
+static double step(const lb_resample_axis_plan *plan, double x)
 {
-    return p->wide ? x : (float)x;
+    return plan->wide ? x : (float)x;
 }
 
 /* Input pixels per output pixel. */
-static double scale_of(const lb_resample_axis_plan *p)
+static double scale_of(const lb_resample_axis_plan *plan)
 {
-    if (p->align_corners) return p->out > 1 ? step(p, (double)(p->in - 1) / (double)(p->out - 1)) : 0;
-    return step(p, p->factor > 0 ? 1 / p->factor : p->out ? (double)p->in / (double)p->out : 0);
+    if (plan->align_corners) return plan->out > 1 ? step(plan, (double)(plan->in - 1) / (double)(plan->out - 1)) : 0;
+    return step(plan, plan->factor > 0 ? 1 / plan->factor : plan->out ? (double)plan->in / (double)plan->out : 0);
 }
 
 static int64_t clamp(int64_t i, int64_t size)
@@ -23,64 +23,64 @@ static int64_t clamp(int64_t i, int64_t size)
 }
 
 /* Where output `o` lies in the input. */
-static double source(const lb_resample_axis_plan *p, double scale, int64_t o, bool cubic)
+static double source(const lb_resample_axis_plan *plan, double scale, int64_t o, bool cubic)
 {
-    if (p->align_corners) return step(p, scale * (double)o);
-    double x = step(p, step(p, scale * ((double)o + 0.5)) - 0.5);
+    if (plan->align_corners) return step(plan, scale * (double)o);
+    double x = step(plan, step(plan, scale * ((double)o + 0.5)) - 0.5);
     return x < 0 && !cubic ? 0 : x;
 }
 
-static void tap(lb_resample_axis *a, int64_t o, int64_t at, double weight, double spread)
+static void tap(lb_resample_axis *axis, int64_t o, int64_t at, double weight, double spread)
 {
-    int64_t k = o * a->most + a->count[o]++;
-    a->at[k] = at, a->weight[k] = weight, a->spread[k] = spread;
+    int64_t k = o * axis->most + axis->count[o]++;
+    axis->at[k] = at, axis->weight[k] = weight, axis->spread[k] = spread;
 }
 
-static void one_tap(lb_resample_axis *a, int64_t o, int64_t at)
+static void one_tap(lb_resample_axis *axis, int64_t o, int64_t at)
 {
-    tap(a, o, clamp(at, a->in), 1, 1);
+    tap(axis, o, clamp(at, axis->in), 1, 1);
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-static void average(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o)
+static void average(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o)
 {
-    int64_t first = o * p->stride - p->padding, last = first + p->kernel;
-    int64_t room = p->in + p->padding; /* the kernel may hang over its end in ceil mode */
+    int64_t first = o * plan->stride - plan->padding, last = first + plan->kernel;
+    int64_t room = plan->in + plan->padding; /* the kernel may hang over its end in ceil mode */
     int64_t counted = (last < room ? last : room) - first;
     if (first < 0) first = 0;
-    if (last > p->in) last = p->in;
-    if (!p->count_padding) counted = last - first;
-    for (int64_t i = first; i < last; i++) tap(a, o, i, 1, 1);
-    a->divisor[o] = p->divisor != 0 ? 1 : (double)counted;
+    if (last > plan->in) last = plan->in;
+    if (!plan->count_padding) counted = last - first;
+    for (int64_t i = first; i < last; i++) tap(axis, o, i, 1, 1);
+    axis->divisor[o] = plan->divisor != 0 ? 1 : (double)counted;
 }
 
-static void adaptive(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o)
+static void adaptive(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o)
 {
-    int64_t first = o * p->in / p->out, last = ((o + 1) * p->in + p->out - 1) / p->out;
-    for (int64_t i = first; i < last; i++) tap(a, o, i, 1, 1);
-    a->divisor[o] = (double)(last - first);
+    int64_t first = o * plan->in / plan->out, last = ((o + 1) * plan->in + plan->out - 1) / plan->out;
+    for (int64_t i = first; i < last; i++) tap(axis, o, i, 1, 1);
+    axis->divisor[o] = (double)(last - first);
 }
 
 /* ---- interpolation ----------------------------------------------------------------------------------------------- */
 
-static void nearest(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale, bool exact)
+static void nearest(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale, bool exact)
 {
-    one_tap(a, o, (int64_t)floor(step(p, ((double)o + (exact ? 0.5 : 0)) * scale)));
+    one_tap(axis, o, (int64_t)floor(step(plan, ((double)o + (exact ? 0.5 : 0)) * scale)));
 }
 
-static void linear(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
+static void linear(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
 {
-    if (p->in == p->out) {
-        one_tap(a, o, o);
+    if (plan->in == plan->out) {
+        one_tap(axis, o, o);
         return;
     }
-    double x = source(p, scale, o, false), room = 1 + x;
-    int64_t i = clamp((int64_t)floor(x), p->in);
-    double part = step(p, x - (double)i);
+    double x = source(plan, scale, o, false), room = 1 + x;
+    int64_t i = clamp((int64_t)floor(x), plan->in);
+    double part = step(plan, x - (double)i);
     part = part < 0 ? 0 : part > 1 ? 1 : part;
-    tap(a, o, i, step(p, 1 - part), 1 - part + room);
-    tap(a, o, clamp(i + 1, p->in), part, part + room);
+    tap(axis, o, i, step(plan, 1 - part), 1 - part + room);
+    tap(axis, o, clamp(i + 1, plan->in), part, part + room);
 }
 
 /* Keys' kernel at distance x. */
@@ -91,12 +91,12 @@ static double cubic_kernel(double x, double a)
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-static void cubic(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
+static void cubic(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
 {
-    double x = source(p, scale, o, true), floored = floor(x), part = x - floored, room = 2 + 2 * fabs(x);
+    double x = source(plan, scale, o, true), floored = floor(x), part = x - floored, room = 2 + 2 * fabs(x);
     for (int k = -1; k <= 2; k++) {
         double w = cubic_kernel(part - k, -0.75);
-        tap(a, o, clamp((int64_t)floored + k, p->in), w, fabs(w) + room);
+        tap(axis, o, clamp((int64_t)floored + k, plan->in), w, fabs(w) + room);
     }
 }
 
@@ -115,36 +115,36 @@ static double support_of(lb_resample_axis_kind kind)
     return kind == LB_AXIS_SMOOTH_LINEAR ? 1 : kind == LB_AXIS_SMOOTH_CUBIC ? 2 : 3;
 }
 
-static void smooth(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
+static void smooth(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
 {
-    double shrink = scale >= 1 ? scale : 1, support = support_of(p->kind) * shrink, center = scale * ((double)o + 0.5),
-           sum = 0;
+    double shrink = scale >= 1 ? scale : 1, support = support_of(plan->kind) * shrink,
+           center = scale * ((double)o + 0.5), sum = 0;
     int64_t first = (int64_t)(center - support + 0.5), last = (int64_t)(center + support + 0.5);
     if (first < 0) first = 0;
-    if (last > p->in) last = p->in;
-    for (int64_t i = first; i < last && i < first + a->most; i++) {
-        double w = filter(p->kind, ((double)i - center + 0.5) / shrink);
-        tap(a, o, i, w, 2 + 2 * fabs(center) / shrink);
+    if (last > plan->in) last = plan->in;
+    for (int64_t i = first; i < last && i < first + axis->most; i++) {
+        double w = filter(plan->kind, ((double)i - center + 0.5) / shrink);
+        tap(axis, o, i, w, 2 + 2 * fabs(center) / shrink);
         sum += w;
     }
-    for (int64_t k = o * a->most; sum != 0 && k < o * a->most + a->count[o]; k++) {
-        a->weight[k] = step(p, a->weight[k] / sum);
-        a->spread[k] = a->spread[k] / fabs(sum) + fabs(a->weight[k]) * (1 + (double)a->count[o]);
+    for (int64_t k = o * axis->most; sum != 0 && k < o * axis->most + axis->count[o]; k++) {
+        axis->weight[k] = step(plan, axis->weight[k] / sum);
+        axis->spread[k] = axis->spread[k] / fabs(sum) + fabs(axis->weight[k]) * (1 + (double)axis->count[o]);
     }
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-static int64_t most_taps(const lb_resample_axis_plan *p, double scale)
+static int64_t most_taps(const lb_resample_axis_plan *plan, double scale)
 {
-    switch (p->kind) {
-    case LB_AXIS_AVERAGE: return p->kernel > 0 ? p->kernel : 1;
-    case LB_AXIS_ADAPTIVE: return p->out ? p->in / p->out + 2 : 1;
+    switch (plan->kind) {
+    case LB_AXIS_AVERAGE: return plan->kernel > 0 ? plan->kernel : 1;
+    case LB_AXIS_ADAPTIVE: return plan->out ? plan->in / plan->out + 2 : 1;
     case LB_AXIS_LINEAR: return 2;
     case LB_AXIS_CUBIC: return 4;
     case LB_AXIS_SMOOTH_LINEAR:
     case LB_AXIS_SMOOTH_CUBIC:
-    case LB_AXIS_SMOOTH_LANCZOS: return 2 * (int64_t)ceil(support_of(p->kind) * (scale >= 1 ? scale : 1)) + 2;
+    case LB_AXIS_SMOOTH_LANCZOS: return 2 * (int64_t)ceil(support_of(plan->kind) * (scale >= 1 ? scale : 1)) + 2;
     default: return 1;
     }
 }
@@ -155,40 +155,40 @@ static int64_t reflected(int64_t i, int64_t size)
     return i >= size ? 2 * (size - 1) - i : i;
 }
 
-static void fill(const lb_resample_axis_plan *p, lb_resample_axis *a, int64_t o, double scale)
+static void fill(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
 {
-    switch (p->kind) {
-    case LB_AXIS_AVERAGE: average(p, a, o); break;
-    case LB_AXIS_ADAPTIVE: adaptive(p, a, o); break;
-    case LB_AXIS_NEAREST: nearest(p, a, o, scale, false); break;
-    case LB_AXIS_NEAREST_EXACT: nearest(p, a, o, scale, true); break;
-    case LB_AXIS_LINEAR: linear(p, a, o, scale); break;
-    case LB_AXIS_CUBIC: cubic(p, a, o, scale); break;
+    switch (plan->kind) {
+    case LB_AXIS_AVERAGE: average(plan, axis, o); break;
+    case LB_AXIS_ADAPTIVE: adaptive(plan, axis, o); break;
+    case LB_AXIS_NEAREST: nearest(plan, axis, o, scale, false); break;
+    case LB_AXIS_NEAREST_EXACT: nearest(plan, axis, o, scale, true); break;
+    case LB_AXIS_LINEAR: linear(plan, axis, o, scale); break;
+    case LB_AXIS_CUBIC: cubic(plan, axis, o, scale); break;
     case LB_AXIS_SMOOTH_LINEAR:
     case LB_AXIS_SMOOTH_CUBIC:
-    case LB_AXIS_SMOOTH_LANCZOS: smooth(p, a, o, scale); break;
-    case LB_AXIS_REFLECT: one_tap(a, o, reflected(o - p->padding, p->in)); break;
-    case LB_AXIS_REPLICATE: one_tap(a, o, o - p->padding); break;
+    case LB_AXIS_SMOOTH_LANCZOS: smooth(plan, axis, o, scale); break;
+    case LB_AXIS_REFLECT: one_tap(axis, o, reflected(o - plan->padding, plan->in)); break;
+    case LB_AXIS_REPLICATE: one_tap(axis, o, o - plan->padding); break;
     }
 }
 
-bool lb_resample_axis_make(lb_frame *frame, const lb_resample_axis_plan *p, lb_resample_axis *a)
+bool lb_resample_axis_make(lb_frame *frame, const lb_resample_axis_plan *plan, lb_resample_axis *axis)
 {
-    double scale = scale_of(p);
-    *a = (lb_resample_axis){.in = p->in, .out = p->out, .most = most_taps(p, scale)};
-    if (p->in < 1 || p->out < 0 || a->most > (1 << 28) / (p->out + 1)) {
+    double scale = scale_of(plan);
+    *axis = (lb_resample_axis){.in = plan->in, .out = plan->out, .most = most_taps(plan, scale)};
+    if (plan->in < 1 || plan->out < 0 || axis->most > (1 << 28) / (plan->out + 1)) {
         lb_frame_fail(frame, LB_ERR_INVALID, "sizes that no window fits");
         return false;
     }
-    size_t taps = (size_t)(p->out * a->most);
-    a->count = lb_frame_scratch(frame, (size_t)p->out * 8);
-    a->divisor = lb_frame_scratch(frame, (size_t)p->out * 8);
-    a->at = lb_frame_scratch(frame, taps * 8);
-    a->weight = lb_frame_scratch(frame, taps * 8);
-    a->spread = lb_frame_scratch(frame, taps * 8);
-    for (int64_t o = 0; lb_frame_ok(frame) && o < p->out; o++) {
-        a->count[o] = 0, a->divisor[o] = 1;
-        fill(p, a, o, scale);
+    size_t taps = (size_t)(plan->out * axis->most);
+    axis->count = lb_frame_scratch(frame, (size_t)plan->out * 8);
+    axis->divisor = lb_frame_scratch(frame, (size_t)plan->out * 8);
+    axis->at = lb_frame_scratch(frame, taps * 8);
+    axis->weight = lb_frame_scratch(frame, taps * 8);
+    axis->spread = lb_frame_scratch(frame, taps * 8);
+    for (int64_t o = 0; lb_frame_ok(frame) && o < plan->out; o++) {
+        axis->count[o] = 0, axis->divisor[o] = 1;
+        fill(plan, axis, o, scale);
     }
     return lb_frame_ok(frame);
 }

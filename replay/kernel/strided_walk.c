@@ -19,34 +19,34 @@ lb_strided_walk lb_strided_walk_of(const lb_layout *result)
     return w;
 }
 
-bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *t)
+bool lb_walker_of(lb_walker *walker, const lb_strided_walk *w, const lb_tensor *tensor)
 {
-    const int shift = w->result->ndim - t->layout.ndim;
-    c->data = t->data;
-    c->dtype = t->dtype;
-    c->element = lb_dtype_bits(t->dtype) / 8;
-    c->ndim = 0;
-    c->single = true;
+    const int shift = w->result->ndim - tensor->layout.ndim;
+    walker->data = tensor->data;
+    walker->dtype = tensor->dtype;
+    walker->element = lb_dtype_bits(tensor->dtype) / 8;
+    walker->ndim = 0;
+    walker->single = true;
     if (shift < 0) return false;
-    for (int d = 0; d < t->layout.ndim; d++)
-        if (t->layout.shape[d] != 1 && t->layout.shape[d] != w->result->shape[d + shift]) return false;
+    for (int d = 0; d < tensor->layout.ndim; d++)
+        if (tensor->layout.shape[d] != 1 && tensor->layout.shape[d] != w->result->shape[d + shift]) return false;
     for (int k = 0; k < w->ndim; k++) {
         const int d = w->dim[k] - shift;
-        const int64_t stride = d < 0 || t->layout.shape[d] == 1 ? 0 : t->layout.stride[d];
-        const int last = c->ndim - 1;
-        if (stride != 0) c->single = false;
-        if (last >= 0 && c->stride[last] == stride * w->shape[k]) {
-            c->shape[last] *= w->shape[k];
-            c->stride[last] = stride;
+        const int64_t stride = d < 0 || tensor->layout.shape[d] == 1 ? 0 : tensor->layout.stride[d];
+        const int last = walker->ndim - 1;
+        if (stride != 0) walker->single = false;
+        if (last >= 0 && walker->stride[last] == stride * w->shape[k]) {
+            walker->shape[last] *= w->shape[k];
+            walker->stride[last] = stride;
         } else {
-            c->shape[c->ndim] = w->shape[k];
-            c->stride[c->ndim++] = stride;
+            walker->shape[walker->ndim] = w->shape[k];
+            walker->stride[walker->ndim++] = stride;
         }
     }
-    if (c->ndim == 0) {
-        c->ndim = 1;
-        c->shape[0] = 1;
-        c->stride[0] = 1;
+    if (walker->ndim == 0) {
+        walker->ndim = 1;
+        walker->shape[0] = 1;
+        walker->stride[0] = 1;
     }
     return true;
 }

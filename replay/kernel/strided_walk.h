@@ -28,12 +28,12 @@ typedef struct lb_strided_walk {
 
 /* Dimensions of `result`, largest stride outermost. Keeps the pointer. */
 lb_strided_walk lb_strided_walk_of(const lb_layout *result);
-/* False when `t` does not broadcast to the result. */
-bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *t);
+/* False when `tensor` does not broadcast to the result. */
+bool lb_walker_of(lb_walker *walker, const lb_strided_walk *w, const lb_tensor *tensor);
 
-static inline bool lb_walker_is_dense(const lb_walker *c)
+static inline bool lb_walker_is_dense(const lb_walker *walker)
 {
-    return c->ndim == 1 && c->stride[0] == 1;
+    return walker->ndim == 1 && walker->stride[0] == 1;
 }
 
 /* `count` copies of the element at `from`, which may be the first of them. */

@@ -60,21 +60,23 @@ static bool same_values(const lb_tied_choice *c, int64_t row, const int64_t *at,
     return true;
 }
 
-void lb_tied_choice_follow(const lb_tied_choice *c, uint32_t result, int dim)
+void lb_tied_choice_follow(const lb_tied_choice *choice, uint32_t result, int dim)
 {
-    const lb_call *call = c->frame->call;
+    const lb_call *call = choice->frame->call;
     if (!call->branch || !call->branch[result].data || !lb_dtype_is_integer(call->branch[result].dtype)) return;
     const lb_tensor *branch = &call->branch[result];
-    if (lb_tensor_numel(branch) != c->rows * c->k || c->k < 1 || !lb_frame_ok(c->frame)) return;
+    if (lb_tensor_numel(branch) != choice->rows * choice->k || choice->k < 1 || !lb_frame_ok(choice->frame)) return;
     const lb_tensor moved = dim < 0 || dim >= branch->layout.ndim ? *branch : lb_frame_dim_last(branch, dim);
-    const int64_t *recorded = lb_frame_integers(c->frame, &moved);
-    element *values = lb_frame_scratch(c->frame, (size_t)c->k * 2 * sizeof *values);
-    char *seen = lb_frame_scratch(c->frame, (size_t)c->n);
-    if (!lb_frame_ok(c->frame)) return;
-    memset(seen, 0, (size_t)c->n);
-    for (int64_t r = 0; r < c->rows; r++) {
-        const int64_t *at = recorded + r * c->k;
-        if (!in_range(c, at) || (!c->prefix && !distinct(c, at, seen)) || !same_values(c, r, at, values)) continue;
-        memcpy(c->at + r * c->k, at, (size_t)c->k * sizeof *at);
+    const int64_t *recorded = lb_frame_integers(choice->frame, &moved);
+    element *values = lb_frame_scratch(choice->frame, (size_t)choice->k * 2 * sizeof *values);
+    char *seen = lb_frame_scratch(choice->frame, (size_t)choice->n);
+    if (!lb_frame_ok(choice->frame)) return;
+    memset(seen, 0, (size_t)choice->n);
+    for (int64_t r = 0; r < choice->rows; r++) {
+        const int64_t *at = recorded + r * choice->k;
+        if (!in_range(choice, at) || (!choice->prefix && !distinct(choice, at, seen)) ||
+            !same_values(choice, r, at, values))
+            continue;
+        memcpy(choice->at + r * choice->k, at, (size_t)choice->k * sizeof *at);
     }
 }

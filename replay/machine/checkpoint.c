@@ -7,11 +7,11 @@
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
-lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **out, lb_err *err)
+lb_status lb_checkpoints_new(uint64_t limit_bytes, lb_checkpoints **checkpoints, lb_err *err)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    (*out)->limit = limit_bytes;
+    *checkpoints = calloc(1, sizeof **checkpoints);
+    if (!*checkpoints) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    (*checkpoints)->limit = limit_bytes;
     return LB_OK;
 }
 
@@ -31,41 +31,41 @@ static void drop_oldest(lb_checkpoints *c)
     memmove(c->rows, c->rows + 1, --c->n * sizeof *c->rows);
 }
 
-void lb_checkpoints_clear(lb_checkpoints *c)
+void lb_checkpoints_clear(lb_checkpoints *checkpoints)
 {
-    for (uint32_t i = 0; i < c->n; i++) release(&c->rows[i]);
-    c->n = 0;
-    c->bytes = 0;
+    for (uint32_t i = 0; i < checkpoints->n; i++) release(&checkpoints->rows[i]);
+    checkpoints->n = 0;
+    checkpoints->bytes = 0;
 }
 
-void lb_checkpoints_free(lb_checkpoints *c)
+void lb_checkpoints_free(lb_checkpoints *checkpoints)
 {
-    if (!c) return;
-    lb_checkpoints_clear(c);
-    free(c->rows);
-    free(c);
+    if (!checkpoints) return;
+    lb_checkpoints_clear(checkpoints);
+    free(checkpoints->rows);
+    free(checkpoints);
 }
 
-uint32_t lb_checkpoints_count(const lb_checkpoints *c)
+uint32_t lb_checkpoints_count(const lb_checkpoints *checkpoints)
 {
-    return c->n;
+    return checkpoints->n;
 }
-uint64_t lb_checkpoints_bytes(const lb_checkpoints *c)
+uint64_t lb_checkpoints_bytes(const lb_checkpoints *checkpoints)
 {
-    return c->bytes;
-}
-
-void lb_checkpoints_begin(lb_checkpoints *c, const lb_plan *plan)
-{
-    lb_checkpoints_clear(c);
-    c->first_step = plan->first_step;
-    c->compare = plan->compare, c->force_decisions = plan->force_decisions;
+    return checkpoints->bytes;
 }
 
-bool lb_checkpoints_serve(const lb_checkpoints *c, const lb_plan *plan)
+void lb_checkpoints_begin(lb_checkpoints *checkpoints, const lb_plan *plan)
 {
-    return plan->mode == LB_REPLAY_CHAINED && !plan->shadow && c->first_step == plan->first_step &&
-           c->compare == plan->compare && c->force_decisions == plan->force_decisions;
+    lb_checkpoints_clear(checkpoints);
+    checkpoints->first_step = plan->first_step;
+    checkpoints->compare = plan->compare, checkpoints->force_decisions = plan->force_decisions;
+}
+
+bool lb_checkpoints_serve(const lb_checkpoints *checkpoints, const lb_plan *plan)
+{
+    return plan->mode == LB_REPLAY_CHAINED && !plan->shadow && checkpoints->first_step == plan->first_step &&
+           checkpoints->compare == plan->compare && checkpoints->force_decisions == plan->force_decisions;
 }
 
 /* ---- keeping ----------------------------------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ static lb_status keep(lb_machine *machine, uint32_t done, lb_kept_machine *out, 
     return LB_OK;
 }
 
-lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, const uint32_t *done, uint32_t n,
+lb_status lb_checkpoints_add(lb_checkpoints *checkpoints, lb_machine *const *machines, const uint32_t *done, uint32_t n,
                              const lb_replay_summary *summary, lb_err *err)
 {
     uint64_t bytes = 0, beside = 0; /* what the replay itself needs of a limit */
@@ -107,12 +107,12 @@ lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, con
         bytes += machine_bytes(machines[i]);
         if (machines[i]->run->plan->memory_bytes) beside += lb_memory_peak(machines[i]->memory);
     }
-    if (bytes + beside > c->limit) return LB_OK;
-    while (c->n && c->bytes + bytes + beside > c->limit) drop_oldest(c);
-    lb_machine_checkpoint *more = lb_array_grow(c->rows, c->n, sizeof *more);
+    if (bytes + beside > checkpoints->limit) return LB_OK;
+    while (checkpoints->n && checkpoints->bytes + bytes + beside > checkpoints->limit) drop_oldest(checkpoints);
+    lb_machine_checkpoint *more = lb_array_grow(checkpoints->rows, checkpoints->n, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    c->rows = more;
-    lb_machine_checkpoint row = {.id = c->next_id++, .summary = *summary, .bytes = bytes};
+    checkpoints->rows = more;
+    lb_machine_checkpoint row = {.id = checkpoints->next_id++, .summary = *summary, .bytes = bytes};
     row.machines = calloc(n + 1, sizeof *row.machines);
     lb_status status = row.machines ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n && status == LB_OK; i++)
@@ -121,8 +121,8 @@ lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, con
         release(&row);
         return status;
     }
-    c->rows[c->n++] = row;
-    c->bytes += bytes;
+    checkpoints->rows[checkpoints->n++] = row;
+    checkpoints->bytes += bytes;
     return LB_OK;
 }
 
@@ -167,10 +167,10 @@ static const lb_kept_machine *find_machine(const lb_checkpoints *c, uint32_t id,
     return NULL;
 }
 
-bool lb_checkpoint_contents(const lb_checkpoints *c, uint32_t id, int32_t rank, const lb_value *value,
+bool lb_checkpoint_contents(const lb_checkpoints *checkpoints, uint32_t checkpoint, int32_t rank, const lb_value *value,
                             lb_tensor *tensor)
 {
-    const lb_kept_machine *machine = find_machine(c, id, rank);
+    const lb_kept_machine *machine = find_machine(checkpoints, checkpoint, rank);
     for (uint32_t i = 0; machine && i < machine->n_rows; i++) {
         const lb_memory_storage *row = &machine->rows[i];
         if (row->id != value->storage) continue;

@@ -86,32 +86,35 @@ typedef struct weighing {
 
 static void weigh_input(void *context, uint32_t value)
 {
-    weighing *w = context;
-    const bool number = lb_dtype_is_float(w->machine->prepared->program->values[value].dtype);
-    if (w->status == LB_OK && !number) tell_decision(w->machine, value);
-    if (w->status != LB_OK || (!changed(w->machine, value) && (number || !is_unknown(w->machine, value)))) return;
+    weighing *weighing = context;
+    const bool number = lb_dtype_is_float(weighing->machine->prepared->program->values[value].dtype);
+    if (weighing->status == LB_OK && !number) tell_decision(weighing->machine, value);
+    if (weighing->status != LB_OK ||
+        (!changed(weighing->machine, value) && (number || !is_unknown(weighing->machine, value))))
+        return;
     if (number) {
-        w->soft = true;
+        weighing->soft = true;
         return;
     }
     bool loaded = false;
-    if (w->machine->run->plan->force_decisions) w->status = load_decision(w->machine, value, &loaded);
+    if (weighing->machine->run->plan->force_decisions)
+        weighing->status = load_decision(weighing->machine, value, &loaded);
     if (loaded)
-        w->soft = true;
+        weighing->soft = true;
     else
-        w->hard |= changed(w->machine, value);
+        weighing->hard |= changed(weighing->machine, value);
 }
 
 lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds)
 {
     *holds = true;
     if (machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
-    weighing w = {machine, LB_OK, false, false};
-    lb_op_each_input(machine->prepared->program, op, weigh_input, &w);
-    LB_TRY(w.status);
-    if (w.soft) machine->conditional = true;
-    if (w.hard) lb_decision_undecided(machine, "a bool, index or shape that steered the program has changed");
-    *holds = !w.hard;
+    weighing weighing = {machine, LB_OK, false, false};
+    lb_op_each_input(machine->prepared->program, op, weigh_input, &weighing);
+    LB_TRY(weighing.status);
+    if (weighing.soft) machine->conditional = true;
+    if (weighing.hard) lb_decision_undecided(machine, "a bool, index or shape that steered the program has changed");
+    *holds = !weighing.hard;
     return LB_OK;
 }
 
@@ -214,35 +217,38 @@ static void select_in_planes(const lb_tensor *input, const lb_tensor *indices, c
 }
 
 /* False for an op that this is not known to be right for. */
-static bool select_values(const lb_execution *e)
+static bool select_values(const lb_execution *execution)
 {
-    const int position = dim_argument(e->prepared->row->name), axes = pooled_axes(e->prepared->row->name);
-    if (e->outputs.n != 2 || e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 ||
-        !e->outputs.tensors[0].data)
+    const int position = dim_argument(execution->prepared->row->name),
+              axes = pooled_axes(execution->prepared->row->name);
+    if (execution->outputs.n != 2 || execution->args[0].tag != LB_OPERAND_TENSOR ||
+        execution->outputs.tensors[1].dtype != LB_I64 || !execution->outputs.tensors[0].data)
         return false;
-    if (axes && e->args[0].tensor.layout.ndim >= axes) {
-        select_in_planes(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], axes);
+    if (axes && execution->args[0].tensor.layout.ndim >= axes) {
+        select_in_planes(&execution->args[0].tensor, &execution->outputs.tensors[1], &execution->outputs.tensors[0],
+                         axes);
         return true;
     }
-    if (position < 0 || (uint32_t)position >= e->n_args) return false;
-    int dim = (int)e->args[position].i, ndim = e->args[0].tensor.layout.ndim;
+    if (position < 0 || (uint32_t)position >= execution->n_args) return false;
+    int dim = (int)execution->args[position].i, ndim = execution->args[0].tensor.layout.ndim;
     if (dim < 0) dim += ndim;
     if (dim < 0 || dim >= ndim) return false;
-    select_again(&e->args[0].tensor, &e->outputs.tensors[1], &e->outputs.tensors[0], dim);
+    select_again(&execution->args[0].tensor, &execution->outputs.tensors[1], &execution->outputs.tensors[0], dim);
     return true;
 }
 
-lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
+lb_status lb_decision_take(lb_machine *machine, lb_execution *execution, bool *taken)
 {
     *taken = false;
     lb_tensor decided;
-    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE ||
-        !lb_rebase_decided(machine, e->outputs.values[1], &decided))
+    if (execution->outputs.n != 2 || execution->outputs.values[1] == LB_NONE ||
+        !lb_rebase_decided(machine, execution->outputs.values[1], &decided))
         return LB_OK;
-    LB_TRY(lb_rebase_put(machine, e->outputs.values[1], &decided));
-    uint32_t v = e->outputs.values[1];
-    e->outputs.tensors[1] = lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
-    *taken = select_values(e);
+    LB_TRY(lb_rebase_put(machine, execution->outputs.values[1], &decided));
+    uint32_t v = execution->outputs.values[1];
+    execution->outputs.tensors[1] =
+        lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+    *taken = select_values(execution);
     return LB_OK;
 }
 
@@ -269,22 +275,23 @@ static lb_status force_part(lb_machine *machine, uint32_t value, bool *loaded)
     return lb_rebase_load(machine, value, loaded);
 }
 
-lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
+lb_status lb_decision_route(lb_machine *machine, lb_execution *execution)
 {
     const uint8_t upto = lb_machine_choice(machine)->routing, *routed = machine->prepared->routed;
     if (!upto || !routed || machine->is_shadow || machine->run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
-        const uint32_t v = e->outputs.values[i];
-        if (!is_forced(routed, v, upto)) continue;
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
+        const uint32_t value = execution->outputs.values[i];
+        if (!is_forced(routed, value, upto)) continue;
         bool loaded;
-        LB_TRY(force_part(machine, v, &loaded));
+        LB_TRY(force_part(machine, value, &loaded));
         if (!loaded) {
             lb_decision_undecided(machine, "the routing to be forced was not kept: record again with --level ops");
             return LB_OK;
         }
-        e->outputs.tensors[i] =
-            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
-        if (routed[v] == LB_ROUTE_IDS && !is_forced(routed, e->outputs.values[0], upto)) select_values(e);
+        execution->outputs.tensors[i] =
+            lb_memory_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
+        if (routed[value] == LB_ROUTE_IDS && !is_forced(routed, execution->outputs.values[0], upto))
+            select_values(execution);
     }
     return LB_OK;
 }
@@ -340,32 +347,32 @@ static bool gives_index(const lb_machine *machine, uint32_t value)
     return lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
 }
 
-lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
+lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *execution)
 {
     const lb_plan *plan = machine->run->plan;
     if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
-    if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
-    for (uint32_t i = 0; i < e->outputs.n; i++)
-        if (gives_index(machine, e->outputs.values[i])) tell_decision(machine, e->outputs.values[i]);
-    if (e->inputs.exact) return LB_OK;
+    if (!(execution->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
+    for (uint32_t i = 0; i < execution->outputs.n; i++)
+        if (gives_index(machine, execution->outputs.values[i])) tell_decision(machine, execution->outputs.values[i]);
+    if (execution->inputs.exact) return LB_OK;
     bool forced = false, numbers = true, asked = false;
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
-        uint32_t v = e->outputs.values[i];
-        if (v == LB_NONE) continue;
-        machine->state[v] = LB_STATE_UNKNOWN;
-        if (!gives_index(machine, v) || !changed(machine, v)) continue;
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
+        uint32_t value = execution->outputs.values[i];
+        if (value == LB_NONE) continue;
+        machine->state[value] = LB_STATE_UNKNOWN;
+        if (!gives_index(machine, value) || !changed(machine, value)) continue;
         if (!asked && chooses_anew(machine, op)) return LB_OK;
         asked = true;
         bool loaded;
-        LB_TRY(load_decision(machine, v, &loaded));
+        LB_TRY(load_decision(machine, value, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
-        e->outputs.tensors[i] =
-            lb_memory_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
+        execution->outputs.tensors[i] =
+            lb_memory_storage_window(lb_storage_of(machine, value), &machine->prepared->program->values[value]);
         forced = true;
         if (i == 0) numbers = false; /* sorted integers came with the indices; their memory is the recording's */
     }
     if (!forced) return LB_OK;
     machine->conditional = true;
-    if (numbers) select_values(e);
+    if (numbers) select_values(execution);
     return LB_OK;
 }

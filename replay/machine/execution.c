@@ -70,28 +70,35 @@ static uint64_t first_draw(const lb_machine *machine, uint32_t unit)
     return x;
 }
 
-static lb_status count_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e)
+static lb_status count_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *execution)
 {
-    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
-    e->unit = e->units == 1 && prepared->form != LB_FORM_FOREACH && prepared->form != LB_FORM_FOREACH_INPLACE
-                  ? e->args
-                  : lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
-    e->per_unit = e->units ? e->outputs.n / e->units : 0;
-    return e->unit ? LB_OK : LB_ERR_NOMEM;
+    execution->units = lb_operands_units(execution->args, execution->n_args, prepared->form);
+    execution->unit =
+        execution->units == 1 && prepared->form != LB_FORM_FOREACH && prepared->form != LB_FORM_FOREACH_INPLACE
+            ? execution->args
+            : lb_machine_take(machine, (execution->n_args + 1) * sizeof *execution->unit);
+    execution->per_unit = execution->units ? execution->outputs.n / execution->units : 0;
+    return execution->unit ? LB_OK : LB_ERR_NOMEM;
 }
 
-static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
+static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *execution, lb_err *local)
 {
     const lb_choice *choice = lb_machine_choice(machine);
-    LB_TRY(count_units(machine, prepared, e));
-    for (uint32_t u = 0; u < e->units; u++) {
-        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
-                        e->per_unit,   choice->method, local};
-        call.cuda = lb_event_on_cuda(machine, e, u * e->per_unit);
-        call.host_scalars = lb_event_host_scalars(machine, e, u * e->per_unit);
+    LB_TRY(count_units(machine, prepared, execution));
+    for (uint32_t u = 0; u < execution->units; u++) {
+        if (execution->unit != execution->args)
+            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
+        lb_call call = {prepared->row,
+                        execution->unit,
+                        execution->n_args,
+                        execution->outputs.tensors + (size_t)u * execution->per_unit,
+                        execution->per_unit,
+                        choice->method,
+                        local};
+        call.cuda = lb_event_on_cuda(machine, execution, u * execution->per_unit);
+        call.host_scalars = lb_event_host_scalars(machine, execution, u * execution->per_unit);
         call.e4m3_nan = machine->e4m3_nan;
-        call.branch = e->branch ? e->branch + (size_t)u * e->per_unit : NULL;
+        call.branch = execution->branch ? execution->branch + (size_t)u * execution->per_unit : NULL;
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;
@@ -136,16 +143,17 @@ static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *bra
     return LB_OK;
 }
 
-static lb_status take_branches(lb_machine *machine, lb_execution *e)
+static lb_status take_branches(lb_machine *machine, lb_execution *execution)
 {
-    const uint32_t flags = e->prepared->row->flags;
+    const uint32_t flags = execution->prepared->row->flags;
     bool follows = flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES | LB_ROW_CHOOSES);
-    for (uint32_t i = 0; i < e->outputs.n; i++)
-        follows |= flags & LB_ROW_CASTS && e->outputs.tensors[i].dtype == LB_E4M3FN;
+    for (uint32_t i = 0; i < execution->outputs.n; i++)
+        follows |= flags & LB_ROW_CASTS && execution->outputs.tensors[i].dtype == LB_E4M3FN;
     if (!follows) return LB_OK;
-    e->branch = lb_machine_take(machine, (e->outputs.n + 1) * sizeof *e->branch);
-    if (!e->branch) return LB_ERR_NOMEM;
-    for (uint32_t i = 0; i < e->outputs.n; i++) LB_TRY(take_branch(machine, e->outputs.values[i], &e->branch[i]));
+    execution->branch = lb_machine_take(machine, (execution->outputs.n + 1) * sizeof *execution->branch);
+    if (!execution->branch) return LB_ERR_NOMEM;
+    for (uint32_t i = 0; i < execution->outputs.n; i++)
+        LB_TRY(take_branch(machine, execution->outputs.values[i], &execution->branch[i]));
     return LB_OK;
 }
 
@@ -330,14 +338,15 @@ static bool is_for_backend(const lb_machine *machine, const lb_op *op, const lb_
 }
 
 /* The operands as the row's kernel takes them: what the bound is computed from. */
-static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
+static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared,
+                            lb_execution *execution)
 {
-    const lb_operand_plan plan = {prepared->row, prepared->form, &e->outputs, true};
-    LB_TRY(lb_operands_build(machine, op, &plan, &e->args, &e->n_args));
-    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
-    e->unit = lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
-    e->per_unit = e->units ? e->outputs.n / e->units : 0;
-    return e->unit ? LB_OK : LB_ERR_NOMEM;
+    const lb_operand_plan plan = {prepared->row, prepared->form, &execution->outputs, true};
+    LB_TRY(lb_operands_build(machine, op, &plan, &execution->args, &execution->n_args));
+    execution->units = lb_operands_units(execution->args, execution->n_args, prepared->form);
+    execution->unit = lb_machine_take(machine, (execution->n_args + 1) * sizeof *execution->unit);
+    execution->per_unit = execution->units ? execution->outputs.n / execution->units : 0;
+    return execution->unit ? LB_OK : LB_ERR_NOMEM;
 }
 
 /* An op by PyTorch: one that no row knows, or whose recorded bits are wanted and no row gives. What that refuses its
@@ -346,20 +355,21 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
 {
     const char *name = lb_op_name(machine->prepared->program, op);
     const lb_op_row row = {.name = name, .flags = LB_ROW_WRITES};
-    lb_execution e = {.prepared = prepared, .backend = true};
+    lb_execution execution = {.prepared = prepared, .backend = true};
     const lb_op_form form = prepared->row ? (lb_op_form)prepared->form : LB_FORM_MUTATES;
     lb_operand *args;
     uint32_t n_args;
-    LB_TRY(lb_execution_inputs_gather(machine, op, form, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_operands_outputs_list(machine, op, form, &e.outputs));
-    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
-    if (prepared->row) LB_TRY(take_units(machine, op, prepared, &e));
-    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_MUTATES, &e.outputs, true}, &args, &n_args));
-    if (!prepared->row) e.args = args, e.n_args = n_args;
+    LB_TRY(lb_execution_inputs_gather(machine, op, form, &execution.inputs));
+    if (execution.inputs.missing) return lb_event_missing(machine, op);
+    LB_TRY(lb_operands_outputs_list(machine, op, form, &execution.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &execution.outputs));
+    if (prepared->row) LB_TRY(take_units(machine, op, prepared, &execution));
+    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_MUTATES, &execution.outputs, true}, &args,
+                             &n_args));
+    if (!prepared->row) execution.args = args, execution.n_args = n_args;
     lb_err local = LB_ERR_INIT;
-    lb_status status =
-        lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
+    lb_status status = lb_backend_run(machine->run->plan->backend, name, args, n_args, execution.outputs.tensors,
+                                      execution.outputs.n, &local);
     if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
     if (status != LB_OK && lb_machine_choice(machine)->by_torch)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "--kernel torch: %s: %s", name, local.message);
@@ -375,9 +385,9 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
         machine->why = NULL;
         return status;
     }
-    lb_operands_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
+    lb_operands_outputs_settle(machine, &execution.outputs, first_draw(machine, UINT32_MAX));
     machine->why = "PyTorch gives other bits here than were recorded, and there is no bound";
-    status = lb_event_computed(machine, op, &e);
+    status = lb_event_computed(machine, op, &execution);
     machine->why = NULL;
     return status;
 }
@@ -413,15 +423,17 @@ static bool takes_results(lb_machine *machine, const lb_prepared_op *prepared, c
 }
 
 /* A mask that a call gives besides is the recorded one in the shadow, too. */
-static lb_status take_results(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
+static lb_status take_results(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared,
+                              lb_execution *execution)
 {
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
-        lb_tensor *t = &e->outputs.tensors[i], recorded;
-        if (!t->data || lb_dtype_is_float(lb_dtype_part(t->dtype))) continue;
-        if (lb_rebase_recorded(machine, e->outputs.values[i], &recorded)) lb_memory_tensor_copy(t, &recorded, NULL);
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
+        lb_tensor *tensor = &execution->outputs.tensors[i], recorded;
+        if (!tensor->data || lb_dtype_is_float(lb_dtype_part(tensor->dtype))) continue;
+        if (lb_rebase_recorded(machine, execution->outputs.values[i], &recorded))
+            lb_memory_tensor_copy(tensor, &recorded, NULL);
     }
-    if (count_units(machine, prepared, e) != LB_OK) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
-    return lb_event_taken(machine, op, e);
+    if (count_units(machine, prepared, execution) != LB_OK) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
+    return lb_event_taken(machine, op, execution);
 }
 
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
@@ -429,63 +441,65 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     bool recorded = shadow_takes_recorded(machine, op, prepared),
          choice = recorded && is_choice(machine->prepared->program, op);
     if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-    lb_execution e = {.prepared = prepared};
-    LB_TRY(lb_execution_inputs_gather(machine, op, prepared->form, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
+    lb_execution execution = {.prepared = prepared};
+    LB_TRY(lb_execution_inputs_gather(machine, op, prepared->form, &execution.inputs));
+    if (execution.inputs.missing) return lb_event_missing(machine, op);
     bool holds = true;
     if (op->flags & LB_OP_DECISION) LB_TRY(lb_decision_inputs(machine, op, &holds));
     if (!holds) return LB_OK;
     bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
-    LB_TRY(lb_operands_outputs_list(machine, op, prepared->form, &e.outputs));
-    if (writes_lazily(machine, &e.outputs))
+    LB_TRY(lb_operands_outputs_list(machine, op, prepared->form, &execution.outputs));
+    if (writes_lazily(machine, &execution.outputs))
         return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
-    LB_TRY(take_given(machine, prepared, &e.outputs));
-    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
+    LB_TRY(take_given(machine, prepared, &execution.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &execution.outputs));
     bool kept;
-    LB_TRY(take_draws(machine, prepared, &e.outputs, &kept));
+    LB_TRY(take_draws(machine, prepared, &execution.outputs, &kept));
     if (!kept) return stand_in_because(machine, op, "what it drew was not kept");
-    const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
-    LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
-    LB_TRY(lb_round_operands(machine, op, &e));
-    LB_TRY(take_branches(machine, &e));
-    if (takes_results(machine, prepared, &e.outputs)) return take_results(machine, op, prepared, &e);
+    const lb_operand_plan plan = {prepared->row, prepared->form, &execution.outputs, watch};
+    LB_TRY(lb_operands_build(machine, op, &plan, &execution.args, &execution.n_args));
+    LB_TRY(lb_round_operands(machine, op, &execution));
+    LB_TRY(take_branches(machine, &execution));
+    if (takes_results(machine, prepared, &execution.outputs)) return take_results(machine, op, prepared, &execution);
     lb_err local = LB_ERR_INIT;
-    lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
+    lb_status status =
+        prepared->row->kernel && !execution.outputs.ready ? call_units(machine, prepared, &execution, &local) : LB_OK;
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
     if (status != LB_OK) {
-        if (op->flags & LB_OP_DECISION && status != LB_ERR_UNSUPPORTED && !e.inputs.exact) {
+        if (op->flags & LB_OP_DECISION && status != LB_ERR_UNSUPPORTED && !execution.inputs.exact) {
             lb_decision_undecided(machine, local.message);
             return LB_OK;
         }
         return stand_in_because(machine, op, local.message);
     }
-    lb_operands_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
-    LB_TRY(lb_round_results(machine, &e));
-    if (choice && !chooses_as_decided(machine, &e.outputs)) {
+    lb_operands_outputs_settle(machine, &execution.outputs, first_draw(machine, UINT32_MAX));
+    LB_TRY(lb_round_results(machine, &execution));
+    if (choice && !chooses_as_decided(machine, &execution.outputs)) {
         bool taken;
-        LB_TRY(lb_decision_take(machine, &e, &taken));
+        LB_TRY(lb_decision_take(machine, &execution, &taken));
         if (!taken) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
     }
-    LB_TRY(lb_decision_force(machine, op, &e));
-    LB_TRY(lb_decision_route(machine, &e));
+    LB_TRY(lb_decision_force(machine, op, &execution));
+    LB_TRY(lb_decision_route(machine, &execution));
     if (machine->run->stop) return LB_OK;
-    if (lb_regenerate_is_possible(machine, &e)) {
-        LB_TRY(lb_regenerate(machine, &e));
-        if (!e.order && machine->run->plan->backend && !machine->run->plan->backend_selected && !machine->refused)
+    if (lb_regenerate_is_possible(machine, &execution)) {
+        LB_TRY(lb_regenerate(machine, &execution));
+        if (!execution.order && machine->run->plan->backend && !machine->run->plan->backend_selected &&
+            !machine->refused)
             return compute_by_backend(machine, op, prepared);
     }
-    return lb_event_computed(machine, op, &e);
+    return lb_event_computed(machine, op, &execution);
 }
 
 static lb_status fill_zero(lb_machine *machine, lb_operands_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++) {
-        lb_tensor *t = &outputs->tensors[i], zero = {0};
-        if (!t->data) continue;
+        lb_tensor *tensor = &outputs->tensors[i], zero = {0};
+        if (!tensor->data) continue;
         int64_t nothing[2] = {0};
-        zero = (lb_tensor){nothing, t->dtype, t->layout};
+        zero = (lb_tensor){nothing, tensor->dtype, tensor->layout};
         memset(zero.layout.stride, 0, sizeof zero.layout.stride);
-        lb_memory_tensor_copy(t, &zero, NULL);
+        lb_memory_tensor_copy(tensor, &zero, NULL);
     }
     (void)machine;
     return LB_OK;
@@ -511,27 +525,27 @@ static lb_status round_into(lb_machine *machine, const lb_operand *args, uint32_
 lb_status lb_execute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     static const lb_op_row row = {.name = "lb::copy", .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE};
-    lb_execution e = {.prepared = prepared, .units = 0};
-    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
-    if (!e.outputs.n || e.outputs.values[0] == LB_NONE) return LB_OK;
-    if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, e.outputs.values[0])->base) {
-        lb_rebase_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
+    lb_execution execution = {.prepared = prepared, .units = 0};
+    LB_TRY(lb_execution_inputs_gather(machine, op, LB_FORM_PLAIN, &execution.inputs));
+    if (execution.inputs.missing) return lb_event_missing(machine, op);
+    LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_PLAIN, &execution.outputs));
+    if (!execution.outputs.n || execution.outputs.values[0] == LB_NONE) return LB_OK;
+    if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, execution.outputs.values[0])->base) {
+        lb_rebase_written(machine, execution.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
         return LB_OK;
     }
-    LB_TRY(lb_operands_outputs_open(machine, op, &e.outputs));
+    LB_TRY(lb_operands_outputs_open(machine, op, &execution.outputs));
     if (prepared->action == LB_ACT_ZERO || prepared->action == LB_ACT_STATE) {
-        LB_TRY(fill_zero(machine, &e.outputs));
+        LB_TRY(fill_zero(machine, &execution.outputs));
     } else {
-        const lb_operand_plan plan = {&row, LB_FORM_PLAIN, &e.outputs, false};
-        LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
-        if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
-        LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
+        const lb_operand_plan plan = {&row, LB_FORM_PLAIN, &execution.outputs, false};
+        LB_TRY(lb_operands_build(machine, op, &plan, &execution.args, &execution.n_args));
+        if (prepared->row) execution.n_args = 1; /* a reshape: its size argument is no dtype */
+        LB_TRY(round_into(machine, execution.args, execution.n_args, &execution.outputs.tensors[0]));
     }
-    lb_operands_outputs_settle(machine, &e.outputs, 0);
-    LB_TRY(lb_round_results(machine, &e));
-    return lb_event_computed(machine, op, &e);
+    lb_operands_outputs_settle(machine, &execution.outputs, 0);
+    LB_TRY(lb_round_results(machine, &execution));
+    return lb_event_computed(machine, op, &execution);
 }
 
 lb_status lb_execute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)

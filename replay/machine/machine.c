@@ -246,17 +246,17 @@ static void end_op(lb_machine *machine)
 
 static bool touches(const lb_machine *machine, uint32_t at, uint32_t receive)
 {
-    const lb_program *p = machine->prepared->program;
-    const lb_op *op = &p->ops[at], *given = &p->ops[receive];
+    const lb_program *program = machine->prepared->program;
+    const lb_op *op = &program->ops[at], *given = &program->ops[receive];
     if (machine->prepared->ops[at].action == LB_ACT_NOTHING) return false;
     for (uint32_t i = 0; i < lb_op_outcomes(given); i++) {
-        const uint32_t v = lb_op_outcome(p, given, i);
+        const uint32_t v = lb_op_outcome(program, given, i);
         if (v == LB_NONE) continue;
-        const int64_t storage = p->values[v].storage;
-        if (lb_op_reads(p, op, storage) != LB_NONE || lb_op_writes(p, op, storage) != LB_NONE) return true;
+        const int64_t storage = program->values[v].storage;
+        if (lb_op_reads(program, op, storage) != LB_NONE || lb_op_writes(program, op, storage) != LB_NONE) return true;
         for (uint32_t r = 0; r < op->results; r++) {
-            const uint32_t result = lb_op_results(p, op)[r];
-            if (result != LB_NONE && p->values[result].storage == storage) return true;
+            const uint32_t result = lb_op_results(program, op)[r];
+            if (result != LB_NONE && program->values[result].storage == storage) return true;
         }
     }
     return false;
@@ -403,13 +403,13 @@ lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, const 
     machine->err = err;
     const lb_prepared *prepared = machine->prepared;
     const lb_op *op = &prepared->program->ops[machine->next];
-    lb_execution e = {.prepared = &prepared->ops[machine->next], .inputs = *inputs};
-    if (sum) e.sum = *sum;
+    lb_execution execution = {.prepared = &prepared->ops[machine->next], .inputs = *inputs};
+    if (sum) execution.sum = *sum;
     if (inputs->missing) {
         LB_TRY(lb_event_missing(machine, op));
     } else {
-        LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_OUT, &e.outputs));
-        LB_TRY(lb_event_computed(machine, op, &e));
+        LB_TRY(lb_operands_outputs_list(machine, op, LB_FORM_OUT, &execution.outputs));
+        LB_TRY(lb_event_computed(machine, op, &execution));
     }
     if (!machine->is_shadow || machine->alone) end_op(machine);
     return LB_OK;

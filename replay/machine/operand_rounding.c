@@ -26,21 +26,21 @@ lb_operand_rounding *lb_operand_rounding_new(void)
     return NULL;
 }
 
-void lb_operand_rounding_free(lb_operand_rounding *r)
+void lb_operand_rounding_free(lb_operand_rounding *rounding)
 {
-    if (!r) return;
-    lb_roles_free(r->roles);
-    lb_scale_book_free(r->book);
-    free(r);
+    if (!rounding) return;
+    lb_roles_free(rounding->roles);
+    lb_scale_book_free(rounding->book);
+    free(rounding);
 }
 
-lb_status lb_operand_rounding_step(lb_operand_rounding *r, const lb_prepared *prepared, lb_err *err)
+lb_status lb_operand_rounding_step(lb_operand_rounding *rounding, const lb_prepared *prepared, lb_err *err)
 {
-    lb_roles_free(r->roles);
-    r->roles = NULL;
-    if (r->begun) lb_scale_book_step(r->book);
-    r->begun = true;
-    return lb_roles_new(prepared, &r->roles, err);
+    lb_roles_free(rounding->roles);
+    rounding->roles = NULL;
+    if (rounding->begun) lb_scale_book_step(rounding->book);
+    rounding->begun = true;
+    return lb_roles_new(prepared, &rounding->roles, err);
 }
 
 /* ---- keys of random numbers -------------------------------------------------------------------------------------- */
@@ -108,27 +108,21 @@ static bool copy_along(lb_machine *machine, const lb_tensor *tensor, int dim, lb
 
 static const char *layer_of(const lb_machine *machine)
 {
-    const lb_program *p = machine->prepared->program;
-    return lb_op_layer(p, &p->ops[machine->next]);
+    const lb_program *program = machine->prepared->program;
+    return lb_op_layer(program, &program->ops[machine->next]);
 }
 
-static void tell(const site *s, const lb_precision_loss *loss)
+static void tell(const site *site, const lb_precision_loss *loss)
 {
-    const lb_machine *machine = s->machine;
+    const lb_machine *machine = site->machine;
     const lb_observer *observer = machine->run->observer;
     const lb_prepared *prepared = machine->prepared;
     char format[48];
-    lb_recipe_format(s->recipe, s->role, format, sizeof format);
+    lb_recipe_format(site->recipe, site->role, format, sizeof format);
     const uint32_t origin = prepared->origin ? prepared->origin[machine->next] : machine->next;
-    const lb_quantisation q = {prepared->recorded,
-                               origin,
-                               s->operand,
-                               prepared->program->step,
-                               machine->rank,
-                               layer_of(machine),
-                               s->role,
-                               format,
-                               loss};
+    const lb_quantisation q = {
+        prepared->recorded, origin, site->operand, prepared->program->step, machine->rank, layer_of(machine),
+        site->role,         format, loss};
     observer->quantised(observer->context, &q);
 }
 
@@ -139,130 +133,137 @@ static bool is_told(const lb_machine *machine)
 }
 
 /* The scale of delayed scaling; the tensor's amax joins its history. */
-static lb_status take_scale(const site *s, const lb_tensor *rows, float *scale)
+static lb_status take_scale(const site *site, const lb_tensor *rows, float *scale)
 {
-    lb_machine *machine = s->machine;
-    const uint32_t slot = s->factor ? s->factor->slot : 0;
-    lb_scale_history *entry = lb_scale_book_find(machine->rounding->book, s->recipe, layer_of(machine), s->role, slot);
+    lb_machine *machine = site->machine;
+    const uint32_t slot = site->factor ? site->factor->slot : 0;
+    lb_scale_history *entry =
+        lb_scale_book_find(machine->rounding->book, site->recipe, layer_of(machine), site->role, slot);
     if (!entry) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the scales of %s", layer_of(machine));
     *scale = lb_scale_history_take(entry, lb_quantiser_amax(rows->data, lb_layout_numel(&rows->layout)));
     return LB_OK;
 }
 
-static lb_status quantise_factor(const site *s, lb_tensor *tensor)
+static lb_status quantise_factor(const site *site, lb_tensor *tensor)
 {
     const lb_layout *layout = &tensor->layout;
-    const lb_factor *other = &s->product->factors[s->factor == &s->product->factors[0]];
-    const bool weight_gradient = s->role != LB_ROLE_WEIGHT && other->role != LB_ROLE_WEIGHT && s->role != other->role;
-    const int dim = layout->ndim - s->factor->dimension;
+    const lb_factor *other = &site->product->factors[site->factor == &site->product->factors[0]];
+    const bool weight_gradient =
+        site->role != LB_ROLE_WEIGHT && other->role != LB_ROLE_WEIGHT && site->role != other->role;
+    const int dim = layout->ndim - site->factor->dimension;
     const int64_t numel = lb_layout_numel(layout);
     if (dim < 0 || !numel) return LB_OK;
     lb_tensor copy;
-    if (!copy_along(s->machine, tensor, dim, &copy)) return LB_ERR_LIMIT;
-    lb_quantiser q = lb_quantiser_of(s->recipe, s->role, weight_gradient);
-    q.own = tensor->dtype;
-    q.k = layout->shape[dim];
-    q.rows = numel / q.k;
+    if (!copy_along(site->machine, tensor, dim, &copy)) return LB_ERR_LIMIT;
+    lb_quantiser quantiser = lb_quantiser_of(site->recipe, site->role, weight_gradient);
+    quantiser.own = tensor->dtype;
+    quantiser.k = layout->shape[dim];
+    quantiser.rows = numel / quantiser.k;
     /* The other dimension of the matrix; what stands before it is a batch. */
-    q.matrix_rows =
-        layout->ndim > 2 ? layout->shape[s->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1] : q.rows;
-    if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
-    if (q.scaling == LB_SCALING_DELAYED) LB_TRY(take_scale(s, &copy, &q.scale));
+    quantiser.matrix_rows = layout->ndim > 2
+                                ? layout->shape[site->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1]
+                                : quantiser.rows;
+    if (quantiser.cast.rounding == LB_STOCHASTIC)
+        quantiser.cast.seed = key_of(site->machine, quantiser.cast.seed, site->place);
+    if (quantiser.scaling == LB_SCALING_DELAYED) LB_TRY(take_scale(site, &copy, &quantiser.scale));
     lb_precision_loss loss = {0};
-    LB_TRY(lb_quantise(&q, copy.data, is_told(s->machine) ? &loss : NULL, s->machine->err));
-    if (is_told(s->machine)) tell(s, &loss);
+    LB_TRY(lb_quantise(&quantiser, copy.data, is_told(site->machine) ? &loss : NULL, site->machine->err));
+    if (is_told(site->machine)) tell(site, &loss);
     *tensor = copy;
     return LB_OK;
 }
 
-static lb_status widen(const site *s, lb_tensor *tensor)
+static lb_status widen(const site *site, lb_tensor *tensor)
 {
     lb_tensor copy;
-    if (!s->wide || tensor->dtype == LB_F64) return LB_OK;
-    if (!copy_of(s->machine, tensor, LB_F64, &copy)) return LB_ERR_LIMIT;
+    if (!site->wide || tensor->dtype == LB_F64) return LB_OK;
+    if (!copy_of(site->machine, tensor, LB_F64, &copy)) return LB_ERR_LIMIT;
     *tensor = copy;
     return LB_OK;
 }
 
 /* A cast without scales. It is told of even where it changes nothing. */
-static lb_status round_operand(const site *s, lb_tensor *tensor)
+static lb_status round_operand(const site *site, lb_tensor *tensor)
 {
-    const lb_recipe *r = s->recipe;
-    const lb_dtype grid = r->compute ? r->compute : r->short_form;
-    const bool told = is_told(s->machine), unchanged = is_subset(tensor->dtype, grid) && !r->cast.flush_subnormals;
+    const lb_recipe *recipe = site->recipe;
+    const lb_dtype grid = recipe->compute ? recipe->compute : recipe->short_form;
+    const bool told = is_told(site->machine),
+               unchanged = is_subset(tensor->dtype, grid) && !recipe->cast.flush_subnormals;
     if (unchanged && (!told || tensor->dtype == LB_F64)) return LB_OK;
     lb_tensor copy, typed;
-    if (!copy_of(s->machine, tensor, LB_F32, &copy)) return LB_ERR_LIMIT;
-    lb_quantiser q = {.scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = r->cast, .scale = 1};
-    q.rows = 1, q.k = lb_layout_numel(&copy.layout);
-    if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
+    if (!copy_of(site->machine, tensor, LB_F32, &copy)) return LB_ERR_LIMIT;
+    lb_quantiser quantiser = {
+        .scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = recipe->cast, .scale = 1};
+    quantiser.rows = 1, quantiser.k = lb_layout_numel(&copy.layout);
+    if (quantiser.cast.rounding == LB_STOCHASTIC)
+        quantiser.cast.seed = key_of(site->machine, quantiser.cast.seed, site->place);
     lb_precision_loss loss = {0};
-    LB_TRY(lb_quantise(&q, copy.data, told ? &loss : NULL, s->machine->err));
-    if (told) tell(s, &loss);
-    if (unchanged || r->short_form) return LB_OK; /* of a type alone kernels take care themselves */
+    LB_TRY(lb_quantise(&quantiser, copy.data, told ? &loss : NULL, site->machine->err));
+    if (told) tell(site, &loss);
+    if (unchanged || recipe->short_form) return LB_OK; /* of a type alone kernels take care themselves */
     const bool holds = is_subset(grid, tensor->dtype) && tensor->dtype != LB_F64;
-    if (!copy_of(s->machine, &copy, holds ? tensor->dtype : LB_F32, &typed)) return LB_ERR_LIMIT;
+    if (!copy_of(site->machine, &copy, holds ? tensor->dtype : LB_F32, &typed)) return LB_ERR_LIMIT;
     *tensor = typed;
     return LB_OK;
 }
 
-static lb_status round_tensor(site *s, lb_tensor *tensor, uint32_t value)
+static lb_status round_tensor(site *site, lb_tensor *tensor, uint32_t value)
 {
     if (!tensor->data || !lb_dtype_is_float(tensor->dtype) || lb_dtype_bits(tensor->dtype) < 8) return LB_OK;
     if (!lb_layout_numel(&tensor->layout)) return LB_OK;
-    s->role = s->factor             ? (lb_precision_role)s->factor->role
-              : is_told(s->machine) ? lb_roles_of(s->machine->rounding->roles, s->machine->next, value)
-                                    : LB_ROLE_INPUT;
-    if (s->recipe && s->recipe->scaling && s->factor) LB_TRY(quantise_factor(s, tensor));
-    if (s->recipe && !s->recipe->scaling) LB_TRY(round_operand(s, tensor));
-    return widen(s, tensor);
+    site->role = site->factor             ? (lb_precision_role)site->factor->role
+                 : is_told(site->machine) ? lb_roles_of(site->machine->rounding->roles, site->machine->next, value)
+                                          : LB_ROLE_INPUT;
+    if (site->recipe && site->recipe->scaling && site->factor) LB_TRY(quantise_factor(site, tensor));
+    if (site->recipe && !site->recipe->scaling) LB_TRY(round_operand(site, tensor));
+    return widen(site, tensor);
 }
 
 /* ---- all operands ------------------------------------------------------------------------------------------------ */
 
-static lb_status round_list(site *s, const lb_arg *arg, lb_operand *operand)
+static lb_status round_list(site *site, const lb_arg *arg, lb_operand *operand)
 {
-    const lb_program *p = s->machine->prepared->program;
-    lb_tensor *tensors = lb_machine_take(s->machine, (operand->count + 1) * sizeof *tensors);
+    const lb_program *program = site->machine->prepared->program;
+    lb_tensor *tensors = lb_machine_take(site->machine, (operand->count + 1) * sizeof *tensors);
     if (!tensors) return LB_ERR_NOMEM;
     memcpy(tensors, operand->tensors, operand->count * sizeof *tensors);
     for (uint32_t i = 0; i < operand->count; i++) {
-        const lb_arg *item = &p->args[arg->u.first + i];
-        s->place = s->operand + 256 * (i + 1);
-        if (item->tag == LB_ARG_VALUE) LB_TRY(round_tensor(s, &tensors[i], item->u.value));
+        const lb_arg *item = &program->args[arg->u.first + i];
+        site->place = site->operand + 256 * (i + 1);
+        if (item->tag == LB_ARG_VALUE) LB_TRY(round_tensor(site, &tensors[i], item->u.value));
     }
     operand->tensors = tensors;
     return LB_OK;
 }
 
-lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *e)
+lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *execution)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     const bool wide = choice->wide_compute || choice->wide_accumulate;
     if ((!choice->recipe && !wide) || !machine->rounding || machine->is_shadow) return LB_OK;
-    site s = {machine, choice->recipe, wide, lb_roles_product(machine->rounding->roles, machine->next)};
-    if (s.recipe && s.recipe->short_form && !is_told(machine)) s.recipe = NULL;
-    if (s.recipe && s.recipe->scaling && (!s.product || (!s.product->linear && !s.recipe->all_products)))
-        s.recipe = NULL;
-    if (!s.recipe && !s.wide) return LB_OK;
-    for (uint32_t i = 0; i < e->n_args; i++) {
+    site site = {machine, choice->recipe, wide, lb_roles_product(machine->rounding->roles, machine->next)};
+    if (site.recipe && site.recipe->short_form && !is_told(machine)) site.recipe = NULL;
+    if (site.recipe && site.recipe->scaling && (!site.product || (!site.product->linear && !site.recipe->all_products)))
+        site.recipe = NULL;
+    if (!site.recipe && !site.wide) return LB_OK;
+    for (uint32_t i = 0; i < execution->n_args; i++) {
         const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
-        s.operand = s.place = i;
-        s.factor = NULL;
-        for (int f = 0; s.product && f < 2; f++)
-            if (s.product->factors[f].operand == i) s.factor = &s.product->factors[f];
-        if (e->args[i].tag == LB_OPERAND_TENSOR && arg->tag == LB_ARG_VALUE)
-            LB_TRY(round_tensor(&s, &e->args[i].tensor, arg->u.value));
-        else if (e->args[i].tag == LB_OPERAND_TENSORS && arg->tag == LB_ARG_LIST)
-            LB_TRY(round_list(&s, arg, &e->args[i]));
+        site.operand = site.place = i;
+        site.factor = NULL;
+        for (int f = 0; site.product && f < 2; f++)
+            if (site.product->factors[f].operand == i) site.factor = &site.product->factors[f];
+        if (execution->args[i].tag == LB_OPERAND_TENSOR && arg->tag == LB_ARG_VALUE)
+            LB_TRY(round_tensor(&site, &execution->args[i].tensor, arg->u.value));
+        else if (execution->args[i].tag == LB_OPERAND_TENSORS && arg->tag == LB_ARG_LIST)
+            LB_TRY(round_list(&site, arg, &execution->args[i]));
     }
     return LB_OK;
 }
 
-static lb_status make_finite(lb_machine *machine, lb_execution *e)
+static lb_status make_finite(lb_machine *machine, lb_execution *execution)
 {
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
-        lb_tensor *window = &e->outputs.tensors[i], copy;
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
+        lb_tensor *window = &execution->outputs.tensors[i], copy;
         if (!window->data || !lb_dtype_is_float(window->dtype) || lb_dtype_bits(window->dtype) < 8) continue;
         const size_t n = (size_t)lb_layout_numel(&window->layout), size = lb_dtype_bits(window->dtype) / 8;
         if (!n) continue;
@@ -274,14 +275,14 @@ static lb_status make_finite(lb_machine *machine, lb_execution *e)
     return LB_OK;
 }
 
-lb_status lb_round_results(lb_machine *machine, lb_execution *e)
+lb_status lb_round_results(lb_machine *machine, lb_execution *execution)
 {
     const lb_recipe *recipe = lb_machine_choice(machine)->storage;
-    if (lb_machine_choice(machine)->finite && !machine->is_shadow) LB_TRY(make_finite(machine, e));
+    if (lb_machine_choice(machine)->finite && !machine->is_shadow) LB_TRY(make_finite(machine, execution));
     if (!recipe || machine->is_shadow) return LB_OK;
     const lb_dtype grid = recipe->storage;
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
-        lb_tensor *window = &e->outputs.tensors[i], copy;
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
+        lb_tensor *window = &execution->outputs.tensors[i], copy;
         if (!window->data || window->dtype != LB_F32 || !lb_layout_numel(&window->layout)) continue;
         if (!copy_of(machine, window, LB_F32, &copy)) return LB_ERR_LIMIT;
         lb_cast cast = recipe->cast;

@@ -24,9 +24,9 @@ void lb_operand_rounding_free(lb_operand_rounding *rounding);
  * call. */
 lb_status lb_operand_rounding_step(lb_operand_rounding *rounding, const lb_prepared *prepared, lb_err *err);
 
-/* Before the kernel: replaces tensors among e->args. */
-lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *e);
+/* Before the kernel: replaces tensors among execution->args. */
+lb_status lb_round_operands(lb_machine *machine, const lb_op *op, lb_execution *execution);
 /* After it: windows of results whose storage type is only a grid, or that are to be finite. */
-lb_status lb_round_results(lb_machine *machine, lb_execution *e);
+lb_status lb_round_results(lb_machine *machine, lb_execution *execution);
 
 #endif

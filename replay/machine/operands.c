@@ -214,16 +214,18 @@ static bool same_window(const lb_tensor *a, const lb_tensor *b)
 
 /* In place: arg 0 of an in-place op is its result, elementwise or not (rows that start as a copy of it expect that);
  * elsewhere only elementwise rows may meet their own result. Sums would read what they have already written. */
-static bool must_copy(const builder *b, const lb_tensor *input, const lb_memory_storage *storage, uint32_t position)
+static bool must_copy(const builder *builder, const lb_tensor *input, const lb_memory_storage *storage,
+                      uint32_t position)
 {
-    for (uint32_t i = 0; i < b->outputs->n; i++) {
-        uint32_t v = b->outputs->values[i];
-        if (v == LB_NONE || lb_storage_of(b->machine, v) != storage) continue;
-        if (b->keep_inputs) return true;
-        if (b->form == LB_FORM_MUTATES) continue;
-        if (!same_window(input, &b->outputs->tensors[i])) return true;
-        bool arg0 = position == 0 && (b->form == LB_FORM_INPLACE || b->form == LB_FORM_FOREACH_INPLACE);
-        if (!(b->row->flags & LB_ROW_ELEMENTWISE) && (!arg0 || b->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL)))
+    for (uint32_t i = 0; i < builder->outputs->n; i++) {
+        uint32_t v = builder->outputs->values[i];
+        if (v == LB_NONE || lb_storage_of(builder->machine, v) != storage) continue;
+        if (builder->keep_inputs) return true;
+        if (builder->form == LB_FORM_MUTATES) continue;
+        if (!same_window(input, &builder->outputs->tensors[i])) return true;
+        bool arg0 = position == 0 && (builder->form == LB_FORM_INPLACE || builder->form == LB_FORM_FOREACH_INPLACE);
+        if (!(builder->row->flags & LB_ROW_ELEMENTWISE) &&
+            (!arg0 || builder->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL)))
             return true;
     }
     return false;
@@ -239,9 +241,9 @@ static lb_dtype operand_dtype(const lb_machine *machine, const lb_memory_storage
     return lb_memory_held_dtype(lb_operands_choice_dtype(choice, value->dtype), value->dtype);
 }
 
-static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb_tensor *tensor)
+static lb_status take_tensor(const builder *builder, uint32_t v, uint32_t position, lb_tensor *tensor)
 {
-    lb_machine *machine = b->machine;
+    lb_machine *machine = builder->machine;
     const lb_value *value = &machine->prepared->program->values[v];
     const lb_memory_storage *storage = lb_storage_of(machine, v);
     if (!storage->base) { /* nothing of it was ever used: an empty tensor */
@@ -254,7 +256,7 @@ static lb_status take_tensor(const builder *b, uint32_t v, uint32_t position, lb
     if (lazy) LB_TRY(resolve(machine, tensor, value->flags));
     if (tensor->dtype != dtype) return copy_to_scratch(machine, tensor, dtype);
     if (lazy) return LB_OK;
-    if (storage->stamp == machine->serial && must_copy(b, tensor, storage, position))
+    if (storage->stamp == machine->serial && must_copy(builder, tensor, storage, position))
         return copy_to_scratch(machine, tensor, tensor->dtype);
     return LB_OK;
 }
@@ -280,22 +282,22 @@ static bool holds_tensors(const lb_arg *items, uint32_t n)
     return none;
 }
 
-static lb_status list_operand(const builder *b, const lb_arg *arg, uint32_t position, lb_operand *operand)
+static lb_status list_operand(const builder *builder, const lb_arg *arg, uint32_t position, lb_operand *operand)
 {
-    const lb_arg *items = b->machine->prepared->program->args + arg->u.first;
+    const lb_arg *items = builder->machine->prepared->program->args + arg->u.first;
     operand->count = arg->count;
     if (holds_tensors(items, arg->count)) {
-        lb_tensor *tensors = lb_machine_take(b->machine, (arg->count + 1) * sizeof *tensors);
+        lb_tensor *tensors = lb_machine_take(builder->machine, (arg->count + 1) * sizeof *tensors);
         if (!tensors) return LB_ERR_NOMEM;
         memset(tensors, 0, arg->count * sizeof *tensors);
         for (uint32_t i = 0; i < arg->count; i++)
-            if (items[i].tag == LB_ARG_VALUE) LB_TRY(take_tensor(b, items[i].u.value, position, &tensors[i]));
+            if (items[i].tag == LB_ARG_VALUE) LB_TRY(take_tensor(builder, items[i].u.value, position, &tensors[i]));
         operand->tag = LB_OPERAND_TENSORS;
         operand->tensors = tensors;
         return LB_OK;
     }
-    int64_t *ints = lb_machine_take(b->machine, (arg->count + 1) * sizeof *ints);
-    double *floats = lb_machine_take(b->machine, (arg->count + 1) * sizeof *floats);
+    int64_t *ints = lb_machine_take(builder->machine, (arg->count + 1) * sizeof *ints);
+    double *floats = lb_machine_take(builder->machine, (arg->count + 1) * sizeof *floats);
     if (!ints || !floats) return LB_ERR_NOMEM;
     for (uint32_t i = 0; i < arg->count; i++) {
         lb_operand item = {0};
@@ -310,14 +312,14 @@ static lb_status list_operand(const builder *b, const lb_arg *arg, uint32_t posi
     return LB_OK;
 }
 
-static lb_status build_one(const builder *b, const lb_arg *arg, uint32_t position, lb_operand *operand)
+static lb_status build_one(const builder *builder, const lb_arg *arg, uint32_t position, lb_operand *operand)
 {
     *operand = (lb_operand){.tag = LB_OPERAND_NONE};
     switch ((lb_arg_tag)arg->tag) {
     case LB_ARG_NONE: return LB_OK;
     case LB_ARG_VALUE:
         operand->tag = LB_OPERAND_TENSOR;
-        return take_tensor(b, arg->u.value, position, &operand->tensor);
+        return take_tensor(builder, arg->u.value, position, &operand->tensor);
     case LB_ARG_INT:
     case LB_ARG_FLOAT:
     case LB_ARG_BOOL: scalar_operand(arg, operand); return LB_OK;
@@ -327,12 +329,12 @@ static lb_status build_one(const builder *b, const lb_arg *arg, uint32_t positio
         return LB_OK;
     case LB_ARG_STRING:
         operand->tag = LB_OPERAND_STRING;
-        operand->string = lb_program_text(b->machine->prepared->program, arg->u.string);
+        operand->string = lb_program_text(builder->machine->prepared->program, arg->u.string);
         return LB_OK;
     case LB_ARG_LIST:
-    case LB_ARG_COMPLEX: return list_operand(b, arg, position, operand);
+    case LB_ARG_COMPLEX: return list_operand(builder, arg, position, operand);
     }
-    return lb_fail(b->machine->err, LB_ERR_CORRUPT, "an argument has the unknown tag %u", arg->tag);
+    return lb_fail(builder->machine->err, LB_ERR_CORRUPT, "an argument has the unknown tag %u", arg->tag);
 }
 
 /* `out` args stand last: as many args as hold the written values. */
@@ -356,19 +358,19 @@ lb_status lb_operands_build(lb_machine *machine, const lb_op *op, const lb_opera
                             uint32_t *n_args)
 {
     const lb_program *program = machine->prepared->program;
-    builder b = {machine, plan->row, plan->form, plan->outputs, plan->keep_inputs};
+    builder builder = {machine, plan->row, plan->form, plan->outputs, plan->keep_inputs};
     *n_args = plan->form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
     *args = lb_machine_take(machine, (*n_args + 1) * sizeof **args);
     if (!*args) return LB_ERR_NOMEM;
-    for (uint32_t i = 0; i < *n_args; i++) LB_TRY(build_one(&b, &lb_op_args(program, op)[i], i, &(*args)[i]));
+    for (uint32_t i = 0; i < *n_args; i++) LB_TRY(build_one(&builder, &lb_op_args(program, op)[i], i, &(*args)[i]));
     return LB_OK;
 }
 
 lb_status lb_operands_tensor(lb_machine *machine, uint32_t value, const lb_operands_outputs *outputs, lb_tensor *tensor)
 {
     static const lb_op_row row = {.name = "", .flags = LB_ROW_ELEMENTWISE};
-    builder b = {machine, &row, LB_FORM_PLAIN, outputs, false};
-    return take_tensor(&b, value, 0, tensor);
+    builder builder = {machine, &row, LB_FORM_PLAIN, outputs, false};
+    return take_tensor(&builder, value, 0, tensor);
 }
 
 /* ---- foreach ---------------------------------------------------------------------------------------------------- */

@@ -15,17 +15,17 @@
 
 extern char **environ;
 
-static lb_status lost(lb_python_child *c, lb_err *err)
+static lb_status lost(lb_python_child *child, lb_err *err)
 {
     int code = 0;
-    if (c->process > 0) waitpid(c->process, &code, 0);
-    c->process = -1;
-    if (!*c->gone && WIFSIGNALED(code))
-        snprintf(c->gone, sizeof c->gone, "the %s process was ended by signal %d", c->name, WTERMSIG(code));
-    else if (!*c->gone)
-        snprintf(c->gone, sizeof c->gone, "the %s process ended with exit code %d%s", c->name, WEXITSTATUS(code),
-                 c->hint);
-    return lb_fail(err, LB_ERR_IO, "%s", c->gone);
+    if (child->process > 0) waitpid(child->process, &code, 0);
+    child->process = -1;
+    if (!*child->gone && WIFSIGNALED(code))
+        snprintf(child->gone, sizeof child->gone, "the %s process was ended by signal %d", child->name, WTERMSIG(code));
+    else if (!*child->gone)
+        snprintf(child->gone, sizeof child->gone, "the %s process ended with exit code %d%s", child->name,
+                 WEXITSTATUS(code), child->hint);
+    return lb_fail(err, LB_ERR_IO, "%s", child->gone);
 }
 
 lb_status lb_python_child_put(lb_python_child *child, const void *bytes, size_t n, lb_err *err)
@@ -133,25 +133,24 @@ static lb_status start(lb_python_child *child, const char *const *words, const c
     return lb_fail(err, LB_ERR_IO, "fork: %s", strerror(why));
 }
 
-lb_status lb_python_child_start(lb_python_child *child, const char *interpreter, const char *module,
-                                const char *const *arguments, const char *folder, int threads, lb_err *err)
+lb_status lb_python_child_start(lb_python_child *child, const lb_python_child_program *program, lb_err *err)
 {
-    const char *words[MOST_ARGUMENTS + 5] = {NULL, "-c", START, module};
+    const char *words[MOST_ARGUMENTS + 5] = {NULL, "-c", START, program->module};
+    const char *interpreter = program->interpreter ? program->interpreter : "python3", *folder = program->folder;
     size_t n = 0;
-    while (arguments[n]) n++;
+    while (program->arguments[n]) n++;
     if (n > MOST_ARGUMENTS)
-        return lb_fail(err, LB_ERR_INVALID, "more than %d arguments for %s", MOST_ARGUMENTS, module);
-    memcpy(words + 4, arguments, n * sizeof *words);
+        return lb_fail(err, LB_ERR_INVALID, "more than %d arguments for %s", MOST_ARGUMENTS, program->module);
+    memcpy(words + 4, program->arguments, n * sizeof *words);
     if (strchr(folder, ':')) /* PYTHONPATH would end there, and what follows is a path from the current folder */
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "the Python package lies in %s, and no path with a colon can be named to Python; name another "
-                       "folder in LASTBIT_PYTHON",
+                       "the Python package lies in %s, and no path with a colon can be named to Python; "
+                       "name another folder in LASTBIT_PYTHON",
                        folder);
-    char *found = lb_executable_find(interpreter ? interpreter : "python3");
-    if (!found)
-        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such program in PATH", interpreter ? interpreter : "python3");
+    char *found = lb_executable_find(interpreter);
+    if (!found) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such program in PATH", interpreter);
     words[0] = found;
-    lb_status status = start(child, words, folder, threads, err);
+    lb_status status = start(child, words, folder, program->threads, err);
     free(found);
     return status;
 }

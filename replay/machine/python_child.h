@@ -14,13 +14,20 @@ typedef struct lb_python_child {
     char gone[300]; /* why it answers no more; empty: it does */
 } lb_python_child;
 
-/* Runs `interpreter` (NULL: python3) with `module` of the package as its program; `arguments`, ended by NULL, are what
- * it is given. `folder`: where the package lies; `threads`: 0 leaves their number to the environment.
+/* What is run: a module of the package as a program. */
+typedef struct lb_python_child_program {
+    const char *interpreter; /* NULL: python3 */
+    const char *module;
+    const char *const *arguments; /* what it is given; the last is NULL */
+    const char *folder;           /* where the package lies */
+    int threads;                  /* 0: the environment says how many */
+} lb_python_child_program;
+
+/* Starts it.
  *
  * Python looks for modules in the current folder first, under -m as under -c, so that a file json.py there would run.
  * Here it looks there last: a module of the user's is found, one of Python's own is never replaced. */
-lb_status lb_python_child_start(lb_python_child *child, const char *interpreter, const char *module,
-                                const char *const *arguments, const char *folder, int threads, lb_err *err);
+lb_status lb_python_child_start(lb_python_child *child, const lb_python_child_program *program, lb_err *err);
 /* Closes the socket, at which the child leaves, and waits for it. Of a zeroed one too. */
 void lb_python_child_end(lb_python_child *child);
 

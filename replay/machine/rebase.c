@@ -121,17 +121,17 @@ lb_status lb_rebase_put(lb_machine *machine, uint32_t value, const lb_tensor *co
     return LB_OK;
 }
 
-lb_status lb_rebase_output(lb_machine *machine, uint32_t v)
+lb_status lb_rebase_output(lb_machine *machine, uint32_t value)
 {
-    const lb_value *value = &machine->prepared->program->values[v];
+    const lb_value *record = &machine->prepared->program->values[value];
     bool loaded;
-    if (machine->state[v] == LB_STATE_EXACT) return LB_OK;
-    LB_TRY(lb_rebase_load(machine, v, &loaded));
+    if (machine->state[value] == LB_STATE_EXACT) return LB_OK;
+    LB_TRY(lb_rebase_load(machine, value, &loaded));
     if (loaded) return LB_OK;
-    lb_memory_storage *storage = lb_storage_of(machine, v);
+    lb_memory_storage *storage = lb_storage_of(machine, value);
     LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
-    bool undefined = value->flags & LB_VALUE_UNDEFINED || lb_layout_numel(&value->layout) == 0;
-    lb_rebase_written(machine, v, undefined, !undefined, LB_VERDICT_IDENTICAL);
+    bool undefined = record->flags & LB_VALUE_UNDEFINED || lb_layout_numel(&record->layout) == 0;
+    lb_rebase_written(machine, value, undefined, !undefined, LB_VERDICT_IDENTICAL);
     return LB_OK;
 }
 
@@ -145,11 +145,11 @@ lb_status lb_rebase_outputs(lb_machine *machine, const lb_op *op)
     return LB_OK;
 }
 
-lb_status lb_rebase_decision(lb_machine *machine, uint32_t v)
+lb_status lb_rebase_decision(lb_machine *machine, uint32_t value)
 {
     lb_tensor recorded, decided;
-    if (!lb_rebase_recorded(machine, v, &recorded) || !lb_rebase_decided(machine, v, &decided)) return LB_OK;
-    return decided.data != recorded.data ? lb_rebase_put(machine, v, &decided) : LB_OK;
+    if (!lb_rebase_recorded(machine, value, &recorded) || !lb_rebase_decided(machine, value, &decided)) return LB_OK;
+    return decided.data != recorded.data ? lb_rebase_put(machine, value, &decided) : LB_OK;
 }
 
 lb_status lb_rebase_decisions(lb_machine *machine, const lb_op *op)

@@ -80,20 +80,20 @@ lb_regeneration *lb_regeneration_new(void)
     return NULL;
 }
 
-void lb_regeneration_free(lb_regeneration *r)
+void lb_regeneration_free(lb_regeneration *regeneration)
 {
-    free(r);
+    free(regeneration);
 }
 
-static kind *kind_of(lb_regeneration *r, const lb_execution *e)
+static kind *kind_of(lb_regeneration *r, const lb_execution *execution)
 {
-    uint64_t hash = (uint64_t)(uintptr_t)e->prepared->row;
-    for (uint32_t a = 0; a < e->n_args; a++) {
-        if (e->args[a].tag != LB_OPERAND_TENSOR) continue;
-        const lb_tensor *t = &e->args[a].tensor;
-        const size_t bytes = (size_t)t->layout.ndim * sizeof t->layout.shape[0];
-        hash = XXH3_64bits_withSeed(t->layout.shape, bytes, hash + t->dtype);
-        hash = XXH3_64bits_withSeed(t->layout.stride, bytes, hash);
+    uint64_t hash = (uint64_t)(uintptr_t)execution->prepared->row;
+    for (uint32_t a = 0; a < execution->n_args; a++) {
+        if (execution->args[a].tag != LB_OPERAND_TENSOR) continue;
+        const lb_tensor *tensor = &execution->args[a].tensor;
+        const size_t bytes = (size_t)tensor->layout.ndim * sizeof tensor->layout.shape[0];
+        hash = XXH3_64bits_withSeed(tensor->layout.shape, bytes, hash + tensor->dtype);
+        hash = XXH3_64bits_withSeed(tensor->layout.stride, bytes, hash);
     }
     kind *k = &r->kinds[hash % KINDS];
     if (k->hash != hash) *k = (kind){.hash = hash};
@@ -101,13 +101,13 @@ static kind *kind_of(lb_regeneration *r, const lb_execution *e)
 }
 
 /* Whether results differ from the recording; *unkept: some from a digest whose bytes are not there. */
-static bool differs(lb_machine *machine, const lb_execution *e, bool *unkept)
+static bool differs(lb_machine *machine, const lb_execution *execution, bool *unkept)
 {
     bool different = false;
     *unkept = false;
-    for (uint32_t i = 0; i < e->outputs.n; i++) {
+    for (uint32_t i = 0; i < execution->outputs.n; i++) {
         lb_tensor recorded;
-        const uint32_t v = e->outputs.values[i];
+        const uint32_t v = execution->outputs.values[i];
         if (v == LB_NONE) continue;
         const bool kept = lb_rebase_recorded(machine, v, &recorded);
         if (lb_rebase_compare(machine, v, kept ? &recorded : NULL) != LB_LIKE_DIFFERENT) continue;
@@ -117,26 +117,27 @@ static bool differs(lb_machine *machine, const lb_execution *e, bool *unkept)
     return different;
 }
 
-bool lb_regenerate_is_possible(lb_machine *machine, const lb_execution *e)
+bool lb_regenerate_is_possible(lb_machine *machine, const lb_execution *execution)
 {
     const lb_plan *plan = machine->run->plan;
     bool unkept;
-    if (plan->mode != LB_REPLAY_ISOLATED || plan->shadow || machine->is_shadow || plan->n_swaps || !e->inputs.exact ||
-        !e->units)
+    if (plan->mode != LB_REPLAY_ISOLATED || plan->shadow || machine->is_shadow || plan->n_swaps ||
+        !execution->inputs.exact || !execution->units)
         return false;
-    return differs(machine, e, &unkept) && unkept;
+    return differs(machine, execution, &unkept) && unkept;
 }
 
-static lb_status call(lb_machine *machine, lb_execution *e, const lb_schedule *schedule)
+static lb_status call(lb_machine *machine, lb_execution *execution, const lb_schedule *schedule)
 {
     lb_err local = LB_ERR_INIT;
-    for (uint32_t u = 0; u < e->units; u++) {
-        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call one = {e->prepared->row,
-                       e->unit,
-                       e->n_args,
-                       e->outputs.tensors + (size_t)u * e->per_unit,
-                       e->per_unit,
+    for (uint32_t u = 0; u < execution->units; u++) {
+        if (execution->unit != execution->args)
+            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
+        lb_call one = {execution->prepared->row,
+                       execution->unit,
+                       execution->n_args,
+                       execution->outputs.tensors + (size_t)u * execution->per_unit,
+                       execution->per_unit,
                        lb_machine_choice(machine)->method,
                        &local};
         one.method.schedule = schedule;
@@ -149,39 +150,41 @@ static lb_status call(lb_machine *machine, lb_execution *e, const lb_schedule *s
 }
 
 /* self + a b with both factors 1, in f32: numbers lie in the result as they are added up. */
-static bool adds_onto_self(const lb_execution *e)
+static bool adds_onto_self(const lb_execution *execution)
 {
-    const lb_operand *args = e->args;
-    const char *name = e->prepared->row->name;
-    if (strcmp(name, "aten::addmm") || e->units != 1 || e->outputs.n != 1 || e->n_args < 3) return false;
-    for (uint32_t a = 3; a < e->n_args && a < 5; a++) {
+    const lb_operand *args = execution->args;
+    const char *name = execution->prepared->row->name;
+    if (strcmp(name, "aten::addmm") || execution->units != 1 || execution->outputs.n != 1 || execution->n_args < 3)
+        return false;
+    for (uint32_t a = 3; a < execution->n_args && a < 5; a++) {
         if (args[a].tag == LB_OPERAND_INT && args[a].i != 1) return false;
         if (args[a].tag == LB_OPERAND_FLOAT && args[a].f != 1) return false;
     }
     return args[0].tag == LB_OPERAND_TENSOR && args[1].tag == LB_OPERAND_TENSOR && args[2].tag == LB_OPERAND_TENSOR &&
-           e->outputs.tensors[0].dtype == LB_F32 && args[1].tensor.layout.ndim == 2;
+           execution->outputs.tensors[0].dtype == LB_F32 && args[1].tensor.layout.ndim == 2;
 }
 
-static lb_status try_onto_self(lb_machine *machine, lb_execution *e, int64_t (*block)(int64_t left), bool *serves)
+static lb_status try_onto_self(lb_machine *machine, lb_execution *execution, int64_t (*block)(int64_t left),
+                               bool *serves)
 {
-    const int64_t k = e->args[1].tensor.layout.shape[1];
-    lb_tensor *out = &e->outputs.tensors[0], sum = {NULL, LB_F32, lb_layout_contiguous(2, out->layout.shape)};
+    const int64_t k = execution->args[1].tensor.layout.shape[1];
+    lb_tensor *out = &execution->outputs.tensors[0], sum = {NULL, LB_F32, lb_layout_contiguous(2, out->layout.shape)};
     lb_operand args[5];
     lb_err local = LB_ERR_INIT;
     *serves = false;
     if (block(k) >= k) return LB_OK; /* one block: as without it */
     sum.data = lb_machine_scratch(machine, lb_dtype_bytes(LB_F32, (size_t)lb_layout_numel(&out->layout)));
     if (!sum.data) return LB_ERR_LIMIT;
-    memcpy(args, e->args, (e->n_args < 5 ? e->n_args : 5) * sizeof *args);
+    memcpy(args, execution->args, (execution->n_args < 5 ? execution->n_args : 5) * sizeof *args);
     for (int64_t at = 0, terms; at < k; at += terms) {
         terms = block(k - at);
         lb_tensor *a = &args[1].tensor, *b = &args[2].tensor;
-        *a = e->args[1].tensor, *b = e->args[2].tensor;
+        *a = execution->args[1].tensor, *b = execution->args[2].tensor;
         a->data = (char *)a->data + at * a->layout.stride[1] * (int64_t)(lb_dtype_bits(a->dtype) / 8);
         b->data = (char *)b->data + at * b->layout.stride[0] * (int64_t)(lb_dtype_bits(b->dtype) / 8);
         a->layout.shape[1] = b->layout.shape[0] = terms;
-        lb_call one = {
-            e->prepared->row, args, e->n_args < 5 ? e->n_args : 5, out, 1, lb_machine_choice(machine)->method, &local};
+        lb_call one = {execution->prepared->row,           args,  execution->n_args < 5 ? execution->n_args : 5, out, 1,
+                       lb_machine_choice(machine)->method, &local};
         lb_status status = lb_required_arguments_are_there(&one);
         if (status == LB_OK) status = lb_row_run(&one);
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
@@ -190,54 +193,55 @@ static lb_status try_onto_self(lb_machine *machine, lb_execution *e, int64_t (*b
         args[0].tensor = sum;
     }
     bool unkept;
-    *serves = !differs(machine, e, &unkept);
+    *serves = !differs(machine, execution, &unkept);
     return LB_OK;
 }
 
-static bool reads_16_bits(const lb_execution *e)
+static bool reads_16_bits(const lb_execution *execution)
 {
-    for (uint32_t a = 0; a < e->n_args; a++)
-        if (e->args[a].tag == LB_OPERAND_TENSOR && lb_dtype_bits(e->args[a].tensor.dtype) == 16) return true;
+    for (uint32_t a = 0; a < execution->n_args; a++)
+        if (execution->args[a].tag == LB_OPERAND_TENSOR && lb_dtype_bits(execution->args[a].tensor.dtype) == 16)
+            return true;
     return false;
 }
 
-static lb_status try_order(lb_machine *machine, lb_execution *e, const lb_schedule *schedule, bool *serves)
+static lb_status try_order(lb_machine *machine, lb_execution *execution, const lb_schedule *schedule, bool *serves)
 {
-    const lb_status status = call(machine, e, schedule);
+    const lb_status status = call(machine, execution, schedule);
     bool unkept;
-    *serves = status == LB_OK && !differs(machine, e, &unkept);
+    *serves = status == LB_OK && !differs(machine, execution, &unkept);
     return status == LB_ERR_NOMEM || status == LB_ERR_LIMIT ? status : LB_OK;
 }
 
-lb_status lb_regenerate(lb_machine *machine, lb_execution *e)
+lb_status lb_regenerate(lb_machine *machine, lb_execution *execution)
 {
     lb_regeneration *r = machine->run->regeneration;
-    const uint32_t flags = e->prepared->row->flags;
+    const uint32_t flags = execution->prepared->row->flags;
     const bool product = flags & LB_ROW_MATMUL;
-    e->order = NULL;
-    if (!r || !e->prepared->row->kernel || !(product || flags & LB_ROW_REDUCTION)) return LB_OK;
-    kind *k = kind_of(r, e);
-    if (k->failed >= PATIENCE) return LB_OK;
+    execution->order = NULL;
+    if (!r || !execution->prepared->row->kernel || !(product || flags & LB_ROW_REDUCTION)) return LB_OK;
+    kind *kind = kind_of(r, execution);
+    if (kind->failed >= PATIENCE) return LB_OK;
     const lb_schedule *schedules = product ? r->products : r->sums;
     const char *const *names = product ? of_products : of_sums;
     const int n = product ? PRODUCTS : SUMS;
     bool serves = false;
-    const int first = product && !reads_16_bits(e) ? NARROW : 0;
+    const int first = product && !reads_16_bits(execution) ? NARROW : 0;
     for (int i = first - 1; i < n && !serves; i++) {
-        const int at = i < first ? k->served - 1 : i;
-        if (at < 0 || (i >= first && i == k->served - 1)) continue;
-        LB_TRY(try_order(machine, e, &schedules[at], &serves));
+        const int at = i < first ? kind->served - 1 : i;
+        if (at < 0 || (i >= first && i == kind->served - 1)) continue;
+        LB_TRY(try_order(machine, execution, &schedules[at], &serves));
         if (!serves) continue;
-        e->order = names[at];
-        k->served = (uint8_t)(at + 1);
-        k->failed = 0;
+        execution->order = names[at];
+        kind->served = (uint8_t)(at + 1);
+        kind->failed = 0;
     }
-    for (int i = 0; i < ONTO_SELF && !serves && adds_onto_self(e); i++) {
-        LB_TRY(try_onto_self(machine, e, onto_self[i], &serves));
-        if (serves) e->order = onto_self_names[i];
+    for (int i = 0; i < ONTO_SELF && !serves && adds_onto_self(execution); i++) {
+        LB_TRY(try_onto_self(machine, execution, onto_self[i], &serves));
+        if (serves) execution->order = onto_self_names[i];
     }
     if (serves) return LB_OK;
-    k->failed++;
-    const lb_status status = call(machine, e, NULL); /* our own bits again */
+    kind->failed++;
+    const lb_status status = call(machine, execution, NULL); /* our own bits again */
     return status == LB_ERR_NOMEM || status == LB_ERR_LIMIT ? status : LB_OK;
 }

@@ -24,13 +24,13 @@ bool lb_substitute_parse(const char *text, lb_choice *choice)
 
 static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
 {
-    const lb_program *p = machine->prepared->recorded, *other = NULL;
+    const lb_program *program = machine->prepared->recorded, *other = NULL;
     const lb_recording *recording = &machine->run->recording;
     lb_tensor tensor;
     if (!recording->program || recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " of rank %d was not recorded", step,
                        (int)machine->rank);
-    const uint32_t source = lb_source_twin(p, value, other);
+    const uint32_t source = lb_source_twin(program, value, other);
     if (source == LB_NONE)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED,
                        "step %" PRId64 " has no source of the same name, dtype and shape", step);

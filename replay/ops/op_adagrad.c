@@ -66,22 +66,23 @@ static lb_operand element(const lb_operand *list, uint32_t k)
 /* self grads state_sums state_steps lr lr_decay weight_decay eps maximize grad_scale found_inf */
 static lb_status adagrad_run(lb_call *call, bool twin)
 {
-    const lb_operand *a = call->args;
-    if (call->n_args < 11 || a[0].tag != LB_OPERAND_TENSORS)
+    const lb_operand *operand = call->args;
+    if (call->n_args < 11 || operand[0].tag != LB_OPERAND_TENSORS)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: no lists", call->row->name);
-    const uint32_t n = a[0].count;
-    const bool skip = a[10].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[10]) == 1,
-               scaled = a[9].tag == LB_OPERAND_TENSOR;
+    const uint32_t n = operand[0].count;
+    const bool skip = operand[10].tag == LB_OPERAND_TENSOR && lb_operand_number(&operand[10]) == 1,
+               scaled = operand[9].tag == LB_OPERAND_TENSOR;
     for (uint32_t k = 0; k < n; k++) {
-        const lb_operand step = element(&a[3], k);
-        lb_operand args[8] = {element(&a[0], k),
-                              element(&a[1], k),
-                              element(&a[2], k),
-                              a[6],
-                              number_operand(lb_operand_number(&a[4]) / (1 + (lb_operand_number(&step) - 1) * a[5].f)),
-                              a[7],
-                              number_operand(a[8].i ? -1 : 1),
-                              scaled ? number_operand(lb_operand_number(&a[9])) : (lb_operand){.tag = LB_OPERAND_NONE}};
+        const lb_operand step = element(&operand[3], k);
+        lb_operand args[8] = {
+            element(&operand[0], k),
+            element(&operand[1], k),
+            element(&operand[2], k),
+            operand[6],
+            number_operand(lb_operand_number(&operand[4]) / (1 + (lb_operand_number(&step) - 1) * operand[5].f)),
+            operand[7],
+            number_operand(operand[8].i ? -1 : 1),
+            scaled ? number_operand(lb_operand_number(&operand[9])) : (lb_operand){.tag = LB_OPERAND_NONE}};
         lb_tensor results[3] = {{0}, {0}, {0}};
         for (uint32_t r = 0; r < 3; r++)
             if (r * n + k < call->n_results) results[r] = call->results[r * n + k];
@@ -99,8 +100,8 @@ static lb_status adagrad_run(lb_call *call, bool twin)
         LB_TRY(twin ? lb_pointwise_twin(&one, &adagrad_op) : lb_pointwise_run(&one, &adagrad_op));
     }
     for (uint32_t r = 3 * n; r < call->n_results && r < 4 * n; r++) /* the step counts, which stay */
-        if (call->results[r].data && call->results[r].data != a[3].tensors[r - 3 * n].data)
-            LB_TRY(lb_pointwise_copy(call, &call->results[r], &a[3].tensors[r - 3 * n]));
+        if (call->results[r].data && call->results[r].data != operand[3].tensors[r - 3 * n].data)
+            LB_TRY(lb_pointwise_copy(call, &call->results[r], &operand[3].tensors[r - 3 * n]));
     return LB_OK;
 }
 

@@ -43,20 +43,20 @@ static lb_tensor selected(const lb_tensor *tensor, int dim, int64_t index)
 static lb_tensor diagonal_of(const lb_tensor *tensor, int64_t offset, int a, int b)
 {
     lb_tensor view = *tensor;
-    const lb_layout *l = &tensor->layout;
-    int64_t rows = l->shape[a], columns = l->shape[b];
+    const lb_layout *layout = &tensor->layout;
+    int64_t rows = layout->shape[a], columns = layout->shape[b];
     int64_t first_row = offset < 0 ? -offset : 0, first_column = offset > 0 ? offset : 0;
     int64_t n = rows - first_row < columns - first_column ? rows - first_row : columns - first_column;
     if (n < 0) n = 0;
     int k = 0;
-    for (int d = 0; d < l->ndim; d++) {
+    for (int d = 0; d < layout->ndim; d++) {
         if (d == a || d == b) continue;
-        view.layout.shape[k] = l->shape[d];
-        view.layout.stride[k++] = l->stride[d];
+        view.layout.shape[k] = layout->shape[d];
+        view.layout.stride[k++] = layout->stride[d];
     }
-    if (n) move_data(&view, first_row * l->stride[a] + first_column * l->stride[b]);
+    if (n) move_data(&view, first_row * layout->stride[a] + first_column * layout->stride[b]);
     view.layout.shape[k] = n;
-    view.layout.stride[k++] = l->stride[a] + l->stride[b];
+    view.layout.stride[k++] = layout->stride[a] + layout->stride[b];
     view.layout.ndim = k;
     return view;
 }
@@ -254,16 +254,16 @@ static lb_status roll(lb_call *call)
 static lb_status repeat_interleave(lb_call *call)
 {
     const lb_tensor *repeats = lb_frame_arg_tensor(call, 0);
-    lb_frame f = lb_frame_begin(call);
-    const int64_t *times = lb_frame_integers(&f, repeats);
+    lb_frame frame = lb_frame_begin(call);
+    const int64_t *times = lb_frame_integers(&frame, repeats);
     int64_t room = lb_tensor_numel(&call->results[0]), k = 0;
-    int64_t *y = lb_frame_output_integers(&f, 0, room);
-    for (int64_t i = 0, n = lb_tensor_numel(repeats); lb_frame_ok(&f) && i < n; i++)
+    int64_t *y = lb_frame_output_integers(&frame, 0, room);
+    for (int64_t i = 0, n = lb_tensor_numel(repeats); lb_frame_ok(&frame) && i < n; i++)
         for (int64_t t = 0; t < times[i]; t++, k++)
             if (k < room) y[k] = i;
-    if (lb_frame_ok(&f) && k != room)
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    return lb_frame_end(&f);
+    if (lb_frame_ok(&frame) && k != room)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&frame);
 }
 
 /* ---- backwards and scatters of views ----------------------------------------------------------------------------- */
@@ -372,26 +372,26 @@ static lb_status pack_padded(lb_call *call)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0), *lengths = lb_frame_arg_tensor(call, 1);
     const int time = lb_frame_arg_int(call, 2, 0) ? 1 : 0;
-    lb_frame f = lb_frame_begin(call);
-    const int64_t samples = lb_tensor_numel(lengths), *length = lb_frame_integers(&f, lengths);
+    lb_frame frame = lb_frame_begin(call);
+    const int64_t samples = lb_tensor_numel(lengths), *length = lb_frame_integers(&frame, lengths);
     const int64_t rows = call->results[0].layout.ndim ? call->results[0].layout.shape[0] : 0;
-    const int64_t steps = lb_frame_ok(&f) && samples ? length[0] : 0;
+    const int64_t steps = lb_frame_ok(&frame) && samples ? length[0] : 0;
     if (in->layout.ndim < 2 || in->layout.shape[1 - time] != samples || in->layout.shape[time] < steps ||
         call->results[0].layout.ndim != in->layout.ndim - 1)
-        lb_frame_fail(&f, LB_ERR_INVALID, "lengths that are not those of the samples");
-    int64_t *sizes = lb_frame_output_integers(&f, 1, steps), row = 0, active = samples;
-    for (int64_t t = 0; lb_frame_ok(&f) && t < steps; t++) {
+        lb_frame_fail(&frame, LB_ERR_INVALID, "lengths that are not those of the samples");
+    int64_t *sizes = lb_frame_output_integers(&frame, 1, steps), row = 0, active = samples;
+    for (int64_t t = 0; lb_frame_ok(&frame) && t < steps; t++) {
         while (active && length[active - 1] <= t) active--;
         sizes[t] = active;
-        if (row + active > rows) lb_frame_fail(&f, LB_ERR_INVALID, "lengths that do not descend");
-        if (!lb_frame_ok(&f)) break;
+        if (row + active > rows) lb_frame_fail(&frame, LB_ERR_INVALID, "lengths that do not descend");
+        if (!lb_frame_ok(&frame)) break;
         const lb_tensor step = selected(in, time, t), from = sliced(&step, 0, 0, active, 1),
                         to = sliced(&call->results[0], 0, row, active, 1);
         const lb_status status = lb_pointwise_copy(call, &to, &from);
-        if (status != LB_OK) f.status = status;
+        if (status != LB_OK) frame.status = status;
         row += active;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \

@@ -58,43 +58,47 @@ typedef struct number {
     double p_size, m_size, v_size;
 } number;
 
-static void run_number(const settings *s, number *n)
+static void run_number(const settings *settings, number *number)
 {
-    const bool coupled = s->rule == MOMENTUM || s->rule == RMSPROP || s->rule == ADAGRAD;
-    double g = n->g * s->scale, g_size = fabs(g), update = 0, update_size = 0;
-    if (coupled) g_size += fabs(s->decay * n->p), g += s->decay * n->p;
-    const double before = n->m, p = coupled ? n->p : n->p * (1 - s->lr * s->decay);
-    const double rest = 1 - s->beta1;
-    switch (s->rule) {
+    const bool coupled = settings->rule == MOMENTUM || settings->rule == RMSPROP || settings->rule == ADAGRAD;
+    double g = number->g * settings->scale, g_size = fabs(g), update = 0, update_size = 0;
+    if (coupled) g_size += fabs(settings->decay * number->p), g += settings->decay * number->p;
+    const double before = number->m, p = coupled ? number->p : number->p * (1 - settings->lr * settings->decay);
+    const double rest = 1 - settings->beta1;
+    switch (settings->rule) {
     case ADAM:
-        n->m = s->beta1 * before + rest * g, n->m_size = fabs(s->beta1 * before) + fabs(rest * g);
-        n->v = n->v_size = s->beta2 * n->v + (1 - s->beta2) * g * g;
-        update = __builtin_sqrt(n->v) + s->eps * s->correction2;
-        update_size = n->m_size / update * s->correction2 / s->correction1;
-        update = n->m / update * s->correction2 / s->correction1;
+        number->m = settings->beta1 * before + rest * g,
+        number->m_size = fabs(settings->beta1 * before) + fabs(rest * g);
+        number->v = number->v_size = settings->beta2 * number->v + (1 - settings->beta2) * g * g;
+        update = __builtin_sqrt(number->v) + settings->eps * settings->correction2;
+        update_size = number->m_size / update * settings->correction2 / settings->correction1;
+        update = number->m / update * settings->correction2 / settings->correction1;
         break;
     case MOMENTUM:
-        n->m = s->first ? g : s->beta1 * before + g, n->m_size = (s->first ? 0 : fabs(s->beta1 * before)) + g_size;
-        update = n->m, update_size = n->m_size;
+        number->m = settings->first ? g : settings->beta1 * before + g,
+        number->m_size = (settings->first ? 0 : fabs(settings->beta1 * before)) + g_size;
+        update = number->m, update_size = number->m_size;
         break;
     case LION:
-        update = s->beta1 * before + rest * g, update_size = fabs(s->beta1 * before) + fabs(rest * g);
-        n->m = s->beta2 * before + (1 - s->beta2) * g, n->m_size = fabs(s->beta2 * before) + fabs((1 - s->beta2) * g);
+        update = settings->beta1 * before + rest * g, update_size = fabs(settings->beta1 * before) + fabs(rest * g);
+        number->m = settings->beta2 * before + (1 - settings->beta2) * g,
+        number->m_size = fabs(settings->beta2 * before) + fabs((1 - settings->beta2) * g);
         update_size = fabs(update) > 0x1p-20 * update_size || update_size == 0 ? 1 : UNDETERMINED;
         update = (update > 0) - (update < 0);
         break;
     case RMSPROP:
     case ADAGRAD:
-        n->m = s->rule == ADAGRAD ? before + g * g : s->beta1 * before + rest * g * g;
-        n->m_size =
-            s->rule == ADAGRAD ? fabs(before) + g_size * g_size : fabs(s->beta1 * before) + rest * g_size * g_size;
-        update = g / (__builtin_sqrt(n->m) + s->eps);
-        update_size = g_size / (__builtin_sqrt(n->m) + s->eps) * (n->m > 0 ? n->m_size / n->m : 1);
+        number->m = settings->rule == ADAGRAD ? before + g * g : settings->beta1 * before + rest * g * g;
+        number->m_size = settings->rule == ADAGRAD ? fabs(before) + g_size * g_size
+                                                   : fabs(settings->beta1 * before) + rest * g_size * g_size;
+        update = g / (__builtin_sqrt(number->m) + settings->eps);
+        update_size =
+            g_size / (__builtin_sqrt(number->m) + settings->eps) * (number->m > 0 ? number->m_size / number->m : 1);
         break;
     default: break;
     }
-    n->p = p - s->lr * update;
-    n->p_size = fabs(p) + fabs(s->lr) * update_size;
+    number->p = p - settings->lr * update;
+    number->p_size = fabs(p) + fabs(settings->lr) * update_size;
 }
 
 /* ---- codes ------------------------------------------------------------------------------------------------------- */
@@ -153,33 +157,34 @@ static bool read_settings(const lb_call *call, const places *at, settings *s)
     return s->rule != UNKNOWN && !(at->most_norm && lb_frame_arg_float(call, at->most_norm, 0) > 0);
 }
 
-static void read_state(update *u, int which)
+static void read_state(update *update, int which)
 {
-    state *s = &u->states[which];
-    lb_frame *f = &u->frame;
-    const lb_tensor *t = written(u, FIRST + which);
-    if (!t) return;
-    s->given = true;
-    s->x = lb_frame_scratch(f, (size_t)(u->n + 1) * sizeof(double));
-    s->size = lb_frame_scratch(f, (size_t)(u->n + 1) * sizeof(double));
-    if (lb_tensor_numel(t) != u->n) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "a state of another size");
-    if (!u->at->coded) {
-        const void *x = lb_frame_tensor(f, t);
-        for (int64_t i = 0; lb_frame_ok(f) && i < u->n; i++) s->x[i] = lb_frame_get(f, x, i);
+    state *state = &update->states[which];
+    lb_frame *frame = &update->frame;
+    const lb_tensor *tensor = written(update, FIRST + which);
+    if (!tensor) return;
+    state->given = true;
+    state->x = lb_frame_scratch(frame, (size_t)(update->n + 1) * sizeof(double));
+    state->size = lb_frame_scratch(frame, (size_t)(update->n + 1) * sizeof(double));
+    if (lb_tensor_numel(tensor) != update->n) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "a state of another size");
+    if (!update->at->coded) {
+        const void *x = lb_frame_tensor(frame, tensor);
+        for (int64_t i = 0; lb_frame_ok(frame) && i < update->n; i++) state->x[i] = lb_frame_get(frame, x, i);
         return;
     }
-    const lb_tensor *code = written(u, CODE_1 + which), *scales = written(u, SCALE_1 + which);
-    if (!code || !scales || lb_tensor_numel(code) != CODES || lb_tensor_numel(scales) != (u->n + BLOCK - 1) / BLOCK) {
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "codes or scales of another size");
+    const lb_tensor *code = written(update, CODE_1 + which), *scales = written(update, SCALE_1 + which);
+    if (!code || !scales || lb_tensor_numel(code) != CODES ||
+        lb_tensor_numel(scales) != (update->n + BLOCK - 1) / BLOCK) {
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "codes or scales of another size");
         return;
     }
-    const void *numbers = lb_frame_tensor(f, code);
-    const int64_t *q = lb_frame_integers(f, t);
-    s->scales = lb_frame_tensor(f, scales);
-    for (int k = 0; lb_frame_ok(f) && k < CODES; k++) s->code[k] = lb_frame_get(f, numbers, k);
-    for (int64_t i = 0; lb_frame_ok(f) && i < u->n; i++) {
-        const double x = s->code[q[i] & (CODES - 1)] * lb_frame_get(f, s->scales, i / BLOCK);
-        s->x[i] = f->wide ? x : (double)(float)x;
+    const void *numbers = lb_frame_tensor(frame, code);
+    const int64_t *q = lb_frame_integers(frame, tensor);
+    state->scales = lb_frame_tensor(frame, scales);
+    for (int k = 0; lb_frame_ok(frame) && k < CODES; k++) state->code[k] = lb_frame_get(frame, numbers, k);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < update->n; i++) {
+        const double x = state->code[q[i] & (CODES - 1)] * lb_frame_get(frame, state->scales, i / BLOCK);
+        state->x[i] = frame->wide ? x : (double)(float)x;
     }
 }
 
@@ -191,87 +196,90 @@ static const int64_t *recorded_codes(update *u, uint32_t result)
 }
 
 /* Scales and codes of the new numbers. */
-static void write_codes(update *u, int which, bool twin)
+static void write_codes(update *update, int which, bool twin)
 {
-    state *s = &u->states[which];
-    lb_frame *f = &u->frame;
-    const int64_t blocks = (u->n + BLOCK - 1) / BLOCK;
-    const int64_t *recorded = recorded_codes(u, u->result[FIRST + which]);
-    int64_t *q = lb_frame_output_integers(f, u->result[FIRST + which], u->n);
-    void *scales = lb_frame_output(f, u->result[SCALE_1 + which], blocks);
-    for (int64_t b = 0; lb_frame_ok(f) && b < blocks; b++) {
-        const int64_t first = b * BLOCK, end = first + BLOCK < u->n ? first + BLOCK : u->n;
+    state *state = &update->states[which];
+    lb_frame *frame = &update->frame;
+    const int64_t blocks = (update->n + BLOCK - 1) / BLOCK;
+    const int64_t *recorded = recorded_codes(update, update->result[FIRST + which]);
+    int64_t *q = lb_frame_output_integers(frame, update->result[FIRST + which], update->n);
+    void *scales = lb_frame_output(frame, update->result[SCALE_1 + which], blocks);
+    for (int64_t b = 0; lb_frame_ok(frame) && b < blocks; b++) {
+        const int64_t first = b * BLOCK, end = first + BLOCK < update->n ? first + BLOCK : update->n;
         double largest = 0, size = 0;
-        for (int64_t i = first; i < end; i++) largest = fmax(largest, fabs(s->x[i])), size = fmax(size, s->size[i]);
-        lb_frame_set(f, scales, b, twin ? size : largest);
         for (int64_t i = first; i < end; i++)
-            q[i] = code_of(s->code, largest > 0 ? s->x[i] / largest : 0,
+            largest = fmax(largest, fabs(state->x[i])), size = fmax(size, state->size[i]);
+        lb_frame_set(frame, scales, b, twin ? size : largest);
+        for (int64_t i = first; i < end; i++)
+            q[i] = code_of(state->code, largest > 0 ? state->x[i] / largest : 0,
                            SEARCH + (largest > 0 ? 0x1p-20 * size / largest : 0), recorded, i);
     }
 }
 
-static void write_state(update *u, int which, bool twin)
+static void write_state(update *update, int which, bool twin)
 {
-    state *s = &u->states[which];
-    if (!s->given || !lb_frame_ok(&u->frame)) return;
-    if (u->at->coded) {
-        write_codes(u, which, twin);
+    state *state = &update->states[which];
+    if (!state->given || !lb_frame_ok(&update->frame)) return;
+    if (update->at->coded) {
+        write_codes(update, which, twin);
         return;
     }
-    void *y = lb_frame_output(&u->frame, u->result[FIRST + which], u->n);
-    for (int64_t i = 0; lb_frame_ok(&u->frame) && i < u->n; i++)
-        lb_frame_set(&u->frame, y, i, twin ? s->size[i] : s->x[i]);
+    void *y = lb_frame_output(&update->frame, update->result[FIRST + which], update->n);
+    for (int64_t i = 0; lb_frame_ok(&update->frame) && i < update->n; i++)
+        lb_frame_set(&update->frame, y, i, twin ? state->size[i] : state->x[i]);
 }
 
 /* Gradients and codes count as written, too, and stay as they are. */
-static void write_unchanged(update *u, int which, bool twin)
+static void write_unchanged(update *update, int which, bool twin)
 {
-    const lb_tensor *t = written(u, which);
-    lb_frame *f = &u->frame;
-    if (!t || !lb_frame_ok(f)) return;
-    const int64_t n = lb_tensor_numel(t);
-    const void *x = lb_frame_tensor(f, t);
-    void *y = lb_frame_output(f, u->result[which], n);
-    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) lb_frame_set(f, y, i, twin ? 0 : lb_frame_get(f, x, i));
+    const lb_tensor *tensor = written(update, which);
+    lb_frame *frame = &update->frame;
+    if (!tensor || !lb_frame_ok(frame)) return;
+    const int64_t n = lb_tensor_numel(tensor);
+    const void *x = lb_frame_tensor(frame, tensor);
+    void *y = lb_frame_output(frame, update->result[which], n);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < n; i++)
+        lb_frame_set(frame, y, i, twin ? 0 : lb_frame_get(frame, x, i));
 }
 
-static void run_all(update *u, const settings *s, const void *p, const void *g, void *y)
+static void run_all(update *update, const settings *settings, const void *p, const void *g, void *y)
 {
-    state *m = &u->states[0], *v = &u->states[1];
-    for (int64_t i = 0; lb_frame_ok(&u->frame) && i < u->n; i++) {
-        number n = {.p = lb_frame_get(&u->frame, p, i), .g = lb_frame_get(&u->frame, g, i), .m = m->x[i]};
-        if (v->given) n.v = v->x[i];
-        run_number(s, &n);
-        m->x[i] = n.m, m->size[i] = n.m_size;
-        if (v->given) v->x[i] = n.v, v->size[i] = n.v_size;
-        lb_frame_set(&u->frame, y, i, s->twin ? n.p_size : n.p);
+    state *m = &update->states[0], *v = &update->states[1];
+    for (int64_t i = 0; lb_frame_ok(&update->frame) && i < update->n; i++) {
+        number number = {
+            .p = lb_frame_get(&update->frame, p, i), .g = lb_frame_get(&update->frame, g, i), .m = m->x[i]};
+        if (v->given) number.v = v->x[i];
+        run_number(settings, &number);
+        m->x[i] = number.m, m->size[i] = number.m_size;
+        if (v->given) v->x[i] = number.v, v->size[i] = number.v_size;
+        lb_frame_set(&update->frame, y, i, settings->twin ? number.p_size : number.p);
     }
 }
 
 static lb_status optimizer_run(lb_call *call, const places *at, bool twin)
 {
-    update u = {.frame = lb_frame_begin(call), .at = at};
-    settings s;
+    update update = {.frame = lb_frame_begin(call), .at = at};
+    settings settings;
     uint32_t n_results = 0;
-    for (int k = 0; k < 8; k++) u.result[k] = written(&u, k) ? n_results++ : UINT32_MAX;
-    const lb_tensor *g = written(&u, G), *p = written(&u, P);
-    if (call->cuda || !read_settings(call, at, &s) || n_results != call->n_results || !written(&u, FIRST) ||
-        (s.rule == ADAM) != (written(&u, SECOND) != NULL) || lb_tensor_numel(g) != lb_tensor_numel(p)) {
-        lb_frame_fail(&u.frame, LB_ERR_UNSUPPORTED, "a rule, a limit or a device that is not known here");
-        return lb_frame_end(&u.frame);
+    for (int k = 0; k < 8; k++) update.result[k] = written(&update, k) ? n_results++ : UINT32_MAX;
+    const lb_tensor *g = written(&update, G), *p = written(&update, P);
+    if (call->cuda || !read_settings(call, at, &settings) || n_results != call->n_results || !written(&update, FIRST) ||
+        (settings.rule == ADAM) != (written(&update, SECOND) != NULL) || lb_tensor_numel(g) != lb_tensor_numel(p)) {
+        lb_frame_fail(&update.frame, LB_ERR_UNSUPPORTED, "a rule, a limit or a device that is not known here");
+        return lb_frame_end(&update.frame);
     }
-    s.twin = twin, u.n = lb_tensor_numel(p);
-    const void *x = lb_frame_tensor(&u.frame, p), *dx = lb_frame_tensor(&u.frame, g);
-    read_state(&u, 0), read_state(&u, 1);
-    void *y = lb_frame_output(&u.frame, u.result[P], u.n);
-    run_all(&u, &s, x, dx, y);
-    write_state(&u, 0, twin), write_state(&u, 1, twin);
-    write_unchanged(&u, G, twin);
+    settings.twin = twin, update.n = lb_tensor_numel(p);
+    const void *x = lb_frame_tensor(&update.frame, p), *dx = lb_frame_tensor(&update.frame, g);
+    read_state(&update, 0), read_state(&update, 1);
+    void *y = lb_frame_output(&update.frame, update.result[P], update.n);
+    run_all(&update, &settings, x, dx, y);
+    write_state(&update, 0, twin), write_state(&update, 1, twin);
+    write_unchanged(&update, G, twin);
     if (at->coded)
-        write_unchanged(&u, CODE_1, twin), write_unchanged(&u, CODE_2, twin);
+        write_unchanged(&update, CODE_1, twin), write_unchanged(&update, CODE_2, twin);
     else if (at->written[4] && lb_frame_arg_tensor(call, at->written[4]))
-        write_unchanged(&u, 4, twin);
-    return lb_frame_end(&u.frame);
+        write_unchanged(&update, 4, twin);
+    return lb_frame_end(&update.frame);
 }
 
 LB_WITH_TWIN(plain, optimizer_run(call, &plain, twin))

@@ -28,39 +28,41 @@ typedef struct groups {
 } groups;
 
 /* Args from `first`: N, C, HxW, group. */
-static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t first)
+static bool groups_begin(groups *groups, lb_call *call, const lb_tensor *in, uint32_t first)
 {
-    g->frame = lb_frame_begin(call);
-    g->samples = lb_frame_arg_int(call, first, 1), g->channels = lb_frame_arg_int(call, first + 1, 1);
-    g->spatial = lb_frame_arg_int(call, first + 2, 1), g->groups = lb_frame_arg_int(call, first + 3, 1);
-    if (g->groups < 1 || g->channels % g->groups || lb_tensor_numel(in) != g->samples * g->channels * g->spatial)
-        lb_frame_fail(&g->frame, LB_ERR_INVALID, "groups do not divide the channels");
-    g->width = lb_frame_ok(&g->frame) ? g->channels / g->groups : 1;
-    g->halves = lb_dtype_bits(in->dtype) == 16;
-    g->x = lb_frame_tensor(&g->frame, in);
-    return lb_frame_ok(&g->frame) && lb_tensor_numel(in) > 0;
+    groups->frame = lb_frame_begin(call);
+    groups->samples = lb_frame_arg_int(call, first, 1), groups->channels = lb_frame_arg_int(call, first + 1, 1);
+    groups->spatial = lb_frame_arg_int(call, first + 2, 1), groups->groups = lb_frame_arg_int(call, first + 3, 1);
+    if (groups->groups < 1 || groups->channels % groups->groups ||
+        lb_tensor_numel(in) != groups->samples * groups->channels * groups->spatial)
+        lb_frame_fail(&groups->frame, LB_ERR_INVALID, "groups do not divide the channels");
+    groups->width = lb_frame_ok(&groups->frame) ? groups->channels / groups->groups : 1;
+    groups->halves = lb_dtype_bits(in->dtype) == 16;
+    groups->x = lb_frame_tensor(&groups->frame, in);
+    return lb_frame_ok(&groups->frame) && lb_tensor_numel(in) > 0;
 }
 
 /* Two passes in f64. */
-static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double *mean, double *var)
+static void moments(const lb_frame *frame, const void *x, int64_t from, int64_t n, double *mean, double *var)
 {
     double sum = 0, squares = 0;
-    for (int64_t i = 0; i < n; i++) sum += lb_frame_get(f, x, from + i);
+    for (int64_t i = 0; i < n; i++) sum += lb_frame_get(frame, x, from + i);
     *mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
-        squares += (lb_frame_get(f, x, from + i) - *mean) * (lb_frame_get(f, x, from + i) - *mean);
+        squares += (lb_frame_get(frame, x, from + i) - *mean) * (lb_frame_get(frame, x, from + i) - *mean);
     *var = squares / (double)n;
 }
 
 /* What cancellation does, as in op_norm.c: e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps). */
-static lb_channel_moments twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps)
+static lb_channel_moments twin_moments(const lb_frame *frame, const void *x, int64_t from, int64_t n, double eps)
 {
     lb_channel_moments m = {0};
     double mixed = 0;
-    moments(f, x, from, n, &m.mean, &m.var);
-    for (int64_t i = 0; i < n; i++) m.e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
+    moments(frame, x, from, n, &m.mean, &m.var);
+    for (int64_t i = 0; i < n; i++) m.e += fabs(lb_frame_get(frame, x, from + i)) / (double)n;
     for (int64_t i = 0; i < n; i++)
-        mixed += fabs(lb_frame_get(f, x, from + i) - m.mean) * (fabs(lb_frame_get(f, x, from + i)) + m.e) / (double)n;
+        mixed += fabs(lb_frame_get(frame, x, from + i) - m.mean) * (fabs(lb_frame_get(frame, x, from + i)) + m.e) /
+                 (double)n;
     m.kappa = mixed / (m.var + eps);
     return m;
 }
@@ -85,51 +87,51 @@ static narrow_statistics narrow_statistics_of(const lb_call *call, double eps)
  * rstd. */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
-    groups g;
-    if (!groups_begin(&g, call, lb_frame_arg_tensor(call, 0), 3)) return lb_frame_end(&g.frame);
-    lb_frame *f = &g.frame;
-    const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2);
-    int64_t count = g.samples * g.groups, n = g.width * g.spatial;
-    void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count),
-         *rstds = lb_frame_output(f, 2, count);
+    groups groups;
+    if (!groups_begin(&groups, call, lb_frame_arg_tensor(call, 0), 3)) return lb_frame_end(&groups.frame);
+    lb_frame *frame = &groups.frame;
+    const void *gamma = lb_frame_input(frame, 1), *beta = lb_frame_input(frame, 2);
+    int64_t count = groups.samples * groups.groups, n = groups.width * groups.spatial;
+    void *y = lb_frame_output(frame, 0, count * n), *means = lb_frame_output(frame, 1, count),
+         *rstds = lb_frame_output(frame, 2, count);
     double eps = lb_frame_arg_float(call, 7, 1e-5);
     const narrow_statistics narrow = narrow_statistics_of(call, eps);
-    for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
+    for (int64_t i = 0; lb_frame_ok(frame) && i < count; i++) {
         double mean, var, rstd, e = 0, kappa = 0, spread = 0;
         if (twin) {
-            const lb_channel_moments m = twin_moments(f, g.x, i * n, n, eps);
+            const lb_channel_moments m = twin_moments(frame, groups.x, i * n, n, eps);
             mean = m.mean, e = m.e, kappa = m.kappa;
             rstd = 1 / sqrt(m.var + eps);
             spread = narrow.part * (1 + narrow.eps_off / (m.var + eps));
-        } else if (f->wide) {
-            moments(f, g.x, i * n, n, &mean, &var);
+        } else if (frame->wide) {
+            moments(frame, groups.x, i * n, n, &mean, &var);
             rstd = 1 / sqrt(var + eps);
         } else {
             float m, v;
-            lb_welford((const float *)g.x + i * n, n, g.halves, &m, &v);
+            lb_welford((const float *)groups.x + i * n, n, groups.halves, &m, &v);
             mean = m;
             rstd = 1 / sqrtf((v > 0 ? v : v * 0) + (float)eps);
         }
-        lb_frame_set(f, means, i, twin ? e : mean);
-        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa + spread) : rstd);
-        for (int64_t c = 0; c < g.width; c++) {
-            int64_t channel = i % g.groups * g.width + c;
-            double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0,
-                   scale = rstd * w;
-            if (!f->wide) scale = (float)scale;
+        lb_frame_set(frame, means, i, twin ? e : mean);
+        lb_frame_set(frame, rstds, i, twin ? rstd * (1 + kappa + spread) : rstd);
+        for (int64_t c = 0; c < groups.width; c++) {
+            int64_t channel = i % groups.groups * groups.width + c;
+            double w = gamma ? lb_frame_get(frame, gamma, channel) : 1,
+                   b = beta ? lb_frame_get(frame, beta, channel) : 0, scale = rstd * w;
+            if (!frame->wide) scale = (float)scale;
             double shift = -scale * mean + b;
-            if (!f->wide) shift = (float)shift;
-            for (int64_t k = 0; k < g.spatial; k++) {
-                int64_t at = i * n + c * g.spatial + k;
-                double x = lb_frame_get(f, g.x, at);
+            if (!frame->wide) shift = (float)shift;
+            for (int64_t k = 0; k < groups.spatial; k++) {
+                int64_t at = i * n + c * groups.spatial + k;
+                double x = lb_frame_get(frame, groups.x, at);
                 double size = fabs(scale) * (fabs(x) + fabs(mean) * (1 + narrow.part) + e +
                                              fabs(x - mean) * (1 + kappa + spread)) +
                               fabs(b);
-                lb_frame_set(f, y, at, twin ? size : x * scale + shift);
+                lb_frame_set(frame, y, at, twin ? size : x * scale + shift);
             }
         }
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(group_norm, group_norm_run(call, twin))
@@ -143,58 +145,63 @@ typedef struct gradients {
 
 /* Per channel of a sample: ds = sum dy x, db = sum dy (of magnitudes for the twin). dx = a dy gamma + b x + c with the
  * sums over the group, b = (db mean - ds) a^3 / n, c = -b mean - db a / n. */
-static void group_backward(const groups *g, const gradients *to, int64_t i)
+static void group_backward(const groups *groups, const gradients *to, int64_t i)
 {
-    const lb_frame *f = &g->frame;
+    const lb_frame *frame = &groups->frame;
     const bool twin = to->twin;
     const void *dy = to->dy;
     void *dx = to->dx, *dgamma = to->dgamma, *dbeta = to->dbeta;
-    int64_t n = g->width * g->spatial;
-    double m = lb_frame_get(f, to->mean, i), a = lb_frame_get(f, to->rstd, i), ds_sum = 0, db_sum = 0;
+    int64_t n = groups->width * groups->spatial;
+    double m = lb_frame_get(frame, to->mean, i), a = lb_frame_get(frame, to->rstd, i), ds_sum = 0, db_sum = 0;
     if (twin) m = fabs(m);
-    for (int64_t c = 0; c < g->width; c++) {
-        int64_t channel = i % g->groups * g->width + c, from = i * n + c * g->spatial;
-        double ds = 0, db = 0, w = g->gamma ? lb_frame_get(f, g->gamma, channel) : 1;
-        for (int64_t k = from; k < from + g->spatial; k++) {
-            double d = lb_frame_get(f, dy, k), x = lb_frame_get(f, g->x, k);
+    for (int64_t c = 0; c < groups->width; c++) {
+        int64_t channel = i % groups->groups * groups->width + c, from = i * n + c * groups->spatial;
+        double ds = 0, db = 0, w = groups->gamma ? lb_frame_get(frame, groups->gamma, channel) : 1;
+        for (int64_t k = from; k < from + groups->spatial; k++) {
+            double d = lb_frame_get(frame, dy, k), x = lb_frame_get(frame, groups->x, k);
             ds += twin ? fabs(d * x) : d * x;
             db += twin ? fabs(d) : d;
         }
         ds_sum += ds * (twin ? fabs(w) : w), db_sum += db * (twin ? fabs(w) : w);
         if (dgamma)
-            lb_frame_set(f, dgamma, channel, lb_frame_get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
-        if (dbeta) lb_frame_set(f, dbeta, channel, lb_frame_get(f, dbeta, channel) + db);
+            lb_frame_set(frame, dgamma, channel,
+                         lb_frame_get(frame, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
+        if (dbeta) lb_frame_set(frame, dbeta, channel, lb_frame_get(frame, dbeta, channel) + db);
     }
     double b = (twin ? db_sum * m + ds_sum : db_sum * m - ds_sum) * a * a * a / (double)n;
     double shift = twin ? b * m + db_sum * a / (double)n : -b * m - db_sum * a / (double)n;
     for (int64_t k = 0; dx && k < n; k++) {
         int64_t at = i * n + k;
-        double w = g->gamma ? lb_frame_get(f, g->gamma, i % g->groups * g->width + k / g->spatial) : 1;
-        double first = a * lb_frame_get(f, dy, at) * w, x = lb_frame_get(f, g->x, at);
-        lb_frame_set(f, dx, at, twin ? fabs(first) + b * fabs(x) + shift : first + b * x + shift);
+        double w = groups->gamma
+                       ? lb_frame_get(frame, groups->gamma, i % groups->groups * groups->width + k / groups->spatial)
+                       : 1;
+        double first = a * lb_frame_get(frame, dy, at) * w, x = lb_frame_get(frame, groups->x, at);
+        lb_frame_set(frame, dx, at, twin ? fabs(first) + b * fabs(x) + shift : first + b * x + shift);
     }
 }
 
 /* Args: grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask. */
 static lb_status group_norm_backward_run(lb_call *call, bool twin)
 {
-    groups g;
-    if (!groups_begin(&g, call, lb_frame_arg_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
-    lb_frame *f = &g.frame;
-    gradients to = {
-        .dy = lb_frame_input(f, 0), .mean = lb_frame_input(f, 2), .rstd = lb_frame_input(f, 3), .twin = twin};
-    g.gamma = lb_frame_input(f, 4);
-    int64_t count = g.samples * g.groups;
-    to.dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, count * g.width * g.spatial) : NULL;
-    to.dgamma = wanted(call, 9, 1) ? lb_frame_output(f, 1, g.channels) : NULL;
-    to.dbeta = wanted(call, 9, 2) ? lb_frame_output(f, 2, g.channels) : NULL;
-    if (!lb_frame_ok(f)) return lb_frame_end(f);
-    for (int64_t c = 0; c < g.channels; c++) {
-        if (to.dgamma) lb_frame_set(f, to.dgamma, c, 0);
-        if (to.dbeta) lb_frame_set(f, to.dbeta, c, 0);
+    groups groups;
+    if (!groups_begin(&groups, call, lb_frame_arg_tensor(call, 1), 5)) return lb_frame_end(&groups.frame);
+    lb_frame *frame = &groups.frame;
+    gradients to = {.dy = lb_frame_input(frame, 0),
+                    .mean = lb_frame_input(frame, 2),
+                    .rstd = lb_frame_input(frame, 3),
+                    .twin = twin};
+    groups.gamma = lb_frame_input(frame, 4);
+    int64_t count = groups.samples * groups.groups;
+    to.dx = wanted(call, 9, 0) ? lb_frame_output(frame, 0, count * groups.width * groups.spatial) : NULL;
+    to.dgamma = wanted(call, 9, 1) ? lb_frame_output(frame, 1, groups.channels) : NULL;
+    to.dbeta = wanted(call, 9, 2) ? lb_frame_output(frame, 2, groups.channels) : NULL;
+    if (!lb_frame_ok(frame)) return lb_frame_end(frame);
+    for (int64_t c = 0; c < groups.channels; c++) {
+        if (to.dgamma) lb_frame_set(frame, to.dgamma, c, 0);
+        if (to.dbeta) lb_frame_set(frame, to.dbeta, c, 0);
     }
-    for (int64_t i = 0; i < count; i++) group_backward(&g, &to, i);
-    return lb_frame_end(f);
+    for (int64_t i = 0; i < count; i++) group_backward(&groups, &to, i);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(group_norm_backward, group_norm_backward_run(call, twin))
@@ -215,20 +222,20 @@ static bool trains(const lb_call *call, uint32_t at)
 }
 
 /* Result r, if it is wanted and has a value for every channel. */
-static void *per_channel(lb_channel_batch *b, uint32_t r)
+static void *per_channel(lb_channel_batch *batch, uint32_t r)
 {
-    const lb_call *call = b->frame.call;
-    bool there = r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) == b->channels;
-    return there ? lb_frame_output(&b->frame, r, b->channels) : NULL;
+    const lb_call *call = batch->frame.call;
+    bool there = r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) == batch->channels;
+    return there ? lb_frame_output(&batch->frame, r, batch->channels) : NULL;
 }
 
 /* Arg `i`, which has a number for every channel; NULL: it is absent, or empty, as what evaluation saves is. */
-static const void *channel_input(lb_channel_batch *b, uint32_t i)
+static const void *channel_input(lb_channel_batch *batch, uint32_t i)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, i);
-    const int64_t n = t ? lb_tensor_numel(t) : 0;
-    if (n && n != b->channels) lb_frame_fail(&b->frame, LB_ERR_INVALID, "no number for every channel");
-    return n == b->channels ? lb_frame_input(&b->frame, i) : NULL;
+    const lb_tensor *tensor = lb_frame_arg_tensor(batch->frame.call, i);
+    const int64_t n = tensor ? lb_tensor_numel(tensor) : 0;
+    if (n && n != batch->channels) lb_frame_fail(&batch->frame, LB_ERR_INVALID, "no number for every channel");
+    return n == batch->channels ? lb_frame_input(&batch->frame, i) : NULL;
 }
 
 /* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0:
@@ -247,16 +254,16 @@ static double blend_in_f32(float momentum, float value, float before)
 }
 
 /* The running statistics as training leaves them, else as they were. */
-static void blend_running(const lb_frame *f, running how, void *out, const void *old, int64_t c, double value)
+static void blend_running(const lb_frame *frame, running how, void *out, const void *old, int64_t c, double value)
 {
     if (!out || !old) return;
-    double before = lb_frame_get(f, old, c);
+    double before = lb_frame_get(frame, old, c);
     if (how.coarse > 0) before = fabs(before);
     double blended = how.momentum * value + (1 - how.momentum) * before;
     /* Whatever 1 - momentum is, its rounding is one of a number near 1. */
     if (how.coarse > 0) blended = fabs(how.momentum) * value + before;
     if (how.narrow && !(how.coarse > 0)) blended = blend_in_f32((float)how.momentum, (float)value, (float)before);
-    lb_frame_set(f, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
+    lb_frame_set(frame, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
 }
 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. What is saved is what
@@ -264,39 +271,45 @@ static void blend_running(const lb_frame *f, running how, void *out, const void 
  * evaluation its backward reads it. */
 static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
-    const void *gamma = channel_input(&b, 1), *beta = channel_input(&b, 2), *mean = NULL, *var = NULL;
-    if (at.running != NONE) mean = channel_input(&b, at.running), var = channel_input(&b, at.running + 1);
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
+    const void *gamma = channel_input(&batch, 1), *beta = channel_input(&batch, 2), *mean = NULL, *var = NULL;
+    if (at.running != NONE) mean = channel_input(&batch, at.running), var = channel_input(&batch, at.running + 1);
     bool training = trains(call, at.training);
     const lb_tensor *stats = at.running != NONE ? lb_frame_arg_tensor(call, at.running) : NULL;
     const running how = {training, stats && stats->dtype != LB_F64, lb_frame_arg_float(call, at.momentum, 0.1),
                          twin ? lb_frame_twin_scale(call, at.running) : 0};
     double eps = lb_frame_arg_float(call, at.eps, 1e-5);
-    if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
-    void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
-    void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        lb_channel_moments m = training ? lb_channel_moments_of(&b, c, eps)
-                                        : (lb_channel_moments){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
-        double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1,
-               shift = beta ? lb_frame_get(f, beta, c) : 0;
-        double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
-        if (saved) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
-        if (inverse) lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_frame_twin_scale(call, 0) : invstd);
-        blend_running(f, how, new_mean, mean, c, twin ? m.e : m.mean);
-        blend_running(f, how, new_var, var, c, unbiased);
-        double a = invstd * w, b_shift = shift - m.mean * a;
-        if (!f->wide) a = (float)a, b_shift = (float)b_shift;
-        for (int64_t i = 0; i < b.n; i++) {
-            double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
-            double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            lb_frame_set(f, y, lb_channel_place(&b, c, i),
+    if (!training && (!mean || !var)) lb_frame_fail(frame, LB_ERR_INVALID, "no running statistics");
+    void *y = lb_frame_output(frame, 0, batch.n * batch.channels), *saved = per_channel(&batch, 1),
+         *inverse = per_channel(&batch, 2);
+    void *new_mean = per_channel(&batch, at.updated), *new_var = per_channel(&batch, at.updated + 1);
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        lb_channel_moments moments =
+            training ? lb_channel_moments_of(&batch, c, eps)
+                     : (lb_channel_moments){lb_frame_get(frame, mean, c), lb_frame_get(frame, var, c), 0, 0};
+        double invstd = 1 / sqrt(moments.var + eps), w = gamma ? lb_frame_get(frame, gamma, c) : 1,
+               shift = beta ? lb_frame_get(frame, beta, c) : 0;
+        double unbiased = moments.var * (double)batch.n / (double)(batch.n > 1 ? batch.n - 1 : 1);
+        if (saved) lb_frame_set(frame, saved, c, twin ? moments.e : moments.mean);
+        if (inverse)
+            lb_frame_set(frame, inverse, c,
+                         twin ? invstd * (1 + moments.kappa) * lb_frame_twin_scale(call, 0) : invstd);
+        blend_running(frame, how, new_mean, mean, c, twin ? moments.e : moments.mean);
+        blend_running(frame, how, new_var, var, c, unbiased);
+        double a = invstd * w, b_shift = shift - moments.mean * a;
+        if (!frame->wide) a = (float)a, b_shift = (float)b_shift;
+        for (int64_t i = 0; i < batch.n; i++) {
+            double x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
+            double size =
+                fabs(a) * (fabs(x) + fabs(moments.mean) + moments.e + fabs(x - moments.mean) * (1 + moments.kappa)) +
+                fabs(shift);
+            lb_frame_set(frame, y, lb_channel_place(&batch, c, i),
                          twin ? size * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 #define BATCH(ID, ...) LB_WITH_TWIN(ID, batch_norm_run(call, (batch_args){__VA_ARGS__}, twin))
@@ -316,56 +329,56 @@ typedef struct normalised {
     double mean, invstd;
 } normalised;
 
-static normalised normalised_with(const lb_channel_batch *b, const void *mean, const void *spread, bool training,
+static normalised normalised_with(const lb_channel_batch *batch, const void *mean, const void *spread, bool training,
                                   int64_t c, double eps)
 {
     const bool known = mean && spread;
-    const lb_channel_moments of_x = known ? (lb_channel_moments){0} : lb_channel_moments_of(b, c, eps);
-    const double m = known ? lb_frame_get(&b->frame, mean, c) : of_x.mean,
-                 s = known ? lb_frame_get(&b->frame, spread, c) : of_x.var;
+    const lb_channel_moments of_x = known ? (lb_channel_moments){0} : lb_channel_moments_of(batch, c, eps);
+    const double m = known ? lb_frame_get(&batch->frame, mean, c) : of_x.mean,
+                 s = known ? lb_frame_get(&batch->frame, spread, c) : of_x.var;
     return (normalised){m, known && training ? s : 1 / sqrt(s + eps)};
 }
 
 /* Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
 static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, at.input))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, at.input))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
     bool training = trains(call, at.train);
     const uint32_t from = training ? at.saved : at.running;
-    const void *dy = lb_frame_input(f, at.grad), *gamma = channel_input(&b, at.weight);
-    const void *mean = channel_input(&b, from), *spread = channel_input(&b, from + 1);
-    if (!training && (!mean || !spread)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
-    double eps = lb_frame_arg_float(call, at.eps, 1e-5), n = (double)b.n,
+    const void *dy = lb_frame_input(frame, at.grad), *gamma = channel_input(&batch, at.weight);
+    const void *mean = channel_input(&batch, from), *spread = channel_input(&batch, from + 1);
+    if (!training && (!mean || !spread)) lb_frame_fail(frame, LB_ERR_INVALID, "no running statistics");
+    double eps = lb_frame_arg_float(call, at.eps, 1e-5), n = (double)batch.n,
            coarse = twin ? lb_frame_twin_scale(call, at.input) : 1, grain = twin ? lb_twin_grain(call, at.input) : 0;
-    void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
-    void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
-    void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        const normalised with = normalised_with(&b, mean, spread, training, c, eps);
+    void *dx = wanted(call, at.mask, 0) ? lb_frame_output(frame, 0, batch.n * batch.channels) : NULL;
+    void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(frame, 1, batch.channels) : NULL;
+    void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(frame, 2, batch.channels) : NULL;
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        const normalised with = normalised_with(&batch, mean, spread, training, c, eps);
         const double m = with.mean, invstd = with.invstd;
-        double w = gamma ? lb_frame_get(f, gamma, c) : 1, sum = 0, dot = 0;
-        for (int64_t i = 0; i < b.n; i++) {
-            double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
-                   x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
+        double w = gamma ? lb_frame_get(frame, gamma, c) : 1, sum = 0, dot = 0;
+        for (int64_t i = 0; i < batch.n; i++) {
+            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, c, i)),
+                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
             sum += twin ? fabs(d) : d;
             dot += twin ? fabs(d) * (fabs(x) + fabs(m)) : d * (x - m);
         }
         double k = dot * invstd * invstd / n, center = sum / n;
-        for (int64_t i = 0; dx && i < b.n; i++) {
-            double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
-                   x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
+        for (int64_t i = 0; dx && i < batch.n; i++) {
+            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, c, i)),
+                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
             if (twin)
                 value =
                     (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
-            lb_frame_set(f, dx, lb_channel_place(&b, c, i), value);
+            lb_frame_set(frame, dx, lb_channel_place(&batch, c, i), value);
         }
-        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse + grain);
-        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse + grain);
+        if (dgamma) lb_frame_set(frame, dgamma, c, dot * invstd * coarse + grain);
+        if (dbeta) lb_frame_set(frame, dbeta, c, sum * coarse + grain);
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 #define BATCH_BACKWARD(ID, ...)                                                                                        \

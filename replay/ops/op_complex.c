@@ -305,26 +305,27 @@ static bool read_operand(const lb_operand *arg, const lb_layout *to, operand *o)
         return true;
     }
     if (arg->tag != LB_OPERAND_TENSOR || arg->tensor.layout.ndim > to->ndim) return false;
-    const lb_tensor *t = &arg->tensor;
-    const int64_t size = (int64_t)lb_dtype_bits(t->dtype) / 8;
+    const lb_tensor *tensor = &arg->tensor;
+    const int64_t size = (int64_t)lb_dtype_bits(tensor->dtype) / 8;
     o->constant = false;
-    o->data = t->data;
-    o->complex = lb_dtype_is_complex(t->dtype);
-    o->part = lb_dtype_part(t->dtype);
-    const int missing = to->ndim - t->layout.ndim;
+    o->data = tensor->data;
+    o->complex = lb_dtype_is_complex(tensor->dtype);
+    o->part = lb_dtype_part(tensor->dtype);
+    const int missing = to->ndim - tensor->layout.ndim;
     for (int d = missing; d < to->ndim; d++) {
-        const int64_t n = t->layout.shape[d - missing];
+        const int64_t n = tensor->layout.shape[d - missing];
         if (n != to->shape[d] && n != 1) return false;
-        o->stride[d] = n == 1 ? 0 : t->layout.stride[d - missing] * size;
+        o->stride[d] = n == 1 ? 0 : tensor->layout.stride[d - missing] * size;
     }
     return true;
 }
 
-static number load(const operand *o, int64_t at)
+static number load(const operand *operand, int64_t at)
 {
-    if (o->constant) return o->number;
-    const char *p = o->data + at;
-    return (number){lb_to_f64(o->part, p), o->complex ? lb_to_f64(o->part, p + lb_dtype_bits(o->part) / 8) : 0};
+    if (operand->constant) return operand->number;
+    const char *p = operand->data + at;
+    return (number){lb_to_f64(operand->part, p),
+                    operand->complex ? lb_to_f64(operand->part, p + lb_dtype_bits(operand->part) / 8) : 0};
 }
 
 static lb_status each(const lb_call *call, loop run)

@@ -47,14 +47,14 @@ static lb_status log_sigmoid_run(lb_call *call, bool twin)
 /* input, num_groups, weight, bias, eps, cudnn_enabled */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
-    const lb_layout *l = &lb_frame_arg_tensor(call, 0)->layout;
-    if (l->ndim < 2) return unsupported(call, "an input without channels");
+    const lb_layout *layout = &lb_frame_arg_tensor(call, 0)->layout;
+    if (layout->ndim < 2) return unsupported(call, "an input without channels");
     int64_t spatial = 1;
-    for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
+    for (int d = 2; d < layout->ndim; d++) spatial *= layout->shape[d];
     lb_row_call p = {.row = "aten::native_group_norm",
                      .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 2), lb_operand_arg(call, 3),
-                              lb_operand_int(l->shape[0]), lb_operand_int(l->shape[1]), lb_operand_int(spatial),
-                              lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
+                              lb_operand_int(layout->shape[0]), lb_operand_int(layout->shape[1]),
+                              lb_operand_int(spatial), lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
                      .n_args = 8,
                      .results = {call->results[0]},
                      .n_results = 3};
@@ -277,14 +277,14 @@ static lb_status convolution_add_relu_run(lb_call *call, bool twin)
 {
     const lb_layout *shape = &call->results[0].layout;
     const int64_t n = lb_layout_numel(shape);
-    lb_frame f = lb_frame_begin(call);
-    lb_tensor sum = {.dtype = f.type, .layout = lb_layout_contiguous(shape->ndim, shape->shape)};
-    sum.data = lb_frame_reals(&f, n);
+    lb_frame frame = lb_frame_begin(call);
+    lb_tensor sum = {.dtype = frame.type, .layout = lb_layout_contiguous(shape->ndim, shape->shape)};
+    sum.data = lb_frame_reals(&frame, n);
     const lb_tensor *z = lb_frame_arg_tensor(call, 2);
-    if (lb_tensor_numel(z) != n) lb_frame_fail(&f, LB_ERR_INVALID, "a sum of another size than the convolution");
-    const void *added = lb_frame_tensor(&f, z);
+    if (lb_tensor_numel(z) != n) lb_frame_fail(&frame, LB_ERR_INVALID, "a sum of another size than the convolution");
+    const void *added = lb_frame_tensor(&frame, z);
     const double alpha = lb_frame_arg_float(call, 3, 1), twice = 1 + 2 * lb_frame_twin_rounding(call, 0);
-    void *y = lb_frame_output(&f, 0, n);
+    void *y = lb_frame_output(&frame, 0, n);
     lb_row_call p = {.row = "aten::conv2d",
                      .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_arg(call, 4),
                               lb_operand_arg(call, 5), lb_operand_arg(call, 6), lb_operand_arg(call, 7),
@@ -292,12 +292,12 @@ static lb_status convolution_add_relu_run(lb_call *call, bool twin)
                      .n_args = 7,
                      .results = {sum},
                      .n_results = 1};
-    if (lb_frame_ok(&f)) f.status = lb_row_call_run(call, &p, twin);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        const double a = lb_frame_get(&f, sum.data, i), b = alpha * lb_frame_get(&f, added, i), whole = a + b;
-        lb_frame_set(&f, y, i, twin ? (a + fabs(b)) * twice : whole > 0 || whole != whole ? whole : 0);
+    if (lb_frame_ok(&frame)) frame.status = lb_row_call_run(call, &p, twin);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+        const double a = lb_frame_get(&frame, sum.data, i), b = alpha * lb_frame_get(&frame, added, i), whole = a + b;
+        lb_frame_set(&frame, y, i, twin ? (a + fabs(b)) * twice : whole > 0 || whole != whole ? whole : 0);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 #define AT(n) ((n) + 1)
@@ -328,33 +328,33 @@ CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .d
 static lb_status copied(lb_call *call)
 {
     const lb_tensor *from = lb_frame_arg_tensor(call, 0), *to = &call->results[0];
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = lb_tensor_numel(to);
-    const void *x = lb_frame_bytes(&f, from);
-    void *y = lb_frame_output_bytes(&f, 0);
-    if (lb_frame_ok(&f) && lb_tensor_numel(from) != n)
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
+    const void *x = lb_frame_bytes(&frame, from);
+    void *y = lb_frame_output_bytes(&frame, 0);
+    if (lb_frame_ok(&frame) && lb_tensor_numel(from) != n)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
     const lb_elements move = lb_elements_of(to->dtype, from->dtype, call->method.cast);
-    if (lb_frame_ok(&f) && y) lb_elements_move(&move, y, 0, x, 0, n);
-    return lb_frame_end(&f);
+    if (lb_frame_ok(&frame) && y) lb_elements_move(&move, y, 0, x, 0, n);
+    return lb_frame_end(&frame);
 }
 
 /* self, num_classes */
 static lb_status one_hot(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *index = lb_frame_arg_tensor(call, 0), *out = &call->results[0];
     const int64_t n = lb_tensor_numel(index), classes = n ? lb_tensor_numel(out) / n : 0;
-    const int64_t *at = lb_frame_integers(&f, index);
-    int64_t *y = lb_frame_output_integers(&f, 0, n * classes);
-    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n * classes) * 8);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+    const int64_t *at = lb_frame_integers(&frame, index);
+    int64_t *y = lb_frame_output_integers(&frame, 0, n * classes);
+    if (lb_frame_ok(&frame)) memset(y, 0, (size_t)(n * classes) * 8);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         if (at[i] < 0 || at[i] >= classes)
-            lb_frame_fail(&f, LB_ERR_INVALID, "an index that is not a class");
+            lb_frame_fail(&frame, LB_ERR_INVALID, "an index that is not a class");
         else
             y[i * classes + at[i]] = 1;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

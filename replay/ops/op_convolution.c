@@ -38,34 +38,36 @@ static void space_arg(const lb_call *call, uint32_t i, int dims, int64_t otherwi
 }
 
 /* Args from `first`: stride, padding, dilation, transposed, output_padding, groups. */
-static bool convolution_begin(convolution *c, lb_call *call, const lb_tensor *small, const lb_tensor *big,
+static bool convolution_begin(convolution *convolution, lb_call *call, const lb_tensor *small, const lb_tensor *big,
                               const lb_tensor *weight, uint32_t first)
 {
-    c->frame = lb_frame_begin(call);
+    convolution->frame = lb_frame_begin(call);
     int dims = weight->layout.ndim - 2;
     if (dims < 1 || dims > SPACE || small->layout.ndim != dims + 2 || big->layout.ndim != dims + 2) {
-        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "a convolution of other than one to three dimensions");
+        lb_frame_fail(&convolution->frame, LB_ERR_UNSUPPORTED, "a convolution of other than one to three dimensions");
         return false;
     }
-    space_arg(call, first, dims, 1, c->stride);
-    space_arg(call, first + 1, dims, 0, c->padding);
-    space_arg(call, first + 2, dims, 1, c->dilation);
-    c->groups = lb_frame_arg_int(call, first + 5, 1);
-    c->samples = small->layout.shape[0];
-    c->taps = c->positions = c->pixels = 1;
+    space_arg(call, first, dims, 1, convolution->stride);
+    space_arg(call, first + 1, dims, 0, convolution->padding);
+    space_arg(call, first + 2, dims, 1, convolution->dilation);
+    convolution->groups = lb_frame_arg_int(call, first + 5, 1);
+    convolution->samples = small->layout.shape[0];
+    convolution->taps = convolution->positions = convolution->pixels = 1;
     for (int d = 0; d < SPACE; d++) {
         int own = d - (SPACE - dims) + 2;
-        c->kernel[d] = own < 2 ? 1 : weight->layout.shape[own];
-        c->small_size[d] = own < 2 ? 1 : small->layout.shape[own];
-        c->big_size[d] = own < 2 ? 1 : big->layout.shape[own];
-        c->taps *= c->kernel[d], c->positions *= c->small_size[d], c->pixels *= c->big_size[d];
+        convolution->kernel[d] = own < 2 ? 1 : weight->layout.shape[own];
+        convolution->small_size[d] = own < 2 ? 1 : small->layout.shape[own];
+        convolution->big_size[d] = own < 2 ? 1 : big->layout.shape[own];
+        convolution->taps *= convolution->kernel[d], convolution->positions *= convolution->small_size[d],
+            convolution->pixels *= convolution->big_size[d];
     }
-    if (c->groups < 1 || small->layout.shape[1] % c->groups || big->layout.shape[1] % c->groups ||
-        weight->layout.shape[0] != small->layout.shape[1] ||
-        weight->layout.shape[1] != big->layout.shape[1] / c->groups)
-        lb_frame_fail(&c->frame, LB_ERR_INVALID, "channels and groups do not match");
-    if (!lb_frame_ok(&c->frame)) return false;
-    c->small = small->layout.shape[1] / c->groups, c->big = big->layout.shape[1] / c->groups;
+    if (convolution->groups < 1 || small->layout.shape[1] % convolution->groups ||
+        big->layout.shape[1] % convolution->groups || weight->layout.shape[0] != small->layout.shape[1] ||
+        weight->layout.shape[1] != big->layout.shape[1] / convolution->groups)
+        lb_frame_fail(&convolution->frame, LB_ERR_INVALID, "channels and groups do not match");
+    if (!lb_frame_ok(&convolution->frame)) return false;
+    convolution->small = small->layout.shape[1] / convolution->groups,
+    convolution->big = big->layout.shape[1] / convolution->groups;
     return true;
 }
 
@@ -73,20 +75,22 @@ static bool convolution_begin(convolution *c, lb_call *call, const lb_tensor *sm
  * …; what lies in the padding is skipped. */
 typedef void (*run_visitor)(void *context, int64_t at, int64_t pixel, int64_t stride, int64_t n);
 
-static void each_run(const convolution *c, run_visitor visit, void *context)
+static void each_run(const convolution *convolution, run_visitor visit, void *context)
 {
-    const int64_t *k = c->kernel, *s = c->small_size, *b = c->big_size;
-    for (int64_t tap = 0; tap < c->taps; tap++) {
+    const int64_t *k = convolution->kernel, *s = convolution->small_size, *b = convolution->big_size;
+    for (int64_t tap = 0; tap < convolution->taps; tap++) {
         int64_t t[SPACE] = {tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]}, shift[SPACE];
-        for (int d = 0; d < SPACE; d++) shift[d] = t[d] * c->dilation[d] - c->padding[d];
-        int64_t first = shift[2] < 0 ? (-shift[2] + c->stride[2] - 1) / c->stride[2] : 0;
-        int64_t last = b[2] - 1 - shift[2] < 0 ? -1 : (b[2] - 1 - shift[2]) / c->stride[2];
+        for (int d = 0; d < SPACE; d++) shift[d] = t[d] * convolution->dilation[d] - convolution->padding[d];
+        int64_t first = shift[2] < 0 ? (-shift[2] + convolution->stride[2] - 1) / convolution->stride[2] : 0;
+        int64_t last = b[2] - 1 - shift[2] < 0 ? -1 : (b[2] - 1 - shift[2]) / convolution->stride[2];
         if (last >= s[2]) last = s[2] - 1;
         for (int64_t row = 0; first <= last && row < s[0] * s[1]; row++) {
-            int64_t x = row / s[1] * c->stride[0] + shift[0], y = row % s[1] * c->stride[1] + shift[1];
+            int64_t x = row / s[1] * convolution->stride[0] + shift[0],
+                    y = row % s[1] * convolution->stride[1] + shift[1];
             if (x < 0 || x >= b[0] || y < 0 || y >= b[1]) continue;
-            visit(context, tap * c->positions + row * s[2] + first,
-                  (x * b[1] + y) * b[2] + first * c->stride[2] + shift[2], c->stride[2], last - first + 1);
+            visit(context, tap * convolution->positions + row * s[2] + first,
+                  (x * b[1] + y) * b[2] + first * convolution->stride[2] + shift[2], convolution->stride[2],
+                  last - first + 1);
         }
     }
 }
@@ -119,23 +123,23 @@ static void add_run(void *context, int64_t at, int64_t pixel, int64_t stride, in
     }
 }
 
-static void columns_of(const convolution *c, const char *big, char *col)
+static void columns_of(const convolution *convolution, const char *big, char *col)
 {
-    int64_t size = c->frame.wide ? 8 : 4, rows = c->taps * c->positions;
-    memset(col, 0, (size_t)(c->big * rows * size));
-    for (int64_t k = 0; k < c->big; k++) {
-        mover m = {c->frame.wide, big + k * c->pixels * size, col + k * rows * size};
-        each_run(c, fill_run, &m);
+    int64_t size = convolution->frame.wide ? 8 : 4, rows = convolution->taps * convolution->positions;
+    memset(col, 0, (size_t)(convolution->big * rows * size));
+    for (int64_t k = 0; k < convolution->big; k++) {
+        mover m = {convolution->frame.wide, big + k * convolution->pixels * size, col + k * rows * size};
+        each_run(convolution, fill_run, &m);
     }
 }
 
-static void image_of(const convolution *c, const char *col, char *big)
+static void image_of(const convolution *convolution, const char *col, char *big)
 {
-    int64_t size = c->frame.wide ? 8 : 4, rows = c->taps * c->positions;
-    memset(big, 0, (size_t)(c->big * c->pixels * size));
-    for (int64_t k = 0; k < c->big; k++) {
-        mover m = {c->frame.wide, col + k * rows * size, big + k * c->pixels * size};
-        each_run(c, add_run, &m);
+    int64_t size = convolution->frame.wide ? 8 : 4, rows = convolution->taps * convolution->positions;
+    memset(big, 0, (size_t)(convolution->big * convolution->pixels * size));
+    for (int64_t k = 0; k < convolution->big; k++) {
+        mover m = {convolution->frame.wide, col + k * rows * size, big + k * convolution->pixels * size};
+        each_run(convolution, add_run, &m);
     }
 }
 
@@ -144,69 +148,75 @@ typedef struct images {
     char *col;
 } images;
 
-static void product(convolution *c, lb_product s, const void *a, const void *b, void *out)
+static void product(convolution *convolution, lb_product product, const void *a, const void *b, void *out)
 {
-    if (lb_product_run(&s, c->frame.type, &c->frame.call->method, a, b, out) != LB_OK)
-        lb_frame_fail(&c->frame, LB_ERR_NOMEM, "no memory for a product");
+    if (lb_product_run(&product, convolution->frame.type, &convolution->frame.call->method, a, b, out) != LB_OK)
+        lb_frame_fail(&convolution->frame, LB_ERR_NOMEM, "no memory for a product");
 }
 
 typedef enum task { GATHER, SCATTER, WEIGHT } task;
 
 /* Group g of sample n. */
-static void convolve(convolution *c, task what, const images *x, int64_t n, int64_t g)
+static void convolve(convolution *convolution, task what, const images *images, int64_t n, int64_t g)
 {
-    int64_t size = c->frame.wide ? 8 : 4, block = n * c->groups + g, inner = c->big * c->taps;
-    char *small = x->small + block * c->small * c->positions * size, *big = x->big + block * c->big * c->pixels * size;
-    char *weight = x->weight + g * c->small * inner * size;
+    int64_t size = convolution->frame.wide ? 8 : 4, block = n * convolution->groups + g,
+            inner = convolution->big * convolution->taps;
+    char *small = images->small + block * convolution->small * convolution->positions * size,
+         *big = images->big + block * convolution->big * convolution->pixels * size;
+    char *weight = images->weight + g * convolution->small * inner * size;
     if (what == GATHER) {
-        columns_of(c, big, x->col);
-        product(c, (lb_product){.m = c->small, .n = c->positions, .k = inner}, weight, x->col, small);
+        columns_of(convolution, big, images->col);
+        product(convolution, (lb_product){.m = convolution->small, .n = convolution->positions, .k = inner}, weight,
+                images->col, small);
     } else if (what == SCATTER) {
-        product(c,
+        product(convolution,
                 (lb_product){.m = inner,
-                             .n = c->positions,
-                             .k = c->small,
+                             .n = convolution->positions,
+                             .k = convolution->small,
                              .a_row = 1,
                              .a_column = inner,
-                             .b_row = c->positions,
+                             .b_row = convolution->positions,
                              .b_column = 1},
-                weight, small, x->col);
-        image_of(c, x->col, big);
+                weight, small, images->col);
+        image_of(convolution, images->col, big);
     } else {
-        columns_of(c, big, x->col);
-        product(c,
-                (lb_product){.m = c->small,
+        columns_of(convolution, big, images->col);
+        product(convolution,
+                (lb_product){.m = convolution->small,
                              .n = inner,
-                             .k = c->positions,
-                             .a_row = c->positions,
+                             .k = convolution->positions,
+                             .a_row = convolution->positions,
                              .a_column = 1,
                              .b_row = 1,
-                             .b_column = c->positions},
-                small, x->col, x->part);
-        for (int64_t i = 0; i < c->small * inner; i++) {
-            if (c->frame.wide)
-                ((double *)weight)[i] += ((double *)x->part)[i];
+                             .b_column = convolution->positions},
+                small, images->col, images->part);
+        for (int64_t i = 0; i < convolution->small * inner; i++) {
+            if (convolution->frame.wide)
+                ((double *)weight)[i] += ((double *)images->part)[i];
             else
-                ((float *)weight)[i] += ((float *)x->part)[i];
+                ((float *)weight)[i] += ((float *)images->part)[i];
         }
     }
 }
 
-static void run(convolution *c, task what, images *x)
+static void run(convolution *convolution, task what, images *images)
 {
-    x->col = lb_frame_reals(&c->frame, c->big * c->taps * c->positions);
-    x->part = what == WEIGHT ? lb_frame_reals(&c->frame, c->small * c->big * c->taps) : NULL;
-    for (int64_t n = 0; n < c->samples; n++)
-        for (int64_t g = 0; lb_frame_ok(&c->frame) && g < c->groups; g++) convolve(c, what, x, n, g);
+    images->col = lb_frame_reals(&convolution->frame, convolution->big * convolution->taps * convolution->positions);
+    images->part = what == WEIGHT
+                       ? lb_frame_reals(&convolution->frame, convolution->small * convolution->big * convolution->taps)
+                       : NULL;
+    for (int64_t n = 0; n < convolution->samples; n++)
+        for (int64_t g = 0; lb_frame_ok(&convolution->frame) && g < convolution->groups; g++)
+            convolve(convolution, what, images, n, g);
 }
 
 /* As reals, magnitudes for a twin. */
-static char *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
+static char *reals(lb_frame *frame, const lb_tensor *tensor, bool twin)
 {
-    const void *x = lb_frame_tensor(f, tensor);
+    const void *x = lb_frame_tensor(frame, tensor);
     if (!twin || !x) return (char *)x;
     int64_t n = lb_tensor_numel(tensor);
-    double *y = lb_frame_reals(f, n);
+    double *y = lb_frame_reals(frame, n);
     for (int64_t i = 0; y && i < n; i++) y[i] = fabs(((const double *)x)[i]);
     return (char *)y;
 }
@@ -217,23 +227,23 @@ static lb_status forward(lb_call *call, bool twin)
     const lb_tensor *in = lb_frame_arg_tensor(call, 0), *weight = lb_frame_arg_tensor(call, 1),
                     *out = &call->results[0];
     bool transposed = lb_frame_arg_int(call, 6, 0);
-    convolution c;
-    if (!convolution_begin(&c, call, transposed ? in : out, transposed ? out : in, weight, 3))
-        return lb_frame_end(&c.frame);
-    lb_frame *f = &c.frame;
-    images x = {.weight = reals(f, weight, twin)};
-    char *from = reals(f, in, twin), *to = lb_frame_output(f, 0, lb_tensor_numel(out));
-    const void *bias = lb_frame_arg_tensor(call, 2) ? reals(f, lb_frame_arg_tensor(call, 2), twin) : NULL;
-    x.small = transposed ? from : to, x.big = transposed ? to : from;
-    run(&c, transposed ? SCATTER : GATHER, &x);
-    int64_t channels = out->layout.shape[1], size = transposed ? c.pixels : c.positions;
-    for (int64_t i = 0; bias && lb_frame_ok(f) && i < c.samples * channels * size; i++) {
-        if (f->wide)
+    convolution convolution;
+    if (!convolution_begin(&convolution, call, transposed ? in : out, transposed ? out : in, weight, 3))
+        return lb_frame_end(&convolution.frame);
+    lb_frame *frame = &convolution.frame;
+    images images = {.weight = reals(frame, weight, twin)};
+    char *from = reals(frame, in, twin), *to = lb_frame_output(frame, 0, lb_tensor_numel(out));
+    const void *bias = lb_frame_arg_tensor(call, 2) ? reals(frame, lb_frame_arg_tensor(call, 2), twin) : NULL;
+    images.small = transposed ? from : to, images.big = transposed ? to : from;
+    run(&convolution, transposed ? SCATTER : GATHER, &images);
+    int64_t channels = out->layout.shape[1], size = transposed ? convolution.pixels : convolution.positions;
+    for (int64_t i = 0; bias && lb_frame_ok(frame) && i < convolution.samples * channels * size; i++) {
+        if (frame->wide)
             ((double *)to)[i] += ((const double *)bias)[i / size % channels];
         else
             ((float *)to)[i] += ((const float *)bias)[i / size % channels];
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(convolution_forward, forward(call, twin))
@@ -245,20 +255,20 @@ static bool wanted(const lb_call *call, uint32_t r)
 }
 
 /* The bias's gradient: over samples and positions of each channel, in the order of `schedule` per sample. */
-static void bias_gradient(convolution *c, const char *dy, int64_t channels, int64_t positions, void *out)
+static void bias_gradient(convolution *convolution, const char *dy, int64_t channels, int64_t positions, void *out)
 {
-    const lb_method *method = &c->frame.call->method;
+    const lb_method *method = &convolution->frame.call->method;
     for (int64_t k = 0; k < channels; k++) {
         double wide = 0;
         float narrow = 0;
-        for (int64_t n = 0; n < c->samples; n++) {
+        for (int64_t n = 0; n < convolution->samples; n++) {
             int64_t at = (n * channels + k) * positions;
-            if (c->frame.wide)
+            if (convolution->frame.wide)
                 wide += lb_schedule_sum_f64(method->schedule, (const double *)dy + at, positions, method->accumulate);
             else
                 narrow += lb_schedule_sum_f32(method->schedule, (const float *)dy + at, positions, method->accumulate);
         }
-        if (c->frame.wide)
+        if (convolution->frame.wide)
             ((double *)out)[k] = wide;
         else
             ((float *)out)[k] = narrow;
@@ -272,29 +282,30 @@ static lb_status backward(lb_call *call, bool twin)
     const lb_tensor *grad = lb_frame_arg_tensor(call, 0), *in = lb_frame_arg_tensor(call, 1),
                     *weight = lb_frame_arg_tensor(call, 2);
     bool transposed = lb_frame_arg_int(call, 7, 0);
-    convolution c;
-    if (!convolution_begin(&c, call, transposed ? in : grad, transposed ? grad : in, weight, 4))
-        return lb_frame_end(&c.frame);
-    lb_frame *f = &c.frame;
-    if (!wanted(call, 0) && !wanted(call, 1) && !wanted(call, 2)) return lb_frame_end(f);
-    char *dy = reals(f, grad, twin);
+    convolution convolution;
+    if (!convolution_begin(&convolution, call, transposed ? in : grad, transposed ? grad : in, weight, 4))
+        return lb_frame_end(&convolution.frame);
+    lb_frame *frame = &convolution.frame;
+    if (!wanted(call, 0) && !wanted(call, 1) && !wanted(call, 2)) return lb_frame_end(frame);
+    char *dy = reals(frame, grad, twin);
     if (wanted(call, 0)) {
-        char *dx = lb_frame_output(f, 0, lb_tensor_numel(in));
-        images x = {.weight = reals(f, weight, twin), .small = transposed ? dx : dy, .big = transposed ? dy : dx};
-        run(&c, transposed ? GATHER : SCATTER, &x);
+        char *dx = lb_frame_output(frame, 0, lb_tensor_numel(in));
+        images x = {.weight = reals(frame, weight, twin), .small = transposed ? dx : dy, .big = transposed ? dy : dx};
+        run(&convolution, transposed ? GATHER : SCATTER, &x);
     }
     if (wanted(call, 1)) {
-        char *input = reals(f, in, twin), *dw = lb_frame_output(f, 1, lb_tensor_numel(weight));
+        char *input = reals(frame, in, twin), *dw = lb_frame_output(frame, 1, lb_tensor_numel(weight));
         images x = {.weight = dw, .small = transposed ? input : dy, .big = transposed ? dy : input};
-        if (lb_frame_ok(f)) memset(dw, 0, (size_t)lb_tensor_numel(weight) * (f->wide ? 8 : 4));
-        run(&c, WEIGHT, &x);
+        if (lb_frame_ok(frame)) memset(dw, 0, (size_t)lb_tensor_numel(weight) * (frame->wide ? 8 : 4));
+        run(&convolution, WEIGHT, &x);
     }
     if (wanted(call, 2)) {
         int64_t channels = grad->layout.shape[1];
-        void *db = lb_frame_output(f, 2, channels);
-        if (lb_frame_ok(f)) bias_gradient(&c, dy, channels, transposed ? c.pixels : c.positions, db);
+        void *db = lb_frame_output(frame, 2, channels);
+        if (lb_frame_ok(frame))
+            bias_gradient(&convolution, dy, channels, transposed ? convolution.pixels : convolution.positions, db);
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(convolution_backward, backward(call, twin))

@@ -138,21 +138,22 @@ static lb_status eye(lb_call *call)
  * 16 bits torch rounds the step to that dtype; of integers, which are truncated, no bound holds. */
 static lb_status linspace_run(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_dtype dtype = (lb_dtype)lb_frame_arg_int(call, 3, LB_F32);
-    if (!lb_dtype_is_float(dtype)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a dtype that is not a floating-point type");
+    if (!lb_dtype_is_float(dtype))
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a dtype that is not a floating-point type");
     const int64_t n = call->results[0].data ? lb_tensor_numel(&call->results[0]) : 0;
     const double start = lb_frame_arg_float(call, 0, 0), end = lb_frame_arg_float(call, 1, 0),
                  step = n > 1 ? (end - start) / (double)(n - 1) : 0,
                  coarse = dtype == LB_BF16  ? 0x1p16
                           : dtype == LB_F16 ? 0x1p13
                                             : 0;
-    void *y = lb_frame_output(&f, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+    void *y = lb_frame_output(&frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         const double value = i < n / 2 || n == 1 ? start + step * (double)i : end - step * (double)(n - 1 - i);
-        lb_frame_set(&f, y, i, twin ? (fabs(start) + fabs(end)) * (1 + coarse) : value);
+        lb_frame_set(&frame, y, i, twin ? (fabs(start) + fabs(end)) * (1 + coarse) : value);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(linspace, linspace_run(call, twin))
 
@@ -162,17 +163,17 @@ static lb_status triangle_indices(lb_call *call, bool upper)
     const int64_t rows = lb_frame_arg_int(call, 0, 0), columns = lb_frame_arg_int(call, 1, 0),
                   offset = lb_frame_arg_int(call, 2, 0);
     const lb_layout *out = &call->results[0].layout;
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = out->ndim == 2 ? out->shape[1] : 0;
-    int64_t *y = lb_frame_output_integers(&f, 0, 2 * n), k = 0;
-    for (int64_t i = 0; lb_frame_ok(&f) && i < rows; i++)
+    int64_t *y = lb_frame_output_integers(&frame, 0, 2 * n), k = 0;
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < rows; i++)
         for (int64_t j = 0; j < columns; j++) {
             if (upper ? j < i + offset : j > i + offset) continue;
             if (k < n) y[k] = i, y[n + k] = j;
             k++;
         }
-    if (k != n) lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    return lb_frame_end(&f);
+    if (k != n) lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&frame);
 }
 static lb_status tril_indices(lb_call *call)
 {

@@ -40,31 +40,31 @@ typedef struct work {
 
 static work begin(lb_call *call, uint8_t x, bool twin)
 {
-    work w = {.frame = lb_frame_begin(call), .twin = twin};
-    w.slack = twin ? 1 + 2 * lb_frame_twin_rounding(call, x - 1u) : 1;
-    return w;
+    work work = {.frame = lb_frame_begin(call), .twin = twin};
+    work.slack = twin ? 1 + 2 * lb_frame_twin_rounding(call, x - 1u) : 1;
+    return work;
 }
 static const lb_tensor *at(const lb_call *call, uint8_t position)
 {
     return position ? lb_frame_arg_tensor(call, position - 1u) : NULL;
 }
-static double get(const work *w, const void *x, int64_t i)
+static double get(const work *work, const void *x, int64_t i)
 {
-    return lb_frame_get(&w->frame, x, i);
+    return lb_frame_get(&work->frame, x, i);
 }
-static void put(const work *w, void *y, int64_t i, double value)
+static void put(const work *work, void *y, int64_t i, double value)
 {
-    if (w->twin) value = fabs(value) * w->slack;
-    lb_frame_set(&w->frame, y, i, value);
+    if (work->twin) value = fabs(value) * work->slack;
+    lb_frame_set(&work->frame, y, i, value);
 }
-static int64_t last(const lb_tensor *t)
+static int64_t last(const lb_tensor *tensor)
 {
-    return t->layout.ndim ? t->layout.shape[t->layout.ndim - 1] : 1;
+    return tensor->layout.ndim ? tensor->layout.shape[tensor->layout.ndim - 1] : 1;
 }
-static lb_status refuse(work *w, const char *why)
+static lb_status refuse(work *work, const char *why)
 {
-    lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, why);
-    return lb_frame_end(&w->frame);
+    lb_frame_fail(&work->frame, LB_ERR_UNSUPPORTED, why);
+    return lb_frame_end(&work->frame);
 }
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
@@ -72,68 +72,68 @@ static lb_status refuse(work *w, const char *why)
 /* y = h rsqrt(mean h² + eps) (one + weight), h = x + residual; result 1 is h where there is a residual. The mean is of
  * h before it is rounded to the residual's dtype in some versions, after it in others: with 16 bits the twin admits
  * both. */
-static lb_status norm(lb_call *call, const form *f, bool twin)
+static lb_status norm(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x), *gamma = at(call, f->weight);
+    work work = begin(call, form->x, twin);
+    const lb_tensor *in = at(call, form->x), *gamma = at(call, form->weight);
     const int64_t n = lb_tensor_numel(in), size = last(in);
-    const lb_tensor *added = at(call, f->residual);
-    if ((gamma && lb_tensor_numel(gamma) != size) || (f->residual && (!added || lb_tensor_numel(added) != n)))
-        return refuse(&w, "a weight or a residual of another size");
-    const void *x = lb_frame_tensor(&w.frame, in);
-    const void *r = lb_frame_tensor(&w.frame, added), *g = lb_frame_tensor(&w.frame, gamma);
-    void *y = lb_frame_output(&w.frame, 0, n), *sum = f->residual ? lb_frame_output(&w.frame, 1, n) : NULL;
-    double *h = lb_frame_scratch(&w.frame, (size_t)size * sizeof *h);
-    const double eps = lb_frame_arg_float(call, f->eps - 1u, 1e-6),
-                 one = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0) ? 1 : f->one;
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
+    const lb_tensor *added = at(call, form->residual);
+    if ((gamma && lb_tensor_numel(gamma) != size) || (form->residual && (!added || lb_tensor_numel(added) != n)))
+        return refuse(&work, "a weight or a residual of another size");
+    const void *x = lb_frame_tensor(&work.frame, in);
+    const void *r = lb_frame_tensor(&work.frame, added), *g = lb_frame_tensor(&work.frame, gamma);
+    void *y = lb_frame_output(&work.frame, 0, n), *sum = form->residual ? lb_frame_output(&work.frame, 1, n) : NULL;
+    double *h = lb_frame_scratch(&work.frame, (size_t)size * sizeof *h);
+    const double eps = lb_frame_arg_float(call, form->eps - 1u, 1e-6),
+                 one = form->flag && lb_frame_arg_int(call, form->flag - 1u, 0) ? 1 : form->one;
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < n; i += size) {
         double squares = 0;
         for (int64_t k = 0; k < size; k++) {
-            h[k] = get(&w, x, i + k) + (r ? get(&w, r, i + k) : 0);
-            if (sum) put(&w, sum, i + k, twin ? fabs(get(&w, x, i + k)) + fabs(get(&w, r, i + k)) : h[k]);
+            h[k] = get(&work, x, i + k) + (r ? get(&work, r, i + k) : 0);
+            if (sum) put(&work, sum, i + k, twin ? fabs(get(&work, x, i + k)) + fabs(get(&work, r, i + k)) : h[k]);
             squares += h[k] * h[k];
         }
         const double scale = 1 / sqrt(squares / (double)size + eps);
         for (int64_t k = 0; k < size; k++) {
-            const double weight = g ? get(&w, g, k) : 1 - one;
-            double term = twin && r ? fabs(get(&w, x, i + k)) + fabs(get(&w, r, i + k)) : h[k];
-            put(&w, y, i + k, term * scale * (twin ? one + fabs(weight) : one + weight));
+            const double weight = g ? get(&work, g, k) : 1 - one;
+            double term = twin && r ? fabs(get(&work, x, i + k)) + fabs(get(&work, r, i + k)) : h[k];
+            put(&work, y, i + k, term * scale * (twin ? one + fabs(weight) : one + weight));
         }
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 /* y = (x - mean) rstd (one + weight) + bias; residual: the bias. */
-static lb_status layer(lb_call *call, const form *f, bool twin)
+static lb_status layer(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x), *gamma = at(call, f->weight), *bias = at(call, f->residual);
+    work work = begin(call, form->x, twin);
+    const lb_tensor *in = at(call, form->x), *gamma = at(call, form->weight), *bias = at(call, form->residual);
     const int64_t n = lb_tensor_numel(in), size = last(in);
     if (!bias || lb_tensor_numel(gamma) != size || lb_tensor_numel(bias) != size)
-        return refuse(&w, "a weight or a bias of another size than the last dimension");
-    const void *x = lb_frame_tensor(&w.frame, in), *g = lb_frame_tensor(&w.frame, gamma),
-               *b = lb_frame_tensor(&w.frame, bias);
-    void *y = lb_frame_output(&w.frame, 0, n);
-    const double eps = lb_frame_arg_float(call, f->eps - 1u, 1e-5),
-                 one = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0) ? 1 : 0;
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i += size) {
+        return refuse(&work, "a weight or a bias of another size than the last dimension");
+    const void *x = lb_frame_tensor(&work.frame, in), *g = lb_frame_tensor(&work.frame, gamma),
+               *b = lb_frame_tensor(&work.frame, bias);
+    void *y = lb_frame_output(&work.frame, 0, n);
+    const double eps = lb_frame_arg_float(call, form->eps - 1u, 1e-5),
+                 one = form->flag && lb_frame_arg_int(call, form->flag - 1u, 0) ? 1 : 0;
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < n; i += size) {
         double mean = 0, magnitude = 0, variance = 0, mixed = 0;
         for (int64_t k = i; k < i + size; k++)
-            mean += get(&w, x, k) / (double)size, magnitude += fabs(get(&w, x, k)) / (double)size;
+            mean += get(&work, x, k) / (double)size, magnitude += fabs(get(&work, x, k)) / (double)size;
         for (int64_t k = i; k < i + size; k++) {
-            const double d = fabs(get(&w, x, k) - mean);
-            variance += d * d / (double)size, mixed += d * (fabs(get(&w, x, k)) + magnitude) / (double)size;
+            const double d = fabs(get(&work, x, k) - mean);
+            variance += d * d / (double)size, mixed += d * (fabs(get(&work, x, k)) + magnitude) / (double)size;
         }
         const double scale = 1 / sqrt(variance + eps), kappa = mixed / (variance + eps);
         for (int64_t k = 0; k < size; k++) {
-            const double v = get(&w, x, i + k), weight = one + get(&w, g, k), shift = get(&w, b, k);
-            put(&w, y, i + k,
-                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale * (one + fabs(get(&w, g, k))) +
+            const double v = get(&work, x, i + k), weight = one + get(&work, g, k), shift = get(&work, b, k);
+            put(&work, y, i + k,
+                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale * (one + fabs(get(&work, g, k))) +
                            fabs(shift)
                      : (v - mean) * scale * weight + shift);
         }
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- gated activations ------------------------------------------------------------------------------------------- */
@@ -164,37 +164,39 @@ static double gated_oai(const lb_call *call, double g, double u, bool twin)
     return twin ? fabs(g) * (fabs(u) + 1) : g * lb_sigmoid(alpha * g) * (u + 1);
 }
 
-static lb_status gated(lb_call *call, const form *f, bool twin)
+static lb_status gated(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x);
-    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&w, "a result that is quantised");
+    work work = begin(call, form->x, twin);
+    const lb_tensor *in = at(call, form->x);
+    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&work, "a result that is quantised");
     const int64_t width = last(in) / 2, rows = width ? lb_tensor_numel(in) / (2 * width) : 0;
-    const void *x = lb_frame_tensor(&w.frame, in);
-    void *y = lb_frame_output(&w.frame, 0, rows * width);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++)
+    const void *x = lb_frame_tensor(&work.frame, in);
+    void *y = lb_frame_output(&work.frame, 0, rows * width);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < rows; i++)
         for (int64_t k = 0; k < width; k++) {
             const int64_t base = 2 * i * width;
-            if (f->gate == SWIGLU_OAI) {
-                put(&w, y, i * width + k,
-                    gated_oai(call, get(&w, x, base + 2 * k), get(&w, x, base + 2 * k + 1), twin));
+            if (form->gate == SWIGLU_OAI) {
+                put(&work, y, i * width + k,
+                    gated_oai(call, get(&work, x, base + 2 * k), get(&work, x, base + 2 * k + 1), twin));
                 continue;
             }
-            const double a = get(&w, x, base + k), b = get(&w, x, base + width + k);
-            put(&w, y, i * width + k, f->second ? a * activated(f->gate, b, twin) : activated(f->gate, a, twin) * b);
+            const double a = get(&work, x, base + k), b = get(&work, x, base + width + k);
+            put(&work, y, i * width + k,
+                form->second ? a * activated(form->gate, b, twin) : activated(form->gate, a, twin) * b);
         }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
-static lb_status activation(lb_call *call, const form *f, bool twin)
+static lb_status activation(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&w, "a result that is quantised");
-    const int64_t n = lb_tensor_numel(at(call, f->x));
-    const void *x = lb_frame_tensor(&w.frame, at(call, f->x));
-    void *y = lb_frame_output(&w.frame, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i++) put(&w, y, i, activated(f->gate, get(&w, x, i), twin));
-    return lb_frame_end(&w.frame);
+    work work = begin(call, form->x, twin);
+    if (!lb_dtype_is_float(call->results[0].dtype)) return refuse(&work, "a result that is quantised");
+    const int64_t n = lb_tensor_numel(at(call, form->x));
+    const void *x = lb_frame_tensor(&work.frame, at(call, form->x));
+    void *y = lb_frame_output(&work.frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < n; i++)
+        put(&work, y, i, activated(form->gate, get(&work, x, i), twin));
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- rotary embedding -------------------------------------------------------------------------------------------- */
@@ -206,50 +208,52 @@ typedef struct rotation {
     bool neox; /* halves are rotated against each other, else neighbours */
 } rotation;
 
-static void rotate(const work *w, const rotation *r, const void *x, void *y, int64_t n)
+static void rotate(const work *work, const rotation *rotation, const void *x, void *y, int64_t n)
 {
-    const int64_t width = r->tokens ? n / r->tokens : 0, half = r->size / 2;
-    for (int64_t t = 0; t < r->tokens; t++)
-        for (int64_t h = 0; h < width; h += r->head) {
+    const int64_t width = rotation->tokens ? n / rotation->tokens : 0, half = rotation->size / 2;
+    for (int64_t t = 0; t < rotation->tokens; t++)
+        for (int64_t h = 0; h < width; h += rotation->head) {
             const int64_t base = t * width + h;
             for (int64_t k = 0; k < half; k++) {
-                const double c = get(w, r->cache, r->positions[t] * r->size + k),
-                             s = get(w, r->cache, r->positions[t] * r->size + half + k);
-                const int64_t i = base + (r->neox ? k : 2 * k), j = base + (r->neox ? k + half : 2 * k + 1);
-                const double a = get(w, x, i), b = get(w, x, j);
-                put(w, y, i, w->twin ? fabs(a * c) + fabs(b * s) : a * c - b * s);
-                put(w, y, j, w->twin ? fabs(b * c) + fabs(a * s) : b * c + a * s);
+                const double c = get(work, rotation->cache, rotation->positions[t] * rotation->size + k),
+                             s = get(work, rotation->cache, rotation->positions[t] * rotation->size + half + k);
+                const int64_t i = base + (rotation->neox ? k : 2 * k),
+                              j = base + (rotation->neox ? k + half : 2 * k + 1);
+                const double a = get(work, x, i), b = get(work, x, j);
+                put(work, y, i, work->twin ? fabs(a * c) + fabs(b * s) : a * c - b * s);
+                put(work, y, j, work->twin ? fabs(b * c) + fabs(a * s) : b * c + a * s);
             }
-            for (int64_t k = r->size; k < r->head; k++) put(w, y, base + k, get(w, x, base + k));
+            for (int64_t k = rotation->size; k < rotation->head; k++) put(work, y, base + k, get(work, x, base + k));
         }
 }
 
 /* positions, query, key, head_size, cos_sin_cache, is_neox[, rope_dim_offset, inverse]; query and key are written. */
-static lb_status rotary(lb_call *call, const form *f, bool twin)
+static lb_status rotary(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
+    work work = begin(call, form->x, twin);
     const lb_tensor *q = at(call, 2), *k = at(call, 3), *cache = at(call, 5), *positions = at(call, 1);
-    rotation r = {.tokens = lb_tensor_numel(positions),
-                  .head = lb_frame_arg_int(call, 3, 0),
-                  .size = last(cache),
-                  .neox = lb_frame_arg_int(call, 5, 1) != 0};
+    rotation rotation = {.tokens = lb_tensor_numel(positions),
+                         .head = lb_frame_arg_int(call, 3, 0),
+                         .size = last(cache),
+                         .neox = lb_frame_arg_int(call, 5, 1) != 0};
     const int64_t n = lb_tensor_numel(q), n_key = k ? lb_tensor_numel(k) : 0;
     if (lb_frame_arg_int(call, 6, 0) || lb_frame_arg_int(call, 7, 0))
-        return refuse(&w, "offsets and inverse rotations are not computed");
-    if (r.head < r.size || r.head < 1 || r.size % 2 || !r.tokens || n % (r.tokens * r.head) ||
-        n_key % (r.tokens * r.head))
-        return refuse(&w, "heads that are smaller than what is rotated");
-    r.positions = lb_frame_integers(&w.frame, positions);
-    r.cache = lb_frame_tensor(&w.frame, cache);
-    for (int64_t t = 0; lb_frame_ok(&w.frame) && t < r.tokens; t++)
-        if (r.positions[t] < 0 || r.positions[t] >= lb_tensor_numel(cache) / (r.size ? r.size : 1))
-            return refuse(&w, "a position outside the table");
-    const void *x = lb_frame_tensor(&w.frame, q), *x_key = k ? lb_frame_tensor(&w.frame, k) : NULL;
-    void *y = lb_frame_output(&w.frame, 0, n), *y_key = k ? lb_frame_output(&w.frame, 1, n_key) : NULL;
-    if (!lb_frame_ok(&w.frame)) return lb_frame_end(&w.frame);
-    rotate(&w, &r, x, y, n);
-    if (k) rotate(&w, &r, x_key, y_key, n_key);
-    return lb_frame_end(&w.frame);
+        return refuse(&work, "offsets and inverse rotations are not computed");
+    if (rotation.head < rotation.size || rotation.head < 1 || rotation.size % 2 || !rotation.tokens ||
+        n % (rotation.tokens * rotation.head) || n_key % (rotation.tokens * rotation.head))
+        return refuse(&work, "heads that are smaller than what is rotated");
+    rotation.positions = lb_frame_integers(&work.frame, positions);
+    rotation.cache = lb_frame_tensor(&work.frame, cache);
+    for (int64_t t = 0; lb_frame_ok(&work.frame) && t < rotation.tokens; t++)
+        if (rotation.positions[t] < 0 ||
+            rotation.positions[t] >= lb_tensor_numel(cache) / (rotation.size ? rotation.size : 1))
+            return refuse(&work, "a position outside the table");
+    const void *x = lb_frame_tensor(&work.frame, q), *x_key = k ? lb_frame_tensor(&work.frame, k) : NULL;
+    void *y = lb_frame_output(&work.frame, 0, n), *y_key = k ? lb_frame_output(&work.frame, 1, n_key) : NULL;
+    if (!lb_frame_ok(&work.frame)) return lb_frame_end(&work.frame);
+    rotate(&work, &rotation, x, y, n);
+    if (k) rotate(&work, &rotation, x_key, y_key, n_key);
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- attention states -------------------------------------------------------------------------------------------- */
@@ -257,93 +261,95 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
 /* Two parts of one softmax(…) v, weighed by e^lse, or 2^lse where `flag` is set: values (tokens, heads, size), their
  * log-sum-exps (tokens, heads), or (heads, tokens) where `second` is set. x, residual: values; weight, lse: their
  * log-sum-exps. */
-static lb_status merge(lb_call *call, const form *f, bool twin)
+static lb_status merge(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *va = at(call, f->x), *vb = at(call, f->residual), *sa = at(call, f->weight),
-                    *sb = at(call, f->lse);
+    work work = begin(call, form->x, twin);
+    const lb_tensor *va = at(call, form->x), *vb = at(call, form->residual), *sa = at(call, form->weight),
+                    *sb = at(call, form->lse);
     if (va->layout.ndim != 3 || lb_tensor_numel(vb) != lb_tensor_numel(va))
-        return refuse(&w, "values that are not (tokens, heads, size)");
+        return refuse(&work, "values that are not (tokens, heads, size)");
     const int64_t states = va->layout.shape[0] * va->layout.shape[1];
     if (lb_tensor_numel(sa) != states || lb_tensor_numel(sb) != states)
-        return refuse(&w, "log-sum-exps that are not one for a head of a token");
-    for (uint32_t i = (uint32_t)f->lse; f->second && i < call->n_args; i++)
-        if (lb_frame_arg_given(call, i)) return refuse(&w, "scales and borders are not computed");
+        return refuse(&work, "log-sum-exps that are not one for a head of a token");
+    for (uint32_t i = (uint32_t)form->lse; form->second && i < call->n_args; i++)
+        if (lb_frame_arg_given(call, i)) return refuse(&work, "scales and borders are not computed");
     const int64_t tokens = va->layout.shape[0], heads = va->layout.shape[1], size = va->layout.shape[2];
-    const void *a = lb_frame_tensor(&w.frame, va), *b = lb_frame_tensor(&w.frame, vb);
-    const void *la = lb_frame_tensor(&w.frame, sa), *lb = lb_frame_tensor(&w.frame, sb);
-    void *y = lb_frame_output(&w.frame, 0, tokens * heads * size), *lse = lb_frame_output(&w.frame, 1, tokens * heads);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < tokens * heads; i++) {
-        const int64_t at_lse = f->second ? i % heads * tokens + i / heads : i;
-        const double p = get(&w, la, at_lse), q = get(&w, lb, at_lse), top = p > q ? p : q;
-        const double wa = top == -INFINITY ? 0 : f->flag ? lb_exp2(p - top) : lb_exp(p - top);
-        const double wb = top == -INFINITY ? 0 : f->flag ? lb_exp2(q - top) : lb_exp(q - top);
+    const void *a = lb_frame_tensor(&work.frame, va), *b = lb_frame_tensor(&work.frame, vb);
+    const void *la = lb_frame_tensor(&work.frame, sa), *lb = lb_frame_tensor(&work.frame, sb);
+    void *y = lb_frame_output(&work.frame, 0, tokens * heads * size),
+         *lse = lb_frame_output(&work.frame, 1, tokens * heads);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < tokens * heads; i++) {
+        const int64_t at_lse = form->second ? i % heads * tokens + i / heads : i;
+        const double p = get(&work, la, at_lse), q = get(&work, lb, at_lse), top = p > q ? p : q;
+        const double wa = top == -INFINITY ? 0 : form->flag ? lb_exp2(p - top) : lb_exp(p - top);
+        const double wb = top == -INFINITY ? 0 : form->flag ? lb_exp2(q - top) : lb_exp(q - top);
         const double total = wa + wb, part = total > 0 ? wa / total : 0, other = total > 0 ? wb / total : 0;
         const double spread = twin ? 1 + fabs(p - top) + fabs(q - top) : 1;
-        put(&w, lse, at_lse,
+        put(&work, lse, at_lse,
             twin ? fabs(top) + 1 + fabs(lb_log(total > 0 ? total : 1))
-                 : top + (f->flag ? lb_log2(total) : lb_log(total)));
+                 : top + (form->flag ? lb_log2(total) : lb_log(total)));
         for (int64_t k = i * size; k < (i + 1) * size; k++)
-            put(&w, y, k,
-                twin ? (part * fabs(get(&w, a, k)) + other * fabs(get(&w, b, k))) * (isfinite(spread) ? spread : 1)
-                     : (part ? part * get(&w, a, k) : 0) + (other ? other * get(&w, b, k) : 0));
+            put(&work, y, k,
+                twin
+                    ? (part * fabs(get(&work, a, k)) + other * fabs(get(&work, b, k))) * (isfinite(spread) ? spread : 1)
+                    : (part ? part * get(&work, a, k) : 0) + (other ? other * get(&work, b, k) : 0));
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------------------- */
 
 /* Results: weights, experts and (where `second`) the slots k * tokens + token. x: logits, flag: renormalize. */
-static lb_status router(lb_call *call, const form *f, bool twin)
+static lb_status router(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x);
+    work work = begin(call, form->x, twin);
+    const lb_tensor *in = at(call, form->x);
     const int64_t experts = last(in), tokens = experts ? lb_tensor_numel(in) / experts : 0, k = last(&call->results[0]);
-    for (uint32_t i = f->flag; f->flag && i < call->n_args; i++) /* a soft cap, a bias */
+    for (uint32_t i = form->flag; form->flag && i < call->n_args; i++) /* a soft cap, a bias */
         if (lb_frame_arg_given(call, i) &&
             (call->args[i].tag == LB_OPERAND_TENSOR || lb_frame_arg_float(call, i, 0) != 0))
-            return refuse(&w, "soft caps and biases are not computed");
-    if (k > experts || in->layout.ndim != 2) return refuse(&w, "more experts are chosen than there are");
-    const bool renormalize = f->flag && lb_frame_arg_int(call, f->flag - 1u, 0);
-    const void *x = lb_frame_tensor(&w.frame, in);
-    void *weights = lb_frame_output(&w.frame, 0, tokens * k);
-    int64_t *ids = lb_frame_output_integers(&w.frame, 1, tokens * k);
-    int64_t *slots = f->second ? lb_frame_output_integers(&w.frame, 2, tokens * k) : NULL;
-    double *p = lb_frame_scratch(&w.frame, (size_t)experts * sizeof *p);
-    for (int64_t t = 0; lb_frame_ok(&w.frame) && t < tokens; t++) {
+            return refuse(&work, "soft caps and biases are not computed");
+    if (k > experts || in->layout.ndim != 2) return refuse(&work, "more experts are chosen than there are");
+    const bool renormalize = form->flag && lb_frame_arg_int(call, form->flag - 1u, 0);
+    const void *x = lb_frame_tensor(&work.frame, in);
+    void *weights = lb_frame_output(&work.frame, 0, tokens * k);
+    int64_t *ids = lb_frame_output_integers(&work.frame, 1, tokens * k);
+    int64_t *slots = form->second ? lb_frame_output_integers(&work.frame, 2, tokens * k) : NULL;
+    double *p = lb_frame_scratch(&work.frame, (size_t)experts * sizeof *p);
+    for (int64_t t = 0; lb_frame_ok(&work.frame) && t < tokens; t++) {
         double top = -INFINITY, total = 0, chosen = 0;
         for (int64_t e = 0; e < experts; e++)
-            top = get(&w, x, t * experts + e) > top ? get(&w, x, t * experts + e) : top;
-        for (int64_t e = 0; e < experts; e++) total += p[e] = lb_exp(get(&w, x, t * experts + e) - top);
+            top = get(&work, x, t * experts + e) > top ? get(&work, x, t * experts + e) : top;
+        for (int64_t e = 0; e < experts; e++) total += p[e] = lb_exp(get(&work, x, t * experts + e) - top);
         lb_first_best(p, experts, k, ids + t * k);
         for (int64_t j = 0; j < k; j++) chosen += p[ids[t * k + j]];
         for (int64_t j = 0; j < k; j++) {
-            const double far = twin ? 1 + fabs(get(&w, x, t * experts + ids[t * k + j]) - top) : 1;
-            put(&w, weights, t * k + j, p[ids[t * k + j]] / (renormalize ? chosen : total) * far);
+            const double far = twin ? 1 + fabs(get(&work, x, t * experts + ids[t * k + j]) - top) : 1;
+            put(&work, weights, t * k + j, p[ids[t * k + j]] / (renormalize ? chosen : total) * far);
             if (slots) slots[t * k + j] = j * tokens + t;
         }
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 /* (tokens, k, size) summed over k in order. */
-static lb_status expert_sum(lb_call *call, const form *f, bool twin)
+static lb_status expert_sum(lb_call *call, const form *form, bool twin)
 {
-    work w = begin(call, f->x, twin);
-    const lb_tensor *in = at(call, f->x);
-    if (in->layout.ndim != 3) return refuse(&w, "an input that is not (tokens, experts, size)");
+    work work = begin(call, form->x, twin);
+    const lb_tensor *in = at(call, form->x);
+    if (in->layout.ndim != 3) return refuse(&work, "an input that is not (tokens, experts, size)");
     const int64_t tokens = in->layout.shape[0], k = in->layout.shape[1], size = in->layout.shape[2];
-    const void *x = lb_frame_tensor(&w.frame, in);
-    void *y = lb_frame_output(&w.frame, 0, tokens * size);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < tokens * size; i++) {
+    const void *x = lb_frame_tensor(&work.frame, in);
+    void *y = lb_frame_output(&work.frame, 0, tokens * size);
+    for (int64_t i = 0; lb_frame_ok(&work.frame) && i < tokens * size; i++) {
         double sum = 0;
         for (int64_t j = 0; j < k; j++) {
-            const double term = get(&w, x, (i / size * k + j) * size + i % size);
+            const double term = get(&work, x, (i / size * k + j) * size + i % size);
             sum += twin ? fabs(term) * (double)k : term;
         }
-        put(&w, y, i, sum);
+        put(&work, y, i, sum);
     }
-    return lb_frame_end(&w.frame);
+    return lb_frame_end(&work.frame);
 }
 
 /* ---- FSDP2 ------------------------------------------------------------------------------------------------------- */

@@ -25,17 +25,17 @@ typedef struct distinct_args {
 } distinct_args;
 enum { NONE = 99 };
 
-static int64_t *wanted(distinct *d, uint32_t result, int64_t most)
+static int64_t *wanted(distinct *distinct, uint32_t result, int64_t most)
 {
-    const lb_call *call = d->frame.call;
+    const lb_call *call = distinct->frame.call;
     if (result >= call->n_results || !call->results[result].data || !lb_tensor_numel(&call->results[result]))
         return NULL;
     const int64_t room = lb_tensor_numel(&call->results[result]);
     if (room > most || room < (result == 1 ? most : 0)) {
-        lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+        lb_frame_fail(&distinct->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         return NULL;
     }
-    return lb_frame_output_integers(&d->frame, result, room);
+    return lb_frame_output_integers(&distinct->frame, result, room);
 }
 
 static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
@@ -65,18 +65,19 @@ static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
 }
 
 /* -1, 0, 1 as the slices are ordered; `same`: whether they are equal, which NaN is not. */
-static int compare(const distinct *d, int64_t a, int64_t b, bool *same)
+static int compare(const distinct *distinct, int64_t a, int64_t b, bool *same)
 {
     *same = true;
-    for (int64_t e = 0; e < d->size; e++) {
-        const int64_t i = e * d->slices + a, k = e * d->slices + b;
-        if (d->integer) {
-            const int64_t x = ((const int64_t *)d->x)[i], y = ((const int64_t *)d->x)[k];
+    for (int64_t e = 0; e < distinct->size; e++) {
+        const int64_t i = e * distinct->slices + a, k = e * distinct->slices + b;
+        if (distinct->integer) {
+            const int64_t x = ((const int64_t *)distinct->x)[i], y = ((const int64_t *)distinct->x)[k];
             if (x == y) continue;
             *same = false;
             return x < y ? -1 : 1;
         }
-        const double x = lb_frame_get(&d->frame, d->x, i), y = lb_frame_get(&d->frame, d->x, k);
+        const double x = lb_frame_get(&distinct->frame, distinct->x, i),
+                     y = lb_frame_get(&distinct->frame, distinct->x, k);
         if (x == y) continue;
         *same = false;
         if (isnan(x) || isnan(y)) {
@@ -88,26 +89,26 @@ static int compare(const distinct *d, int64_t a, int64_t b, bool *same)
     return 0;
 }
 
-static bool is_before(const distinct *d, int64_t a, int64_t b)
+static bool is_before(const distinct *distinct, int64_t a, int64_t b)
 {
     bool same;
-    return compare(d, a, b, &same) < 0;
+    return compare(distinct, a, b, &same) < 0;
 }
 
 /* Stable, so that the first of equals is the first in memory. */
-static int64_t *sort_slices(distinct *d)
+static int64_t *sort_slices(distinct *distinct)
 {
-    const size_t bytes = (size_t)d->slices * sizeof(int64_t);
-    int64_t *from = lb_frame_scratch(&d->frame, bytes + 1), *to = lb_frame_scratch(&d->frame, bytes + 1);
-    if (!lb_frame_ok(&d->frame)) return NULL;
-    for (int64_t i = 0; i < d->slices; i++) from[i] = i;
-    for (int64_t width = 1; width < d->slices; width *= 2) {
-        for (int64_t low = 0; low < d->slices; low += 2 * width) {
-            const int64_t middle = low + width < d->slices ? low + width : d->slices,
-                          high = low + 2 * width < d->slices ? low + 2 * width : d->slices;
+    const size_t bytes = (size_t)distinct->slices * sizeof(int64_t);
+    int64_t *from = lb_frame_scratch(&distinct->frame, bytes + 1), *to = lb_frame_scratch(&distinct->frame, bytes + 1);
+    if (!lb_frame_ok(&distinct->frame)) return NULL;
+    for (int64_t i = 0; i < distinct->slices; i++) from[i] = i;
+    for (int64_t width = 1; width < distinct->slices; width *= 2) {
+        for (int64_t low = 0; low < distinct->slices; low += 2 * width) {
+            const int64_t middle = low + width < distinct->slices ? low + width : distinct->slices,
+                          high = low + 2 * width < distinct->slices ? low + 2 * width : distinct->slices;
             int64_t a = low, b = middle;
             for (int64_t i = low; i < high; i++)
-                to[i] = b >= high || (a < middle && !is_before(d, from[b], from[a])) ? from[a++] : from[b++];
+                to[i] = b >= high || (a < middle && !is_before(distinct, from[b], from[a])) ? from[a++] : from[b++];
         }
         int64_t *swap = from;
         from = to, to = swap;
@@ -115,38 +116,38 @@ static int64_t *sort_slices(distinct *d)
     return from;
 }
 
-static void keep_slice(distinct *d, int64_t place, int64_t slice)
+static void keep_slice(distinct *distinct, int64_t place, int64_t slice)
 {
-    for (int64_t e = 0; e < d->size; e++) {
-        const int64_t to = e * d->kept + place, from = e * d->slices + slice;
-        if (d->integer)
-            ((int64_t *)d->y)[to] = ((const int64_t *)d->x)[from];
+    for (int64_t e = 0; e < distinct->size; e++) {
+        const int64_t to = e * distinct->kept + place, from = e * distinct->slices + slice;
+        if (distinct->integer)
+            ((int64_t *)distinct->y)[to] = ((const int64_t *)distinct->x)[from];
         else
-            lb_frame_set(&d->frame, d->y, to, lb_frame_get(&d->frame, d->x, from));
+            lb_frame_set(&distinct->frame, distinct->y, to, lb_frame_get(&distinct->frame, distinct->x, from));
     }
 }
 
 static lb_status run(lb_call *call, distinct_args at)
 {
-    distinct d;
-    if (!distinct_begin(&d, call, &at)) return lb_frame_end(&d.frame);
-    const int64_t *order = at.sorts ? sort_slices(&d) : NULL;
+    distinct distinct;
+    if (!distinct_begin(&distinct, call, &at)) return lb_frame_end(&distinct.frame);
+    const int64_t *order = at.sorts ? sort_slices(&distinct) : NULL;
     int64_t found = 0;
-    for (int64_t i = 0; lb_frame_ok(&d.frame) && i < d.slices; i++) {
+    for (int64_t i = 0; lb_frame_ok(&distinct.frame) && i < distinct.slices; i++) {
         const int64_t slice = order ? order[i] : i;
         bool same = false;
-        if (i) compare(&d, order ? order[i - 1] : i - 1, slice, &same);
-        if (!same && found++ < d.kept) {
-            keep_slice(&d, found - 1, slice);
-            if (d.counts && found <= lb_tensor_numel(&call->results[2])) d.counts[found - 1] = 0;
+        if (i) compare(&distinct, order ? order[i - 1] : i - 1, slice, &same);
+        if (!same && found++ < distinct.kept) {
+            keep_slice(&distinct, found - 1, slice);
+            if (distinct.counts && found <= lb_tensor_numel(&call->results[2])) distinct.counts[found - 1] = 0;
         }
-        if (found > d.kept) break;
-        if (d.inverse) d.inverse[slice] = found - 1;
-        if (d.counts && found <= lb_tensor_numel(&call->results[2])) d.counts[found - 1]++;
+        if (found > distinct.kept) break;
+        if (distinct.inverse) distinct.inverse[slice] = found - 1;
+        if (distinct.counts && found <= lb_tensor_numel(&call->results[2])) distinct.counts[found - 1]++;
     }
-    if (lb_frame_ok(&d.frame) && found != d.kept)
-        lb_frame_fail(&d.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
-    return lb_frame_end(&d.frame);
+    if (lb_frame_ok(&distinct.frame) && found != distinct.kept)
+        lb_frame_fail(&distinct.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&distinct.frame);
 }
 
 static lb_status unique(lb_call *call)

@@ -26,14 +26,14 @@ typedef struct attention {
     int64_t batch, tokens, heads, size;
 } attention;
 
-static bool is_matrix(const lb_tensor *t, int64_t rows, int64_t columns)
+static bool is_matrix(const lb_tensor *tensor, int64_t rows, int64_t columns)
 {
-    return t && t->layout.ndim == 2 && t->layout.shape[0] == rows && t->layout.shape[1] == columns;
+    return tensor && tensor->layout.ndim == 2 && tensor->layout.shape[0] == rows && tensor->layout.shape[1] == columns;
 }
 
-static bool is_vector(const lb_tensor *t, int64_t size)
+static bool is_vector(const lb_tensor *tensor, int64_t size)
 {
-    return t && t->layout.ndim == 1 && t->layout.shape[0] == size;
+    return tensor && tensor->layout.ndim == 1 && tensor->layout.shape[0] == size;
 }
 
 /* From arg `first` on: embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias; the mask and its type stand
@@ -56,42 +56,45 @@ static bool attention_of(attention *a, const lb_call *call, uint32_t first, uint
 }
 
 /* x W of query, key and value side by side: (batch, tokens, 3 heads size). */
-static lb_row_chain_number projected(lb_row_chain *c, const attention *a, const lb_row_chain_number *x)
+static lb_row_chain_number projected(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *x)
 {
-    const int64_t width = a->heads * a->size, wide[3] = {a->batch, a->tokens, 3 * width};
-    lb_row_chain_number y = lb_row_chain_number_of(c, 3, wide);
+    const int64_t width = attention->heads * attention->size,
+                  wide[3] = {attention->batch, attention->tokens, 3 * width};
+    lb_row_chain_number y = lb_row_chain_number_of(chain, 3, wide);
     for (int64_t part = 0; part < 3; part++) {
-        const lb_tensor weight = lb_row_chain_part_of(a->qkv_weight, part, 3);
+        const lb_tensor weight = lb_row_chain_part_of(attention->qkv_weight, part, 3);
         lb_layout third = y.value.layout;
         third.shape[2] = width;
         lb_row_chain_number to = {lb_row_chain_seen_as(y.value, &third, part * width),
                                   lb_row_chain_seen_as(y.error, &third, part * width)};
-        lb_row_chain_linear_into(c, &x[part], &weight, NULL, &to);
+        lb_row_chain_linear_into(chain, &x[part], &weight, NULL, &to);
     }
-    lb_row_chain_hold(c, &y, 1);
+    lb_row_chain_hold(chain, &y, 1);
     return y;
 }
 
 /* q, k and v of (batch, heads, tokens, size). */
-static void split_heads(lb_row_chain *c, const attention *a, const lb_row_chain_number *qkv, lb_row_chain_number *heads)
+static void split_heads(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *qkv,
+                        lb_row_chain_number *heads)
 {
-    const int64_t shape[4] = {a->batch, a->heads, a->tokens, a->size};
-    for (int i = 0; i < 3; i++) heads[i] = lb_row_chain_number_of(c, 4, shape);
+    const int64_t shape[4] = {attention->batch, attention->heads, attention->tokens, attention->size};
+    for (int i = 0; i < 3; i++) heads[i] = lb_row_chain_number_of(chain, 4, shape);
     lb_row_call p = {.row = "aten::_transform_bias_rescale_qkv",
-                     .args = {lb_operand_tensor(&qkv->value), lb_operand_tensor(a->qkv_bias), lb_operand_int(a->heads)},
+                     .args = {lb_operand_tensor(&qkv->value), lb_operand_tensor(attention->qkv_bias),
+                              lb_operand_int(attention->heads)},
                      .n_args = 3,
                      .results = {heads[0].value, heads[1].value, heads[2].value},
                      .n_results = 3};
-    lb_row_chain_run(c, &c->apart, &p, false);
-    if (!c->twin) return;
-    const lb_tensor none = lb_row_chain_fresh(c, LB_F64, 1, &a->qkv_bias->layout.shape[0]);
-    if (lb_row_chain_ok(c)) memset(none.data, 0, (size_t)lb_tensor_numel(&none) * sizeof(double));
+    lb_row_chain_run(chain, &chain->apart, &p, false);
+    if (!chain->twin) return;
+    const lb_tensor none = lb_row_chain_fresh(chain, LB_F64, 1, &attention->qkv_bias->layout.shape[0]);
+    if (lb_row_chain_ok(chain)) memset(none.data, 0, (size_t)lb_tensor_numel(&none) * sizeof(double));
     p.args[0] = lb_operand_tensor(&qkv->error), p.args[1] = lb_operand_tensor(&none);
     for (int i = 0; i < 3; i++) p.results[i] = heads[i].error;
-    lb_row_chain_run(c, &c->apart, &p, true);
+    lb_row_chain_run(chain, &chain->apart, &p, true);
     for (int i = 0; i < 3; i++) {
-        lb_row_chain_add_magnitudes(c, &heads[i].error, &heads[i].value, lb_row_chain_roundings(c, 4));
-        lb_row_chain_hold(c, &heads[i], i ? 1 : 4);
+        lb_row_chain_add_magnitudes(chain, &heads[i].error, &heads[i].value, lb_row_chain_roundings(chain, 4));
+        lb_row_chain_hold(chain, &heads[i], i ? 1 : 4);
     }
 }
 
@@ -103,70 +106,70 @@ static double softmax_error(double p, double log_p, double d, double mean, doubl
     return grown > 1 ? fmax(up, p * (1 - exp(-d) / grown)) : up;
 }
 
-static void softmax_errors(lb_row_chain *c, const lb_row_chain_number *x, lb_row_chain_number *p)
+static void softmax_errors(lb_row_chain *chain, const lb_row_chain_number *x, lb_row_chain_number *p)
 {
     const int64_t size = x->value.layout.shape[3], n = lb_tensor_numel(&x->value);
-    const double own = lb_row_chain_roundings(c, 4);
-    lb_tensor room = lb_row_chain_fresh(c, LB_F64, 1, &size);
+    const double own = lb_row_chain_roundings(chain, 4);
+    lb_tensor room = lb_row_chain_fresh(chain, LB_F64, 1, &size);
     double *d = room.data;
-    for (int64_t i = 0; lb_row_chain_ok(c) && i < n; i += size) {
+    for (int64_t i = 0; lb_row_chain_ok(chain) && i < n; i += size) {
         const double *v = (const double *)x->value.data + i, *e = (const double *)x->error.data + i;
         double *y = (double *)p->value.data + i, *error = (double *)p->error.data + i;
         double top = -INFINITY, mean = 0, most = 0, worst = 0, grown = 0;
         for (int64_t k = 0; k < size; k++)
             if (y[k] > most) most = y[k], top = v[k];
         for (int64_t k = 0; k < size; k++) {
-            d[k] = c->unit * (e[k] + (1 + fabs(v[k] - top)) * (own + c->coarse));
+            d[k] = chain->unit * (e[k] + (1 + fabs(v[k] - top)) * (own + chain->coarse));
             if (y[k] > 0) mean += y[k] * d[k];
             grown += exp(v[k] - top + log(most) + d[k]);
             worst = fmax(worst, d[k]);
         }
         if (worst < 0x1p-7) grown = 0;
         for (int64_t k = 0; k < size; k++) {
-            error[k] = softmax_error(y[k], v[k] - top + log(most), d[k], mean, grown) / c->unit;
-            error[k] += y[k] * (lb_row_chain_roundings_of_sum(c, size) + own + c->coarse);
+            error[k] = softmax_error(y[k], v[k] - top + log(most), d[k], mean, grown) / chain->unit;
+            error[k] += y[k] * (lb_row_chain_roundings_of_sum(chain, size) + own + chain->coarse);
             if (isinf(worst)) error[k] = LB_ROW_CHAIN_UNKNOWN;
         }
     }
 }
 
 /* Arg 1 of the row that stands without a mask: the dimension. */
-static lb_row_chain_number weights(lb_row_chain *c, const attention *a, const lb_row_chain_number *scores)
+static lb_row_chain_number weights(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *scores)
 {
-    lb_row_chain_number y = lb_row_chain_number_of(c, 4, scores->value.layout.shape);
+    lb_row_chain_number y = lb_row_chain_number_of(chain, 4, scores->value.layout.shape);
     lb_row_call p = {.row = "aten::_softmax",
                      .args = {lb_operand_tensor(&scores->value), lb_operand_int(-1), lb_operand_flag(false)},
                      .n_args = 3,
                      .results = {y.value},
                      .n_results = 1};
-    if (a->mask.tag == LB_OPERAND_TENSOR) {
+    if (attention->mask.tag == LB_OPERAND_TENSOR) {
         p.row = "aten::_masked_softmax", p.n_args = 4;
-        p.args[1] = a->mask, p.args[2] = lb_operand_int(-1), p.args[3] = a->mask_type;
+        p.args[1] = attention->mask, p.args[2] = lb_operand_int(-1), p.args[3] = attention->mask_type;
     }
-    lb_row_chain_run(c, &c->apart, &p, false);
-    if (c->twin) softmax_errors(c, scores, &y);
-    lb_row_chain_hold(c, &y, 1);
+    lb_row_chain_run(chain, &chain->apart, &p, false);
+    if (chain->twin) softmax_errors(chain, scores, &y);
+    lb_row_chain_hold(chain, &y, 1);
     return y;
 }
 
 /* Of the inputs x, which are one in self-attention. *p: the weights. */
-static lb_row_chain_number attend(lb_row_chain *c, const attention *a, const lb_row_chain_number *x,
+static lb_row_chain_number attend(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *x,
                                   lb_row_chain_number *p)
 {
-    const int64_t square[4] = {a->batch, a->heads, a->tokens, a->tokens},
-                  joined[3] = {a->batch, a->tokens, a->heads * a->size};
+    const int64_t square[4] = {attention->batch, attention->heads, attention->tokens, attention->tokens},
+                  joined[3] = {attention->batch, attention->tokens, attention->heads * attention->size};
     const lb_layout by_head = {.ndim = 4,
-                               .shape = {a->batch, a->heads, a->tokens, a->size},
-                               .stride = {a->tokens * joined[2], a->size, joined[2], 1}};
-    const lb_row_chain_number qkv = projected(c, a, x);
-    lb_row_chain_number heads[3], scores = lb_row_chain_number_of(c, 4, square),
-                                  all = lb_row_chain_number_of(c, 3, joined);
-    split_heads(c, a, &qkv, heads);
-    lb_row_chain_product(c, &heads[0], &heads[1], true, &scores);
-    *p = weights(c, a, &scores);
+                               .shape = {attention->batch, attention->heads, attention->tokens, attention->size},
+                               .stride = {attention->tokens * joined[2], attention->size, joined[2], 1}};
+    const lb_row_chain_number qkv = projected(chain, attention, x);
+    lb_row_chain_number heads[3], scores = lb_row_chain_number_of(chain, 4, square),
+                                  all = lb_row_chain_number_of(chain, 3, joined);
+    split_heads(chain, attention, &qkv, heads);
+    lb_row_chain_product(chain, &heads[0], &heads[1], true, &scores);
+    *p = weights(chain, attention, &scores);
     lb_row_chain_number context = lb_row_chain_number_seen_as(all, &by_head);
-    lb_row_chain_product(c, p, &heads[2], false, &context);
-    return lb_row_chain_linear(c, &all, a->weight, a->bias);
+    lb_row_chain_product(chain, p, &heads[2], false, &context);
+    return lb_row_chain_linear(chain, &all, attention->weight, attention->bias);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -177,25 +180,26 @@ static bool is_wanted(const lb_call *call, uint32_t r)
 }
 
 /* Result `r`: the value, or of a twin the error with the magnitude. */
-static void put(lb_row_chain *c, uint32_t r, const lb_row_chain_number *x)
+static void put(lb_row_chain *chain, uint32_t r, const lb_row_chain_number *x)
 {
-    if (!lb_row_chain_ok(c) || !is_wanted(c->call, r)) return;
-    const lb_tensor *to = &c->call->results[r];
+    if (!lb_row_chain_ok(chain) || !is_wanted(chain->call, r)) return;
+    const lb_tensor *to = &chain->call->results[r];
     if (lb_tensor_numel(to) != lb_tensor_numel(&x->value)) {
-        c->status = lb_fail(c->call->err, LB_ERR_INVALID, "%s: a result of another size", c->call->row->name);
+        chain->status =
+            lb_fail(chain->call->err, LB_ERR_INVALID, "%s: a result of another size", chain->call->row->name);
         return;
     }
-    lb_tensor from = c->twin ? lb_row_chain_mixed(c, x, lb_row_chain_roundings(c, 1), 1) : x->value;
+    lb_tensor from = chain->twin ? lb_row_chain_mixed(chain, x, lb_row_chain_roundings(chain, 1), 1) : x->value;
     from.layout = lb_layout_contiguous(to->layout.ndim, to->layout.shape);
-    if (lb_row_chain_ok(c)) lb_memory_tensor_copy(to, &from, NULL);
+    if (lb_row_chain_ok(chain)) lb_memory_tensor_copy(to, &from, NULL);
 }
 
 /* p summed over heads, divided by their number. */
-static lb_row_chain_number averaged(lb_row_chain *c, const attention *a, const lb_row_chain_number *p)
+static lb_row_chain_number averaged(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *p)
 {
-    const int64_t shape[3] = {a->batch, a->tokens, a->tokens}, dim = 1;
+    const int64_t shape[3] = {attention->batch, attention->tokens, attention->tokens}, dim = 1;
     const double dim_as_real = 1;
-    lb_row_chain_number total = lb_row_chain_number_of(c, 3, shape), y = lb_row_chain_number_of(c, 3, shape);
+    lb_row_chain_number total = lb_row_chain_number_of(chain, 3, shape), y = lb_row_chain_number_of(chain, 3, shape);
     lb_row_call add = {.row = "aten::sum.dim_IntList",
                        .args = {lb_operand_tensor(&p->value), lb_operand_numbers(&dim, &dim_as_real, 1),
                                 lb_operand_flag(false), lb_operand_none()},
@@ -203,17 +207,17 @@ static lb_row_chain_number averaged(lb_row_chain *c, const attention *a, const l
                        .results = {total.value},
                        .n_results = 1};
     lb_row_call divide = {.row = "aten::div.Scalar",
-                          .args = {lb_operand_tensor(&total.value), lb_operand_int(a->heads)},
+                          .args = {lb_operand_tensor(&total.value), lb_operand_int(attention->heads)},
                           .n_args = 2,
                           .results = {y.value},
                           .n_results = 1};
-    lb_row_chain_run(c, &c->apart, &add, false), lb_row_chain_run(c, &c->apart, &divide, false);
-    if (!c->twin) return y;
+    lb_row_chain_run(chain, &chain->apart, &add, false), lb_row_chain_run(chain, &chain->apart, &divide, false);
+    if (!chain->twin) return y;
     add.args[0] = lb_operand_tensor(&p->error), add.results[0] = total.error;
     divide.args[0] = lb_operand_tensor(&total.error), divide.results[0] = y.error;
-    lb_row_chain_run(c, &c->apart, &add, false), lb_row_chain_run(c, &c->apart, &divide, false);
-    lb_row_chain_add_magnitudes(c, &y.error, &y.value, lb_row_chain_roundings_of_sum(c, a->heads));
-    lb_row_chain_hold(c, &y, 2);
+    lb_row_chain_run(chain, &chain->apart, &add, false), lb_row_chain_run(chain, &chain->apart, &divide, false);
+    lb_row_chain_add_magnitudes(chain, &y.error, &y.value, lb_row_chain_roundings_of_sum(chain, attention->heads));
+    lb_row_chain_hold(chain, &y, 2);
     return y;
 }
 
@@ -228,37 +232,39 @@ static bool same_shape(const lb_tensor *a, const lb_tensor *b)
  * average_attn_weights, mask_type. */
 static lb_status attention_run(lb_call *call, bool twin)
 {
-    lb_row_chain c = lb_row_chain_begin(call, twin);
-    attention a;
+    lb_row_chain chain = lb_row_chain_begin(call, twin);
+    attention attention;
     const lb_tensor *x = lb_frame_arg_tensor(call, 0);
-    if (!attention_of(&a, call, 3, 9, 12) || !same_shape(x, lb_frame_arg_tensor(call, 1)) ||
+    if (!attention_of(&attention, call, 3, 9, 12) || !same_shape(x, lb_frame_arg_tensor(call, 1)) ||
         !same_shape(x, lb_frame_arg_tensor(call, 2)))
-        return lb_row_chain_refuse(&c, "query, key, value and weights that do not fit each other");
+        return lb_row_chain_refuse(&chain, "query, key, value and weights that do not fit each other");
     lb_row_chain_number in[3], p;
-    for (uint32_t i = 0; i < 3; i++) in[i] = lb_row_chain_number_from(&c, lb_frame_arg_tensor(call, i));
-    const lb_row_chain_number y = attend(&c, &a, in, &p);
-    put(&c, 0, &y);
-    if (lb_frame_arg_int(call, 10, 1) && lb_frame_arg_int(call, 11, 1) && is_wanted(call, 1)) p = averaged(&c, &a, &p);
-    put(&c, 1, &p);
-    return lb_row_chain_end(&c);
+    for (uint32_t i = 0; i < 3; i++) in[i] = lb_row_chain_number_from(&chain, lb_frame_arg_tensor(call, i));
+    const lb_row_chain_number y = attend(&chain, &attention, in, &p);
+    put(&chain, 0, &y);
+    if (lb_frame_arg_int(call, 10, 1) && lb_frame_arg_int(call, 11, 1) && is_wanted(call, 1))
+        p = averaged(&chain, &attention, &p);
+    put(&chain, 1, &p);
+    return lb_row_chain_end(&chain);
 }
 
 /* ---- an encoder layer -------------------------------------------------------------------------------------------- */
 
 enum encoder_args { GELU = 7, NORM_FIRST = 8, EPS = 9, NORM_1 = 10, NORM_2 = 12, FEED_1 = 14, FEED_2 = 16 };
 
-static lb_row_chain_number norm_at(lb_row_chain *c, const lb_row_chain_number *x, uint32_t weight)
+static lb_row_chain_number norm_at(lb_row_chain *chain, const lb_row_chain_number *x, uint32_t weight)
 {
-    return lb_row_chain_norm(c, x, lb_frame_arg_tensor(c->call, weight), lb_frame_arg_tensor(c->call, weight + 1),
-                             lb_frame_arg_float(c->call, EPS, 1e-5));
+    return lb_row_chain_norm(chain, x, lb_frame_arg_tensor(chain->call, weight),
+                             lb_frame_arg_tensor(chain->call, weight + 1), lb_frame_arg_float(chain->call, EPS, 1e-5));
 }
 
-static lb_row_chain_number feed_forward(lb_row_chain *c, const lb_row_chain_number *x)
+static lb_row_chain_number feed_forward(lb_row_chain *chain, const lb_row_chain_number *x)
 {
-    lb_row_chain_number y =
-        lb_row_chain_linear(c, x, lb_frame_arg_tensor(c->call, FEED_1), lb_frame_arg_tensor(c->call, FEED_1 + 1));
-    y = lb_row_chain_activated(c, &y, lb_frame_arg_int(c->call, GELU, 0));
-    return lb_row_chain_linear(c, &y, lb_frame_arg_tensor(c->call, FEED_2), lb_frame_arg_tensor(c->call, FEED_2 + 1));
+    lb_row_chain_number y = lb_row_chain_linear(chain, x, lb_frame_arg_tensor(chain->call, FEED_1),
+                                                lb_frame_arg_tensor(chain->call, FEED_1 + 1));
+    y = lb_row_chain_activated(chain, &y, lb_frame_arg_int(chain->call, GELU, 0));
+    return lb_row_chain_linear(chain, &y, lb_frame_arg_tensor(chain->call, FEED_2),
+                               lb_frame_arg_tensor(chain->call, FEED_2 + 1));
 }
 
 static bool layer_fits(const lb_call *call, int64_t width)
@@ -277,22 +283,22 @@ static bool layer_fits(const lb_call *call, int64_t width)
 /* Args: src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, and as above; mask, mask_type. */
 static lb_status layer_run(lb_call *call, bool twin)
 {
-    lb_row_chain c = lb_row_chain_begin(call, twin);
-    attention a;
-    if (!attention_of(&a, call, 1, 18, 19) || !layer_fits(call, a.heads * a.size))
-        return lb_row_chain_refuse(&c, "an input and weights that do not fit each other");
+    lb_row_chain chain = lb_row_chain_begin(call, twin);
+    attention attention;
+    if (!attention_of(&attention, call, 1, 18, 19) || !layer_fits(call, attention.heads * attention.size))
+        return lb_row_chain_refuse(&chain, "an input and weights that do not fit each other");
     const bool first = lb_frame_arg_int(call, NORM_FIRST, 0);
-    const lb_row_chain_number src = lb_row_chain_number_from(&c, lb_frame_arg_tensor(call, 0));
-    const lb_row_chain_number in = first ? norm_at(&c, &src, NORM_1) : src;
-    lb_row_chain_number p, y = attend(&c, &a, (lb_row_chain_number[]){in, in, in}, &p);
-    y = lb_row_chain_sum(&c, &y, &src);
-    if (!first) y = norm_at(&c, &y, NORM_1);
-    const lb_row_chain_number between = first ? norm_at(&c, &y, NORM_2) : y;
-    lb_row_chain_number out = feed_forward(&c, &between);
-    out = lb_row_chain_sum(&c, &out, &y);
-    if (!first) out = norm_at(&c, &out, NORM_2);
-    put(&c, 0, &out);
-    return lb_row_chain_end(&c);
+    const lb_row_chain_number src = lb_row_chain_number_from(&chain, lb_frame_arg_tensor(call, 0));
+    const lb_row_chain_number in = first ? norm_at(&chain, &src, NORM_1) : src;
+    lb_row_chain_number p, y = attend(&chain, &attention, (lb_row_chain_number[]){in, in, in}, &p);
+    y = lb_row_chain_sum(&chain, &y, &src);
+    if (!first) y = norm_at(&chain, &y, NORM_1);
+    const lb_row_chain_number between = first ? norm_at(&chain, &y, NORM_2) : y;
+    lb_row_chain_number out = feed_forward(&chain, &between);
+    out = lb_row_chain_sum(&chain, &out, &y);
+    if (!first) out = norm_at(&chain, &out, NORM_2);
+    put(&chain, 0, &out);
+    return lb_row_chain_end(&chain);
 }
 
 /* The same of a nested src (sizes, strides, offsets, numbers): one sequence after the other, without padding. */

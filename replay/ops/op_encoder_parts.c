@@ -18,39 +18,39 @@
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
 /* 1 / sqrt(size) as torch's CPU kernel has it; exact in f64. */
-static double rescale_of(int64_t size, const lb_frame *f)
+static double rescale_of(int64_t size, const lb_frame *frame)
 {
-    return f->wide ? 1 / sqrt((double)size) : (float)(1 / (double)sqrtf((float)size));
+    return frame->wide ? 1 / sqrt((double)size) : (float)(1 / (double)sqrtf((float)size));
 }
 
 /* One of the three: result `part` of (batch, heads, tokens, size). */
-static void put_heads(lb_frame *f, const lb_layout *in, int64_t heads, uint32_t part, bool twin)
+static void put_heads(lb_frame *frame, const lb_layout *in, int64_t heads, uint32_t part, bool twin)
 {
     const int64_t batch = in->shape[0], tokens = in->shape[1], width = in->shape[2] / 3, size = width / heads;
-    const void *x = lb_frame_input(f, 0), *bias = lb_frame_input(f, 1);
-    void *y = lb_frame_output(f, part, batch * tokens * width);
-    const double scale = part ? 1 : rescale_of(size, f), roundings = part ? 1 : 4;
-    const double slack = twin ? 1 + roundings * lb_frame_twin_rounding(f->call, 0) : 1;
-    for (int64_t i = 0; lb_frame_ok(f) && i < batch * tokens * width; i++) {
+    const void *x = lb_frame_input(frame, 0), *bias = lb_frame_input(frame, 1);
+    void *y = lb_frame_output(frame, part, batch * tokens * width);
+    const double scale = part ? 1 : rescale_of(size, frame), roundings = part ? 1 : 4;
+    const double slack = twin ? 1 + roundings * lb_frame_twin_rounding(frame->call, 0) : 1;
+    for (int64_t i = 0; lb_frame_ok(frame) && i < batch * tokens * width; i++) {
         const int64_t token = i / size % tokens, head = i / size / tokens % heads, b = i / size / tokens / heads;
         const int64_t column = (int64_t)part * width + head * size + i % size;
-        const double a = lb_frame_get(f, x, (b * tokens + token) * 3 * width + column),
-                     c = lb_frame_get(f, bias, column);
-        lb_frame_set(f, y, i, (twin ? (fabs(a) + fabs(c)) * slack : f->wide ? a + c : (float)(a + c)) * scale);
+        const double a = lb_frame_get(frame, x, (b * tokens + token) * 3 * width + column),
+                     c = lb_frame_get(frame, bias, column);
+        lb_frame_set(frame, y, i, (twin ? (fabs(a) + fabs(c)) * slack : frame->wide ? a + c : (float)(a + c)) * scale);
     }
 }
 
 /* Args: qkv, qkv_bias, num_heads. */
 static lb_status transform(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_layout *in = &lb_frame_arg_tensor(call, 0)->layout;
     const int64_t heads = lb_frame_arg_int(call, 2, 1);
     if (in->ndim != 3 || heads < 1 || in->shape[2] % (3 * heads) || call->n_results != 3 ||
         lb_tensor_numel(lb_frame_arg_tensor(call, 1)) != in->shape[2])
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "an input that is not (batch, tokens, 3 heads size)");
-    for (uint32_t part = 0; lb_frame_ok(&f) && part < 3; part++) put_heads(&f, in, heads, part, twin);
-    return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "an input that is not (batch, tokens, 3 heads size)");
+    for (uint32_t part = 0; lb_frame_ok(&frame) && part < 3; part++) put_heads(&frame, in, heads, part, twin);
+    return lb_frame_end(&frame);
 }
 
 /* ---- softmax under a mask ---------------------------------------------------------------------------------------- */
@@ -136,83 +136,86 @@ static bool open_masked(masked_rows *r, lb_call *call, const masked_form *form)
 }
 
 /* As torch holds it between two operations. */
-static double held(const masked_rows *r, double x)
+static double held(const masked_rows *masked_rows, double x)
 {
-    if (r->frame.wide) return x;
+    if (masked_rows->frame.wide) return x;
     float narrow = (float)x;
-    lb_frame_round(&r->frame, &narrow, 1, r->rounds);
+    lb_frame_round(&masked_rows->frame, &narrow, 1, masked_rows->rounds);
     return narrow;
 }
 
 /* v: room for a row. */
-static void softmax_row(const masked_rows *r, double *v, int64_t first)
+static void softmax_row(const masked_rows *masked_rows, double *v, int64_t first)
 {
-    const lb_frame *f = &r->frame;
+    const lb_frame *frame = &masked_rows->frame;
     double top = 0, sum = 0;
     bool any = false;
-    for (int64_t k = 0; k < r->size; k++) {
-        const double x = lb_frame_get(f, r->a, first + k);
-        if (lb_frame_get(f, r->hidden, first + k) != 0) continue;
+    for (int64_t k = 0; k < masked_rows->size; k++) {
+        const double x = lb_frame_get(frame, masked_rows->a, first + k);
+        if (lb_frame_get(frame, masked_rows->hidden, first + k) != 0) continue;
         top = any ? (top < x ? x : top) : x; /* as std::max(top, x) treats NaN */
         any = true;
     }
-    for (int64_t k = 0; k < r->size; k++) {
-        const bool seen = lb_frame_get(f, r->hidden, first + k) == 0;
-        v[k] = seen ? held(r, lb_exp(held(r, lb_frame_get(f, r->a, first + k) - top))) : 0;
-        sum = r->rounds ? (float)(sum + v[k]) : sum + v[k];
+    for (int64_t k = 0; k < masked_rows->size; k++) {
+        const bool seen = lb_frame_get(frame, masked_rows->hidden, first + k) == 0;
+        v[k] = seen ? held(masked_rows, lb_exp(held(masked_rows, lb_frame_get(frame, masked_rows->a, first + k) - top)))
+                    : 0;
+        sum = masked_rows->rounds ? (float)(sum + v[k]) : sum + v[k];
     }
-    const double factor = r->rounds ? held(r, 1 / sum) : 1 / sum;
-    for (int64_t k = 0; k < r->size; k++) lb_frame_set(f, r->y, first + k, v[k] * factor);
+    const double factor = masked_rows->rounds ? held(masked_rows, 1 / sum) : 1 / sum;
+    for (int64_t k = 0; k < masked_rows->size; k++) lb_frame_set(frame, masked_rows->y, first + k, v[k] * factor);
 }
 
 /* The exponent is off by that of x - top: the twin has it per element, and on average from the sum. */
-static void softmax_row_twin(const masked_rows *r, double *v, int64_t first)
+static void softmax_row_twin(const masked_rows *masked_rows, double *v, int64_t first)
 {
-    const lb_frame *f = &r->frame;
-    double *y = (double *)r->y + first, top = -INFINITY, weighted = 0;
-    softmax_row(r, v, first);
-    for (int64_t k = 0; k < r->size; k++)
-        if (y[k] > 0) top = fmax(top, lb_frame_get(f, r->a, first + k));
-    for (int64_t k = 0; k < r->size; k++) {
-        v[k] = y[k] > 0 ? (1 + fabs(lb_frame_get(f, r->a, first + k) - top)) * (1 + r->slack) : 0;
+    const lb_frame *frame = &masked_rows->frame;
+    double *y = (double *)masked_rows->y + first, top = -INFINITY, weighted = 0;
+    softmax_row(masked_rows, v, first);
+    for (int64_t k = 0; k < masked_rows->size; k++)
+        if (y[k] > 0) top = fmax(top, lb_frame_get(frame, masked_rows->a, first + k));
+    for (int64_t k = 0; k < masked_rows->size; k++) {
+        v[k] =
+            y[k] > 0 ? (1 + fabs(lb_frame_get(frame, masked_rows->a, first + k) - top)) * (1 + masked_rows->slack) : 0;
         weighted += y[k] * v[k];
     }
-    for (int64_t k = 0; k < r->size; k++)
-        y[k] = y[k] * (1 + expm1(r->unit * (v[k] + weighted)) / r->unit + 2 * r->slack) + (v[k] > 0 ? r->least : 0);
+    for (int64_t k = 0; k < masked_rows->size; k++)
+        y[k] = y[k] * (1 + expm1(masked_rows->unit * (v[k] + weighted)) / masked_rows->unit + 2 * masked_rows->slack) +
+               (v[k] > 0 ? masked_rows->least : 0);
 }
 
 static lb_status masked(lb_call *call, bool twin)
 {
     static const masked_form form = {.mask = 1, .dim = 2, .type = 3};
-    masked_rows r;
-    if (!open_masked(&r, call, &form)) return lb_frame_end(&r.frame);
-    double *v = lb_frame_scratch(&r.frame, (size_t)r.size * sizeof *v);
-    for (int64_t i = 0; lb_frame_ok(&r.frame) && i < r.count; i++)
-        (twin ? softmax_row_twin : softmax_row)(&r, v, i * r.size);
-    return lb_frame_end(&r.frame);
+    masked_rows masked_rows;
+    if (!open_masked(&masked_rows, call, &form)) return lb_frame_end(&masked_rows.frame);
+    double *v = lb_frame_scratch(&masked_rows.frame, (size_t)masked_rows.size * sizeof *v);
+    for (int64_t i = 0; lb_frame_ok(&masked_rows.frame) && i < masked_rows.count; i++)
+        (twin ? softmax_row_twin : softmax_row)(&masked_rows, v, i * masked_rows.size);
+    return lb_frame_end(&masked_rows.frame);
 }
 
 /* Args: grad_output, output, mask, dim. */
 static lb_status masked_backward(lb_call *call, bool twin)
 {
     static const masked_form form = {.mask = 2, .dim = 3, .type = -1, .two = true};
-    masked_rows r;
-    if (!open_masked(&r, call, &form)) return lb_frame_end(&r.frame);
-    const lb_frame *f = &r.frame;
-    for (int64_t i = 0; lb_frame_ok(f) && i < r.count * r.size; i += r.size) {
+    masked_rows masked_rows;
+    if (!open_masked(&masked_rows, call, &form)) return lb_frame_end(&masked_rows.frame);
+    const lb_frame *frame = &masked_rows.frame;
+    for (int64_t i = 0; lb_frame_ok(frame) && i < masked_rows.count * masked_rows.size; i += masked_rows.size) {
         double sum = 0;
-        for (int64_t k = i; k < i + r.size; k++) {
-            if (lb_frame_get(f, r.hidden, k) != 0) continue;
-            const double term = lb_frame_get(f, r.a, k) * lb_frame_get(f, r.b, k);
-            sum += twin ? fabs(term) * (1 + r.slack) : held(&r, term);
+        for (int64_t k = i; k < i + masked_rows.size; k++) {
+            if (lb_frame_get(frame, masked_rows.hidden, k) != 0) continue;
+            const double term = lb_frame_get(frame, masked_rows.a, k) * lb_frame_get(frame, masked_rows.b, k);
+            sum += twin ? fabs(term) * (1 + masked_rows.slack) : held(&masked_rows, term);
         }
-        for (int64_t k = i; k < i + r.size; k++) {
-            const double y = lb_frame_get(f, r.b, k), dy = lb_frame_get(f, r.a, k);
-            const double dx = twin ? fabs(y) * (fabs(dy) + fabs(sum)) * (1 + 3 * r.slack) : y * (dy - sum);
-            lb_frame_set(f, r.y, k, lb_frame_get(f, r.hidden, k) != 0 ? 0 : dx);
+        for (int64_t k = i; k < i + masked_rows.size; k++) {
+            const double y = lb_frame_get(frame, masked_rows.b, k), dy = lb_frame_get(frame, masked_rows.a, k);
+            const double dx = twin ? fabs(y) * (fabs(dy) + fabs(sum)) * (1 + 3 * masked_rows.slack) : y * (dy - sum);
+            lb_frame_set(frame, masked_rows.y, k, lb_frame_get(frame, masked_rows.hidden, k) != 0 ? 0 : dx);
         }
     }
-    return lb_frame_end(&r.frame);
+    return lb_frame_end(&masked_rows.frame);
 }
 
 LB_WITH_TWIN(transform, transform(call, twin))

@@ -38,49 +38,49 @@ static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
 }
 
 /* s of each expert of a token, and what it is chosen by: -inf outside the best groups. */
-static void score(const gate *g, int64_t token, double *s, double *by, double *of_group, int64_t *best)
+static void score(const gate *gate, int64_t token, double *s, double *by, double *of_group, int64_t *best)
 {
-    const int64_t each = g->experts / g->groups;
-    for (int64_t e = 0; e < g->experts; e++) {
-        const double x = lb_frame_get(&g->frame, g->scores, token * g->experts + e);
-        s[e] = g->sigmoid ? lb_sigmoid(x) : x;
-        if (!g->frame.wide) s[e] = (float)s[e];
-        by[e] = s[e] + (g->bias ? lb_frame_get(&g->frame, g->bias, e) : 0);
-        if (!g->frame.wide) by[e] = (float)by[e];
+    const int64_t each = gate->experts / gate->groups;
+    for (int64_t e = 0; e < gate->experts; e++) {
+        const double x = lb_frame_get(&gate->frame, gate->scores, token * gate->experts + e);
+        s[e] = gate->sigmoid ? lb_sigmoid(x) : x;
+        if (!gate->frame.wide) s[e] = (float)s[e];
+        by[e] = s[e] + (gate->bias ? lb_frame_get(&gate->frame, gate->bias, e) : 0);
+        if (!gate->frame.wide) by[e] = (float)by[e];
     }
-    if (g->groups == 1) return;
-    for (int64_t i = 0; i < g->groups; i++) {
+    if (gate->groups == 1) return;
+    for (int64_t i = 0; i < gate->groups; i++) {
         double first = -INFINITY, second = -INFINITY;
         for (int64_t e = i * each; e < (i + 1) * each; e++) {
             second = fmax(second, fmin(first, by[e]));
             first = fmax(first, by[e]);
         }
         of_group[i] = each > 1 ? first + second : first;
-        if (!g->frame.wide) of_group[i] = (float)of_group[i];
+        if (!gate->frame.wide) of_group[i] = (float)of_group[i];
     }
-    lb_first_best(of_group, g->groups, g->chosen_groups, best);
-    for (int64_t e = 0; e < g->experts; e++) {
+    lb_first_best(of_group, gate->groups, gate->chosen_groups, best);
+    for (int64_t e = 0; e < gate->experts; e++) {
         bool in = false;
-        for (int64_t i = 0; i < g->chosen_groups; i++) in |= best[i] == e / each;
+        for (int64_t i = 0; i < gate->chosen_groups; i++) in |= best[i] == e / each;
         if (!in) by[e] = -INFINITY;
     }
 }
 
-static lb_status open_gate(gate *g, lb_call *call, const group_form *f)
+static lb_status open_gate(gate *g, lb_call *call, const group_form *group_form)
 {
-    const lb_tensor *in = tensor_at(call, f->scores), *bias = tensor_at(call, f->bias);
+    const lb_tensor *in = tensor_at(call, group_form->scores), *bias = tensor_at(call, group_form->bias);
     *g = (gate){.frame = lb_frame_begin(call)};
     if (!in || in->layout.ndim != 2 || call->n_results < 2 || (in->dtype != LB_F32 && in->dtype != LB_F64))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scores that are not (tokens, experts) in f32",
                        call->row->name);
     g->tokens = in->layout.shape[0], g->experts = in->layout.shape[1];
     g->k = g->tokens ? lb_tensor_numel(&call->results[0]) / g->tokens : 0;
-    if (f->groups && tensor_at(call, f->groups)) /* an older schema: biased scores stand there */
+    if (group_form->groups && tensor_at(call, group_form->groups)) /* an older schema: biased scores stand there */
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: biased scores in place of a bias", call->row->name);
-    g->groups = int_at(call, f->groups, 1), g->chosen_groups = int_at(call, f->chosen_groups, 1);
-    g->sigmoid = f->scoring ? int_at(call, f->scoring, 0) == 1 : f->sigmoid;
+    g->groups = int_at(call, group_form->groups, 1), g->chosen_groups = int_at(call, group_form->chosen_groups, 1);
+    g->sigmoid = group_form->scoring ? int_at(call, group_form->scoring, 0) == 1 : group_form->sigmoid;
     if (g->groups < 1 || g->experts % g->groups || g->chosen_groups < 1 || g->chosen_groups > g->groups ||
-        int_at(call, f->shared, 0) || int_at(call, f->scoring, 0) > 1 ||
+        int_at(call, group_form->shared, 0) || int_at(call, group_form->scoring, 0) > 1 ||
         g->k > g->experts / g->groups * g->chosen_groups || (bias && lb_tensor_numel(bias) != g->experts))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED,
                        "%s: groups that do not divide the experts, shared experts, or other scores than a sigmoid's",
@@ -89,30 +89,33 @@ static lb_status open_gate(gate *g, lb_call *call, const group_form *f)
     return LB_OK;
 }
 
-static lb_status choose(lb_call *call, const group_form *f)
+static lb_status choose(lb_call *call, const group_form *group_form)
 {
-    gate g;
-    LB_TRY(open_gate(&g, call, f));
-    void *weights = lb_frame_output(&g.frame, 0, g.tokens * g.k);
-    int64_t *ids = lb_frame_output_integers(&g.frame, 1, g.tokens * g.k),
-            *slots = f->written && call->n_results > 2 ? lb_frame_output_integers(&g.frame, 2, g.tokens * g.k) : NULL;
-    double *s = lb_frame_scratch(&g.frame, (size_t)(2 * g.experts + g.groups) * sizeof *s);
-    int64_t *best = lb_frame_scratch(&g.frame, (size_t)g.groups * sizeof *best);
-    const bool divides = f->renormalizes || int_at(call, f->renormalize, 0);
-    const double factor =
-        f->factor && (!f->on_output || int_at(call, f->on_output, 0)) ? lb_frame_arg_float(call, f->factor - 1u, 1) : 1;
-    for (int64_t t = 0; lb_frame_ok(&g.frame) && t < g.tokens; t++) {
-        double total = f->floor;
-        score(&g, t, s, s + g.experts, s + 2 * g.experts, best);
-        lb_first_best(s + g.experts, g.experts, g.k, ids + t * g.k);
-        for (int64_t j = 0; j < g.k; j++) total += s[ids[t * g.k + j]];
-        for (int64_t j = 0; j < g.k; j++) {
-            lb_frame_set(&g.frame, weights, t * g.k + j,
-                         s[ids[t * g.k + j]] / (divides && total > 0 ? total : 1) * factor);
-            if (slots) slots[t * g.k + j] = j * g.tokens + t;
+    gate gate;
+    LB_TRY(open_gate(&gate, call, group_form));
+    void *weights = lb_frame_output(&gate.frame, 0, gate.tokens * gate.k);
+    int64_t *ids = lb_frame_output_integers(&gate.frame, 1, gate.tokens * gate.k),
+            *slots = group_form->written && call->n_results > 2
+                         ? lb_frame_output_integers(&gate.frame, 2, gate.tokens * gate.k)
+                         : NULL;
+    double *s = lb_frame_scratch(&gate.frame, (size_t)(2 * gate.experts + gate.groups) * sizeof *s);
+    int64_t *best = lb_frame_scratch(&gate.frame, (size_t)gate.groups * sizeof *best);
+    const bool divides = group_form->renormalizes || int_at(call, group_form->renormalize, 0);
+    const double factor = group_form->factor && (!group_form->on_output || int_at(call, group_form->on_output, 0))
+                              ? lb_frame_arg_float(call, group_form->factor - 1u, 1)
+                              : 1;
+    for (int64_t t = 0; lb_frame_ok(&gate.frame) && t < gate.tokens; t++) {
+        double total = group_form->floor;
+        score(&gate, t, s, s + gate.experts, s + 2 * gate.experts, best);
+        lb_first_best(s + gate.experts, gate.experts, gate.k, ids + t * gate.k);
+        for (int64_t j = 0; j < gate.k; j++) total += s[ids[t * gate.k + j]];
+        for (int64_t j = 0; j < gate.k; j++) {
+            lb_frame_set(&gate.frame, weights, t * gate.k + j,
+                         s[ids[t * gate.k + j]] / (divides && total > 0 ? total : 1) * factor);
+            if (slots) slots[t * gate.k + j] = j * gate.tokens + t;
         }
     }
-    return lb_frame_end(&g.frame);
+    return lb_frame_end(&gate.frame);
 }
 
 #define AT(n) ((n) + 1)

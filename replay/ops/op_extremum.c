@@ -40,100 +40,104 @@ typedef struct extremes {
     const void *x;
 } extremes;
 
-static bool extremes_begin(extremes *e, lb_call *call, uint32_t dims_arg)
+static bool extremes_begin(extremes *extremes, lb_call *call, uint32_t dims_arg)
 {
-    e->frame = lb_frame_begin(call);
-    e->fold = fold_of(call, dims_arg);
+    extremes->frame = lb_frame_begin(call);
+    extremes->fold = fold_of(call, dims_arg);
     bool integer = lb_dtype_is_integer(lb_frame_arg_tensor(call, 0)->dtype);
-    e->type = integer ? I64 : e->frame.wide ? F64 : F32;
-    e->x =
-        integer ? (const void *)lb_frame_integers(&e->frame, &e->fold.view) : lb_frame_tensor(&e->frame, &e->fold.view);
-    if (e->fold.size == 0 && e->fold.results > 0) lb_frame_fail(&e->frame, LB_ERR_INVALID, "extreme of nothing");
-    return lb_frame_ok(&e->frame);
+    extremes->type = integer ? I64 : extremes->frame.wide ? F64 : F32;
+    extremes->x = integer ? (const void *)lb_frame_integers(&extremes->frame, &extremes->fold.view)
+                          : lb_frame_tensor(&extremes->frame, &extremes->fold.view);
+    if (extremes->fold.size == 0 && extremes->fold.results > 0)
+        lb_frame_fail(&extremes->frame, LB_ERR_INVALID, "extreme of nothing");
+    return lb_frame_ok(&extremes->frame);
 }
 
-static void *values_output(extremes *e, uint32_t r)
+static void *values_output(extremes *extremes, uint32_t r)
 {
-    return e->type == I64 ? (void *)lb_frame_output_integers(&e->frame, r, e->fold.results)
-                          : lb_frame_output(&e->frame, r, e->fold.results);
+    return extremes->type == I64 ? (void *)lb_frame_output_integers(&extremes->frame, r, extremes->fold.results)
+                                 : lb_frame_output(&extremes->frame, r, extremes->fold.results);
 }
 
 #define COLUMNS 256
-static void columns(const extremes *e, int64_t from, int64_t to, int64_t width, bool largest, void *y, int64_t *at)
+static void columns(const extremes *extremes, int64_t from, int64_t to, int64_t width, bool largest, void *y,
+                    int64_t *at)
 {
-    int64_t n = e->fold.size, inner = e->fold.inner;
-    if (e->type == F32)
-        extremum_columns_f32((const float *)e->x + from, n, inner, width, largest, (float *)y + to, at + to);
-    else if (e->type == F64)
-        extremum_columns_f64((const double *)e->x + from, n, inner, width, largest, (double *)y + to, at + to);
+    int64_t n = extremes->fold.size, inner = extremes->fold.inner;
+    if (extremes->type == F32)
+        extremum_columns_f32((const float *)extremes->x + from, n, inner, width, largest, (float *)y + to, at + to);
+    else if (extremes->type == F64)
+        extremum_columns_f64((const double *)extremes->x + from, n, inner, width, largest, (double *)y + to, at + to);
     else
-        extremum_columns_i64((const int64_t *)e->x + from, n, inner, width, largest, (int64_t *)y + to, at + to);
+        extremum_columns_i64((const int64_t *)extremes->x + from, n, inner, width, largest, (int64_t *)y + to, at + to);
 }
 
-static void one(const extremes *e, int64_t from, int64_t to, bool largest, void *y, int64_t *at)
+static void one(const extremes *extremes, int64_t from, int64_t to, bool largest, void *y, int64_t *at)
 {
-    int64_t n = e->fold.size;
-    if (e->type == F32) {
-        const float *x = (const float *)e->x + from;
+    int64_t n = extremes->fold.size;
+    if (extremes->type == F32) {
+        const float *x = (const float *)extremes->x + from;
         ((float *)y)[to] = x[at[to] = extremum_f32(x, n, 1, largest)];
-    } else if (e->type == F64) {
-        const double *x = (const double *)e->x + from;
+    } else if (extremes->type == F64) {
+        const double *x = (const double *)extremes->x + from;
         ((double *)y)[to] = x[at[to] = extremum_f64(x, n, 1, largest)];
     } else {
-        const int64_t *x = (const int64_t *)e->x + from;
+        const int64_t *x = (const int64_t *)extremes->x + from;
         ((int64_t *)y)[to] = x[at[to] = extremum_i64(x, n, 1, largest)];
     }
 }
 
 /* All extremes and their positions. */
-static void find(const extremes *e, bool largest, void *y, int64_t *at)
+static void find(const extremes *extremes, bool largest, void *y, int64_t *at)
 {
-    int64_t inner = e->fold.inner, n = e->fold.size, pieces = (inner + COLUMNS - 1) / COLUMNS;
-#pragma omp parallel for schedule(static) if (e->fold.results * n > PARALLEL_ELEMENTS)
-    for (int64_t task = 0; task < e->fold.outer * pieces; task++) {
+    int64_t inner = extremes->fold.inner, n = extremes->fold.size, pieces = (inner + COLUMNS - 1) / COLUMNS;
+#pragma omp parallel for schedule(static) if (extremes->fold.results * n > PARALLEL_ELEMENTS)
+    for (int64_t task = 0; task < extremes->fold.outer * pieces; task++) {
         int64_t o = task / pieces, j = task % pieces * COLUMNS;
         int64_t width = inner - j < COLUMNS ? inner - j : COLUMNS;
         if (inner == 1)
-            one(e, o * n, o, largest, y, at);
+            one(extremes, o * n, o, largest, y, at);
         else
-            columns(e, o * n * inner + j, o * inner + j, width, largest, y, at);
+            columns(extremes, o * n * inner + j, o * inner + j, width, largest, y, at);
     }
 }
 
 /* The positions that were recorded, where they are as good, and the values there. */
-static void follow(extremes *e, uint32_t at_result, void *y, int64_t *at)
+static void follow(extremes *extremes, uint32_t at_result, void *y, int64_t *at)
 {
-    const lb_tied_choice choice = {.frame = &e->frame,
-                                   .integer = e->type == I64,
-                                   .rows = e->fold.results,
-                                   .n = e->fold.size,
-                                   .inner = e->fold.inner,
+    const lb_tied_choice choice = {.frame = &extremes->frame,
+                                   .integer = extremes->type == I64,
+                                   .rows = extremes->fold.results,
+                                   .n = extremes->fold.size,
+                                   .inner = extremes->fold.inner,
                                    .k = 1,
-                                   .x = e->x,
+                                   .x = extremes->x,
                                    .at = at};
     lb_tied_choice_follow(&choice, at_result, -1);
-    for (int64_t r = 0; lb_frame_ok(&e->frame) && r < e->fold.results; r++) {
-        const int64_t from = (r / e->fold.inner * e->fold.size + at[r]) * e->fold.inner + r % e->fold.inner;
-        if (e->type == I64)
-            ((int64_t *)y)[r] = ((const int64_t *)e->x)[from];
+    for (int64_t r = 0; lb_frame_ok(&extremes->frame) && r < extremes->fold.results; r++) {
+        const int64_t from =
+            (r / extremes->fold.inner * extremes->fold.size + at[r]) * extremes->fold.inner + r % extremes->fold.inner;
+        if (extremes->type == I64)
+            ((int64_t *)y)[r] = ((const int64_t *)extremes->x)[from];
         else
-            lb_frame_set(&e->frame, y, r, lb_frame_get(&e->frame, e->x, from));
+            lb_frame_set(&extremes->frame, y, r, lb_frame_get(&extremes->frame, extremes->x, from));
     }
 }
 
 /* Results: values in `value_result`, positions in `at_result`; -1: not asked for. */
 static lb_status extremum(lb_call *call, uint32_t dims_arg, bool largest, int value_result, int at_result)
 {
-    extremes e;
-    if (extremes_begin(&e, call, dims_arg)) {
-        void *y = value_result >= 0 ? values_output(&e, (uint32_t)value_result)
-                                    : lb_frame_scratch(&e.frame, (size_t)e.fold.results * 8);
-        int64_t *at = at_result >= 0 ? lb_frame_output_integers(&e.frame, (uint32_t)at_result, e.fold.results)
-                                     : lb_frame_scratch(&e.frame, (size_t)e.fold.results * 8);
-        if (lb_frame_ok(&e.frame)) find(&e, largest, y, at);
-        if (lb_frame_ok(&e.frame) && at_result >= 0) follow(&e, (uint32_t)at_result, y, at);
+    extremes extremes;
+    if (extremes_begin(&extremes, call, dims_arg)) {
+        void *y = value_result >= 0 ? values_output(&extremes, (uint32_t)value_result)
+                                    : lb_frame_scratch(&extremes.frame, (size_t)extremes.fold.results * 8);
+        int64_t *at = at_result >= 0
+                          ? lb_frame_output_integers(&extremes.frame, (uint32_t)at_result, extremes.fold.results)
+                          : lb_frame_scratch(&extremes.frame, (size_t)extremes.fold.results * 8);
+        if (lb_frame_ok(&extremes.frame)) find(&extremes, largest, y, at);
+        if (lb_frame_ok(&extremes.frame) && at_result >= 0) follow(&extremes, (uint32_t)at_result, y, at);
     }
-    return lb_frame_end(&e.frame);
+    return lb_frame_end(&extremes.frame);
 }
 
 static lb_status max(lb_call *call)
@@ -177,27 +181,29 @@ static lb_status aminmax(lb_call *call)
 
 /* ---- any, all ---------------------------------------------------------------------------------------------------- */
 
-static bool is_true(const extremes *e, int64_t i)
+static bool is_true(const extremes *extremes, int64_t i)
 {
-    return e->type == I64   ? ((const int64_t *)e->x)[i] != 0
-           : e->type == F64 ? ((const double *)e->x)[i] != 0
-                            : ((const float *)e->x)[i] != 0;
+    return extremes->type == I64   ? ((const int64_t *)extremes->x)[i] != 0
+           : extremes->type == F64 ? ((const double *)extremes->x)[i] != 0
+                                   : ((const float *)extremes->x)[i] != 0;
 }
 
 static lb_status quantify(lb_call *call, uint32_t dims_arg, bool every)
 {
-    extremes e = {.frame = lb_frame_begin(call), .fold = fold_of(call, dims_arg)};
+    extremes extremes = {.frame = lb_frame_begin(call), .fold = fold_of(call, dims_arg)};
     bool integer = lb_dtype_is_integer(lb_frame_arg_tensor(call, 0)->dtype);
-    e.type = integer ? I64 : e.frame.wide ? F64 : F32;
-    e.x = integer ? (const void *)lb_frame_integers(&e.frame, &e.fold.view) : lb_frame_tensor(&e.frame, &e.fold.view);
-    int64_t *y = lb_frame_output_integers(&e.frame, 0, e.fold.results);
-    for (int64_t i = 0; lb_frame_ok(&e.frame) && i < e.fold.results; i++) {
-        int64_t from = i / e.fold.inner * e.fold.size * e.fold.inner + i % e.fold.inner;
+    extremes.type = integer ? I64 : extremes.frame.wide ? F64 : F32;
+    extremes.x = integer ? (const void *)lb_frame_integers(&extremes.frame, &extremes.fold.view)
+                         : lb_frame_tensor(&extremes.frame, &extremes.fold.view);
+    int64_t *y = lb_frame_output_integers(&extremes.frame, 0, extremes.fold.results);
+    for (int64_t i = 0; lb_frame_ok(&extremes.frame) && i < extremes.fold.results; i++) {
+        int64_t from = i / extremes.fold.inner * extremes.fold.size * extremes.fold.inner + i % extremes.fold.inner;
         bool found = false;
-        for (int64_t k = 0; k < e.fold.size && !found; k++) found = is_true(&e, from + k * e.fold.inner) != every;
+        for (int64_t k = 0; k < extremes.fold.size && !found; k++)
+            found = is_true(&extremes, from + k * extremes.fold.inner) != every;
         y[i] = found != every;
     }
-    return lb_frame_end(&e.frame);
+    return lb_frame_end(&extremes.frame);
 }
 
 static lb_status any(lb_call *call)
@@ -222,12 +228,13 @@ static lb_status all_dim(lb_call *call)
 /* One factor after the other; products of 16-bit floats are rounded to them each time, as in torch. */
 static lb_status product(lb_call *call, uint32_t dims_arg)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     lb_fold fold = fold_of(call, dims_arg);
     bool integer = lb_dtype_is_integer(call->results[0].dtype);
-    const void *x = integer ? (const void *)lb_frame_integers(&f, &fold.view) : lb_frame_tensor(&f, &fold.view);
-    void *y = integer ? (void *)lb_frame_output_integers(&f, 0, fold.results) : lb_frame_output(&f, 0, fold.results);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+    const void *x = integer ? (const void *)lb_frame_integers(&frame, &fold.view) : lb_frame_tensor(&frame, &fold.view);
+    void *y =
+        integer ? (void *)lb_frame_output_integers(&frame, 0, fold.results) : lb_frame_output(&frame, 0, fold.results);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold.results; i++) {
         int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
         uint64_t integers = 1;
         double wide = 1;
@@ -235,21 +242,21 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
         for (int64_t k = 0; k < fold.size; k++, from += fold.inner) {
             if (integer)
                 integers *= (uint64_t)((const int64_t *)x)[from];
-            else if (f.wide)
+            else if (frame.wide)
                 wide *= ((const double *)x)[from];
             else {
                 narrow *= ((const float *)x)[from];
-                lb_frame_round(&f, &narrow, 1, call->results[0].dtype);
+                lb_frame_round(&frame, &narrow, 1, call->results[0].dtype);
             }
         }
         if (integer)
             ((int64_t *)y)[i] = (int64_t)integers;
-        else if (f.wide)
+        else if (frame.wide)
             ((double *)y)[i] = wide;
         else
             ((float *)y)[i] = narrow;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in
@@ -257,14 +264,14 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
  * said. */
 static lb_status product_twin(lb_call *call, uint32_t dims_arg)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     lb_fold fold = fold_of(call, dims_arg);
     const lb_dtype dtype = fold.view.dtype, wide = dtype == LB_F64 ? LB_F64 : LB_F32;
-    const double *x = lb_frame_tensor(&f, &fold.view), scale = lb_frame_twin_scale(call, 0);
-    double *y = lb_frame_output(&f, 0, fold.results);
+    const double *x = lb_frame_tensor(&frame, &fold.view), scale = lb_frame_twin_scale(call, 0);
+    double *y = lb_frame_output(&frame, 0, fold.results);
     const double step = lb_dtype_is_float(dtype) ? lb_dtype_min_subnormal(dtype) : 0,
                  limit = lb_dtype_is_float(dtype) ? lb_dtype_max_finite(dtype) : FLT_MAX;
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold.results; i++) {
         int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
         double magnitude = 1, larger = 1;
         for (int64_t k = 0; k < fold.size; k++, from += fold.inner) {
@@ -275,7 +282,7 @@ static lb_status product_twin(lb_call *call, uint32_t dims_arg)
         y[i] = overflows ? (wide == LB_F64 ? DBL_MAX : 0x1p128)
                          : magnitude * scale + larger * step / lb_dtype_unit_roundoff(wide);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(prod, twin ? product_twin(call, NO_DIMS) : product(call, NO_DIMS))

@@ -48,9 +48,9 @@ static int64_t place(const scales *s, int64_t row, int64_t column)
     return tile * TILE + row % 32 * 16 + row % TILE_ROWS / 32 * TILE_SCALES + column % TILE_SCALES;
 }
 
-static int64_t size_in_bytes(const lb_tensor *t)
+static int64_t size_in_bytes(const lb_tensor *tensor)
 {
-    return t ? (int64_t)lb_dtype_bytes(t->dtype, (size_t)lb_tensor_numel(t)) : 0;
+    return tensor ? (int64_t)lb_dtype_bytes(tensor->dtype, (size_t)lb_tensor_numel(tensor)) : 0;
 }
 
 /* ---- the quantiser ----------------------------------------------------------------------------------------------- */
@@ -76,15 +76,15 @@ static double f32(double x)
     return (float)x;
 }
 
-static void quantise_group(const lb_frame *f, const void *x, int64_t i, double given, uint8_t *q, uint8_t *scale)
+static void quantise_group(const lb_frame *frame, const void *x, int64_t i, double given, uint8_t *q, uint8_t *scale)
 {
     double most = 0;
-    for (int64_t k = i; k < i + GROUP; k++) most = fmax(most, fabs(lb_frame_get(f, x, k)));
+    for (int64_t k = i; k < i + GROUP; k++) most = fmax(most, fabs(lb_frame_get(frame, x, k)));
     lb_from_f64(LB_E4M3FN, scale, fmin(f32(given * f32(most * f32(1 / E2M1_MAX))), E4M3_MAX), NULL);
     const double held = lb_to_f64(LB_E4M3FN, scale), factor = held ? f32(1 / f32(held * f32(1 / given))) : 0;
     for (int64_t k = i; k < i + GROUP; k++) {
         uint8_t code = 0;
-        lb_from_f64(LB_E2M1, &code, f32(lb_frame_get(f, x, k) * factor), NULL);
+        lb_from_f64(LB_E2M1, &code, f32(lb_frame_get(frame, x, k) * factor), NULL);
         q[k / 2] = (uint8_t)(k % 2 ? (q[k / 2] & 0xf) | code << 4 : code);
     }
 }
@@ -98,27 +98,27 @@ static void copy_result(lb_call *call, uint32_t arg, uint32_t result)
 
 static lb_status quantise(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const fp4_form form = form_of(call);
     const lb_tensor *in = lb_frame_arg_tensor(call, form.x), *given = lb_frame_arg_tensor(call, form.scale);
     const int64_t n = in ? lb_tensor_numel(in) : 0,
                   size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
     if (!given || !lb_tensor_numel(given) || !size || size % GROUP || call->n_results <= form.s ||
         size_in_bytes(&call->results[form.q]) * 2 != n)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "rows that are no multiple of 16, or results of another size");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "rows that are no multiple of 16, or results of another size");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const scales layout = {n / size, size / GROUP, form.tiled};
     if (size_in_bytes(&call->results[form.s]) != bytes_of(&layout))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
-    const void *x = lb_frame_tensor(&f, in), *one = lb_frame_tensor(&f, given);
-    uint8_t *q = lb_frame_output_bytes(&f, form.q), *s = lb_frame_output_bytes(&f, form.s);
-    if (!q) q = lb_frame_scratch(&f, (size_t)n / 2);
-    if (!s) s = lb_frame_scratch(&f, (size_t)bytes_of(&layout));
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
+    const void *x = lb_frame_tensor(&frame, in), *one = lb_frame_tensor(&frame, given);
+    uint8_t *q = lb_frame_output_bytes(&frame, form.q), *s = lb_frame_output_bytes(&frame, form.s);
+    if (!q) q = lb_frame_scratch(&frame, (size_t)n / 2);
+    if (!s) s = lb_frame_scratch(&frame, (size_t)bytes_of(&layout));
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     memset(s, 0, (size_t)bytes_of(&layout));
     for (int64_t i = 0; i < n; i += GROUP)
-        quantise_group(&f, x, i, lb_frame_get(&f, one, 0), q, s + place(&layout, i / size, i % size / GROUP));
-    const lb_status status = lb_frame_end(&f);
+        quantise_group(&frame, x, i, lb_frame_get(&frame, one, 0), q, s + place(&layout, i / size, i % size / GROUP));
+    const lb_status status = lb_frame_end(&frame);
     if (status == LB_OK && call->n_results == 4) copy_result(call, form.x, 1), copy_result(call, form.scale, 3);
     return status;
 }
@@ -128,15 +128,15 @@ static lb_status quantise(lb_call *call)
 enum { OUT, A, B, SCALES_A, SCALES_B, ALPHA };
 
 /* (rows, size) reals of the matrix in arg `codes`. */
-static double *unpacked(lb_frame *f, const lb_tensor *codes, const lb_tensor *scale)
+static double *unpacked(lb_frame *frame, const lb_tensor *codes, const lb_tensor *scale)
 {
     const int64_t rows = codes->layout.shape[0], size = 2 * codes->layout.shape[1];
     const scales layout = {rows, size / GROUP, true};
     if (size % GROUP || size_in_bytes(scale) != bytes_of(&layout))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
-    const uint8_t *q = lb_frame_bytes(f, codes), *s = lb_frame_bytes(f, scale);
-    double *x = lb_frame_scratch(f, (size_t)(rows * size) * sizeof *x);
-    for (int64_t i = 0; lb_frame_ok(f) && i < rows * size; i++) {
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "another number of scales than the layout has");
+    const uint8_t *q = lb_frame_bytes(frame, codes), *s = lb_frame_bytes(frame, scale);
+    double *x = lb_frame_scratch(frame, (size_t)(rows * size) * sizeof *x);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < rows * size; i++) {
         const uint8_t code = (uint8_t)(i % 2 ? q[i / 2] >> 4 : q[i / 2] & 0xf);
         x[i] = lb_to_f64(LB_E2M1, &code) * lb_to_f64(LB_E4M3FN, s + place(&layout, i / size, i % size / GROUP));
     }
@@ -145,26 +145,26 @@ static double *unpacked(lb_frame *f, const lb_tensor *codes, const lb_tensor *sc
 
 static lb_status product(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *a = lb_frame_arg_tensor(call, A), *b = lb_frame_arg_tensor(call, B),
                     *sa = lb_frame_arg_tensor(call, SCALES_A), *sb = lb_frame_arg_tensor(call, SCALES_B),
                     *alpha = lb_frame_arg_tensor(call, ALPHA);
     if (!a || !b || !sa || !sb || !alpha || a->dtype != LB_U8 || b->dtype != LB_U8 || a->layout.ndim != 2 ||
         b->layout.ndim != 2 || a->layout.shape[1] != b->layout.shape[1] || !lb_tensor_numel(alpha))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "(m, k / 2) by (n, k / 2) bytes with their scales");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "(m, k / 2) by (n, k / 2) bytes with their scales");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const int64_t m = a->layout.shape[0], n = b->layout.shape[0], k = 2 * a->layout.shape[1];
-    const double *x = unpacked(&f, a, sa), *w = unpacked(&f, b, sb);
-    const void *factor = lb_frame_tensor(&f, alpha);
-    void *y = lb_frame_output(&f, 0, m * n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < m * n; i++) {
+    const double *x = unpacked(&frame, a, sa), *w = unpacked(&frame, b, sb);
+    const void *factor = lb_frame_tensor(&frame, alpha);
+    void *y = lb_frame_output(&frame, 0, m * n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < m * n; i++) {
         const double *row = x + i / n * k, *column = w + i % n * k;
         double sum = 0;
         for (int64_t j = 0; j < k; j++) sum += twin ? fabs(row[j] * column[j]) : row[j] * column[j];
-        sum *= lb_frame_get(&f, factor, 0);
-        lb_frame_set(&f, y, i, twin ? fabs(sum) : sum);
+        sum *= lb_frame_get(&frame, factor, 0);
+        lb_frame_set(&frame, y, i, twin ? fabs(sum) : sum);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(product, product(call, twin))
 
@@ -208,80 +208,81 @@ static const float *table_of(const lb_call *call, uint32_t i)
 }
 
 /* False, and the frame has failed: they are not enough for `n` numbers. */
-static bool suffice(lb_frame *f, const blocks *b, int64_t n)
+static bool suffice(lb_frame *frame, const blocks *blocks, int64_t n)
 {
-    const bool enough = b->size > 0 && b->n_scales >= up(n, b->size) && b->n_bytes >= (b->table ? up(n, 2) : n);
-    if (!enough) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "fewer scales or bytes than numbers");
-    return lb_frame_ok(f);
+    const bool enough = blocks->size > 0 && blocks->n_scales >= up(n, blocks->size) &&
+                        blocks->n_bytes >= (blocks->table ? up(n, 2) : n);
+    if (!enough) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "fewer scales or bytes than numbers");
+    return lb_frame_ok(frame);
 }
 
-static double weight_of(const lb_frame *f, const blocks *b, int64_t i)
+static double weight_of(const lb_frame *frame, const blocks *blocks, int64_t i)
 {
-    const double scale = lb_frame_get(f, b->scale, i / b->size);
-    if (!b->table) return lb_frame_get(f, b->code, b->q[i]) * scale;
-    return (double)b->table[i % 2 ? b->q[i / 2] & 0xf : b->q[i / 2] >> 4] * scale;
+    const double scale = lb_frame_get(frame, blocks->scale, i / blocks->size);
+    if (!blocks->table) return lb_frame_get(frame, blocks->code, blocks->q[i]) * scale;
+    return (double)blocks->table[i % 2 ? blocks->q[i / 2] & 0xf : blocks->q[i / 2] >> 4] * scale;
 }
 
-static blocks blocks_of(lb_frame *f, uint32_t q, uint32_t scale, uint32_t size)
+static blocks blocks_of(lb_frame *frame, uint32_t q, uint32_t scale, uint32_t size)
 {
-    const lb_tensor *bytes = lb_frame_arg_tensor(f->call, q), *scales = lb_frame_arg_tensor(f->call, scale);
-    return (blocks){.q = lb_frame_bytes(f, bytes),
-                    .scale = lb_frame_tensor(f, scales),
-                    .size = lb_frame_arg_int(f->call, size, 0),
+    const lb_tensor *bytes = lb_frame_arg_tensor(frame->call, q), *scales = lb_frame_arg_tensor(frame->call, scale);
+    return (blocks){.q = lb_frame_bytes(frame, bytes),
+                    .scale = lb_frame_tensor(frame, scales),
+                    .size = lb_frame_arg_int(frame->call, size, 0),
                     .n_scales = lb_tensor_numel(scales),
                     .n_bytes = size_in_bytes(bytes)};
 }
 
-static lb_status write_weights(lb_frame *f, const blocks *b)
+static lb_status write_weights(lb_frame *frame, const blocks *blocks)
 {
-    const int64_t n = lb_tensor_numel(&f->call->results[0]);
-    void *y = lb_frame_output(f, 0, n);
-    if (!lb_frame_ok(f) || !suffice(f, b, n)) return lb_frame_end(f);
-    for (int64_t i = 0; i < n; i++) lb_frame_set(f, y, i, weight_of(f, b, i));
-    return lb_frame_end(f);
+    const int64_t n = lb_tensor_numel(&frame->call->results[0]);
+    void *y = lb_frame_output(frame, 0, n);
+    if (!lb_frame_ok(frame) || !suffice(frame, blocks, n)) return lb_frame_end(frame);
+    for (int64_t i = 0; i < n; i++) lb_frame_set(frame, y, i, weight_of(frame, blocks, i));
+    return lb_frame_end(frame);
 }
 
 /* A, absmax, blocksize, quant_type, shape, dtype */
 static lb_status dequantise_4bit(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
-    blocks b = blocks_of(&f, 0, 1, 2);
-    b.table = table_of(call, 3);
-    if (!b.table) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "another code than nf4 and fp4");
-    return write_weights(&f, &b);
+    lb_frame frame = lb_frame_begin(call);
+    blocks blocks = blocks_of(&frame, 0, 1, 2);
+    blocks.table = table_of(call, 3);
+    if (!blocks.table) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "another code than nf4 and fp4");
+    return write_weights(&frame, &blocks);
 }
 
 /* A table of 256 numbers, which bytes point into. */
-static void take_code(lb_frame *f, blocks *b, uint32_t i)
+static void take_code(lb_frame *frame, blocks *blocks, uint32_t i)
 {
-    const lb_tensor *code = lb_frame_arg_tensor(f->call, i);
+    const lb_tensor *code = lb_frame_arg_tensor(frame->call, i);
     if (!code || lb_tensor_numel(code) != 256)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "no code of 256 numbers");
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "no code of 256 numbers");
     else
-        b->code = lb_frame_tensor(f, code);
+        blocks->code = lb_frame_tensor(frame, code);
 }
 
 /* A, absmax, code, blocksize, dtype */
 static lb_status dequantise_blockwise(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
-    blocks b = blocks_of(&f, 0, 1, 3);
-    take_code(&f, &b, 2);
-    return write_weights(&f, &b);
+    lb_frame frame = lb_frame_begin(call);
+    blocks blocks = blocks_of(&frame, 0, 1, 3);
+    take_code(&frame, &blocks, 2);
+    return write_weights(&frame, &blocks);
 }
 
 /* Scales that are themselves in eight bits, with scales of their own and an offset. */
-static void unpack_scales(lb_frame *f, blocks *b)
+static void unpack_scales(lb_frame *frame, blocks *b)
 {
-    const lb_tensor *bytes = lb_frame_arg_tensor(f->call, 7), *offset = lb_frame_arg_tensor(f->call, 9);
-    blocks outer = {.q = lb_frame_bytes(f, bytes), .scale = b->scale, .size = 256, .n_scales = b->n_scales};
+    const lb_tensor *bytes = lb_frame_arg_tensor(frame->call, 7), *offset = lb_frame_arg_tensor(frame->call, 9);
+    blocks outer = {.q = lb_frame_bytes(frame, bytes), .scale = b->scale, .size = 256, .n_scales = b->n_scales};
     const int64_t n = outer.n_bytes = size_in_bytes(bytes);
-    take_code(f, &outer, 8);
-    if (!offset || lb_tensor_numel(offset) != 1) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales without an offset");
-    void *scale = lb_frame_reals(f, n);
-    if (!lb_frame_ok(f) || !suffice(f, &outer, n)) return;
+    take_code(frame, &outer, 8);
+    if (!offset || lb_tensor_numel(offset) != 1) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "scales without an offset");
+    void *scale = lb_frame_reals(frame, n);
+    if (!lb_frame_ok(frame) || !suffice(frame, &outer, n)) return;
     const double add = lb_to_f64(offset->dtype, offset->data);
-    for (int64_t i = 0; i < n; i++) lb_frame_set(f, scale, i, weight_of(f, &outer, i) + add);
+    for (int64_t i = 0; i < n; i++) lb_frame_set(frame, scale, i, weight_of(frame, &outer, i) + add);
     b->scale = scale, b->n_scales = n;
 }
 
@@ -289,34 +290,34 @@ static void unpack_scales(lb_frame *f, blocks *b)
  * weights. They, and their scales and codes, may have been rounded to A's 16 bits before. */
 static lb_status by_weights(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     int64_t shape[2] = {0, 0};
     const lb_tensor *a = lb_frame_arg_tensor(call, 0), *bias = lb_frame_arg_tensor(call, 6);
-    blocks b = blocks_of(&f, 1, 3, 4);
-    b.table = table_of(call, 5);
+    blocks blocks = blocks_of(&frame, 1, 3, 4);
+    blocks.table = table_of(call, 5);
     const int sizes = lb_frame_arg_ints(call, 2, shape, 2);
     const int64_t n = shape[0], k = shape[1], m = k > 0 ? lb_tensor_numel(a) / k : 0;
-    if (!b.table || sizes != 2 || n < 1 || k < 1 || a->layout.ndim < 1 || a->layout.shape[a->layout.ndim - 1] != k ||
-        (bias && lb_tensor_numel(bias) != n))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "no matrix of nf4 or fp4 that fits");
+    if (!blocks.table || sizes != 2 || n < 1 || k < 1 || a->layout.ndim < 1 ||
+        a->layout.shape[a->layout.ndim - 1] != k || (bias && lb_tensor_numel(bias) != n))
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "no matrix of nf4 or fp4 that fits");
     if (call->cuda && lb_dtype_bits(a->dtype) != 16)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a product of f32 on CUDA may have read TF32");
-    if (lb_frame_ok(&f) && lb_frame_arg_tensor(call, 7)) unpack_scales(&f, &b);
-    const void *x = lb_frame_tensor(&f, a), *add = bias ? lb_frame_tensor(&f, bias) : NULL;
-    void *y = lb_frame_output(&f, 0, m * n);
-    if (!lb_frame_ok(&f) || !suffice(&f, &b, n * k)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a product of f32 on CUDA may have read TF32");
+    if (lb_frame_ok(&frame) && lb_frame_arg_tensor(call, 7)) unpack_scales(&frame, &blocks);
+    const void *x = lb_frame_tensor(&frame, a), *add = bias ? lb_frame_tensor(&frame, bias) : NULL;
+    void *y = lb_frame_output(&frame, 0, m * n);
+    if (!lb_frame_ok(&frame) || !suffice(&frame, &blocks, n * k)) return lb_frame_end(&frame);
     const double rounded = 1 + 3 * lb_frame_twin_rounding(call, 0);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
-            double sum = add ? lb_frame_get(&f, add, j) : 0;
+            double sum = add ? lb_frame_get(&frame, add, j) : 0;
             if (twin) sum = fabs(sum);
             for (int64_t d = 0; d < k; d++) {
-                const double term = lb_frame_get(&f, x, i * k + d) * weight_of(&f, &b, j * k + d);
+                const double term = lb_frame_get(&frame, x, i * k + d) * weight_of(&frame, &blocks, j * k + d);
                 sum += twin ? fabs(term) : term;
             }
-            lb_frame_set(&f, y, i * n + j, twin ? sum * rounded : sum);
+            lb_frame_set(&frame, y, i * n + j, twin ? sum * rounded : sum);
         }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(by_weights, by_weights(call, twin))
 

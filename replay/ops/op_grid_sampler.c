@@ -86,19 +86,19 @@ static bool near_step(double at, double step, double off)
     return fabs(at / step - rint(at / step)) * step <= off;
 }
 
-static place place_of(const sampler *s, int axis, double c)
+static place place_of(const sampler *sampler, int axis, double c)
 {
-    const double size = (double)s->size[axis];
-    place p = {.slope = s->corners ? (size - 1) / 2 : size / 2, .doubt = (fabs(c) + 1) * (size + 1)};
-    p.at = s->corners ? (c + 1) / 2 * (size - 1) : ((c + 1) * size - 1) / 2;
-    const double off = ROUNDINGS * s->unit * p.doubt;
-    p.border =
-        s->mode == NEAREST ? near_step(p.at - 0.5, 1, off) : near_step(p.at, s->outside == MIRRORED ? 0.5 : 1, off);
+    const double size = (double)sampler->size[axis];
+    place p = {.slope = sampler->corners ? (size - 1) / 2 : size / 2, .doubt = (fabs(c) + 1) * (size + 1)};
+    p.at = sampler->corners ? (c + 1) / 2 * (size - 1) : ((c + 1) * size - 1) / 2;
+    const double off = ROUNDINGS * sampler->unit * p.doubt;
+    p.border = sampler->mode == NEAREST ? near_step(p.at - 0.5, 1, off)
+                                        : near_step(p.at, sampler->outside == MIRRORED ? 0.5 : 1, off);
     p.lost = !(fabs(p.at) < 1e9);
     if (p.lost) p.at = -10;
-    if (s->outside == MIRRORED && !p.lost)
-        p.at = s->corners ? mirrored(p.at, 0, size - 1, &p.slope) : mirrored(p.at, -0.5, size - 0.5, &p.slope);
-    if (s->outside != ZEROS && (p.at <= 0 || p.at >= size - 1)) p.slope = 0, p.at = p.at <= 0 ? 0 : size - 1;
+    if (sampler->outside == MIRRORED && !p.lost)
+        p.at = sampler->corners ? mirrored(p.at, 0, size - 1, &p.slope) : mirrored(p.at, -0.5, size - 0.5, &p.slope);
+    if (sampler->outside != ZEROS && (p.at <= 0 || p.at >= size - 1)) p.slope = 0, p.at = p.at <= 0 ? 0 : size - 1;
     return p;
 }
 
@@ -111,26 +111,27 @@ typedef struct spot {
     bool lost, border;
 } spot;
 
-static spot spot_of(const sampler *s, int64_t sample, int64_t point)
+static spot spot_of(const sampler *sampler, int64_t sample, int64_t point)
 {
     spot q = {.count = {1, 1, 1}};
-    for (int d = AXES - s->axes; d < AXES; d++) {
-        const double c = lb_frame_get(&s->frame, s->grid, (sample * s->points + point) * s->axes + AXES - 1 - d);
-        const place p = place_of(s, d, c);
+    for (int d = AXES - sampler->axes; d < AXES; d++) {
+        const double c = lb_frame_get(&sampler->frame, sampler->grid,
+                                      (sample * sampler->points + point) * sampler->axes + AXES - 1 - d);
+        const place p = place_of(sampler, d, c);
         q.place[d] = p, q.lost |= p.lost, q.border |= p.border, q.doubt += p.doubt;
-        q.first[d] = (int64_t)(s->mode == NEAREST ? rint(p.at) : floor(p.at));
-        q.part[d] = p.at - (double)q.first[d], q.count[d] = s->mode == NEAREST ? 1 : 2;
+        q.first[d] = (int64_t)(sampler->mode == NEAREST ? rint(p.at) : floor(p.at));
+        q.part[d] = p.at - (double)q.first[d], q.count[d] = sampler->mode == NEAREST ? 1 : 2;
     }
     return q;
 }
 
 /* Index of a pixel, -1 outside. */
-static int64_t pixel(const sampler *s, const int64_t *at)
+static int64_t pixel(const sampler *sampler, const int64_t *at)
 {
     int64_t index = 0;
     for (int d = 0; d < AXES; d++) {
-        if (at[d] < 0 || at[d] >= s->size[d]) return -1;
-        index = index * s->size[d] + at[d];
+        if (at[d] < 0 || at[d] >= sampler->size[d]) return -1;
+        index = index * sampler->size[d] + at[d];
     }
     return index;
 }
@@ -139,7 +140,7 @@ static int64_t pixel(const sampler *s, const int64_t *at)
  * axis. */
 typedef void (*visitor)(void *context, int64_t pixel, double weight);
 
-static void each_neighbour(const sampler *s, const spot *q, int along, visitor visit, void *context)
+static void each_neighbour(const sampler *sampler, const spot *q, int along, visitor visit, void *context)
 {
     for (int64_t k = 0; k < (int64_t)q->count[0] * q->count[1] * q->count[2]; k++) {
         const int64_t step[AXES] = {k / (q->count[1] * q->count[2]), k / q->count[2] % q->count[1], k % q->count[2]};
@@ -149,27 +150,27 @@ static void each_neighbour(const sampler *s, const spot *q, int along, visitor v
             at[d] = q->first[d] + step[d];
             if (q->count[d] > 1) weight *= d == along ? (step[d] ? 1 : -1) : step[d] ? q->part[d] : 1 - q->part[d];
         }
-        const int64_t index = pixel(s, at);
+        const int64_t index = pixel(sampler, at);
         if (index >= 0) visit(context, index, weight);
     }
 }
 
 /* The same for every pixel that it might read were its places a little off. */
-static void each_around(const sampler *s, const spot *q, visitor visit, void *context)
+static void each_around(const sampler *sampler, const spot *q, visitor visit, void *context)
 {
     int64_t width[AXES], at[AXES];
-    for (int d = 0; d < AXES; d++) width[d] = d < AXES - s->axes ? 1 : q->count[d] + 2;
+    for (int d = 0; d < AXES; d++) width[d] = d < AXES - sampler->axes ? 1 : q->count[d] + 2;
     for (int64_t k = 0; k < width[0] * width[1] * width[2]; k++) {
         const int64_t step[AXES] = {k / (width[1] * width[2]), k / width[2] % width[1], k % width[2]};
         for (int d = 0; d < AXES; d++) at[d] = q->first[d] + step[d] - (width[d] > 1);
-        const int64_t index = pixel(s, at);
+        const int64_t index = pixel(sampler, at);
         if (index >= 0) visit(context, index, 1);
     }
 }
 
 /* Sum of weighted values of one plane, of magnitudes for a twin. */
 typedef struct gathered {
-    const sampler *s;
+    const sampler *sampler;
     int64_t from;
     double sum;
 } gathered;
@@ -177,35 +178,35 @@ typedef struct gathered {
 static void gather(void *context, int64_t at, double weight)
 {
     gathered *g = context;
-    const double v = lb_frame_get(&g->s->frame, g->s->x, g->from + at) * weight;
-    g->sum += g->s->twin ? fabs(v) : v;
+    const double v = lb_frame_get(&g->sampler->frame, g->sampler->x, g->from + at) * weight;
+    g->sum += g->sampler->twin ? fabs(v) : v;
 }
 
-static double gathered_of(const sampler *s, const spot *q, int along, int64_t plane)
+static double gathered_of(const sampler *sampler, const spot *q, int along, int64_t plane)
 {
-    gathered g = {s, plane * s->pixels, 0}, around = g;
-    each_neighbour(s, q, along, gather, &g);
-    if (!s->twin) return g.sum;
-    if (s->mode == LINEAR) each_around(s, q, gather, &around);
+    gathered g = {sampler, plane * sampler->pixels, 0}, around = g;
+    each_neighbour(sampler, q, along, gather, &g);
+    if (!sampler->twin) return g.sum;
+    if (sampler->mode == LINEAR) each_around(sampler, q, gather, &around);
     return q->lost ? UNDETERMINED : g.sum + q->doubt * around.sum;
 }
 
 static lb_status forward_run(lb_call *call, const form *at, bool twin)
 {
-    sampler s;
-    if (!sampler_begin(&s, call, at, twin)) return lb_frame_end(&s.frame);
-    void *y = lb_frame_output(&s.frame, 0, s.samples * s.channels * s.points);
-    for (int64_t i = 0; lb_frame_ok(&s.frame) && i < s.samples * s.points; i++) {
-        const int64_t sample = i / s.points, point = i % s.points;
-        const spot q = spot_of(&s, sample, point);
-        for (int64_t c = 0; c < s.channels; c++) {
-            const int64_t plane = sample * s.channels + c;
-            const double value = gathered_of(&s, &q, -1, plane);
-            const bool decided = !twin || s.mode == LINEAR || !q.border;
-            lb_frame_set(&s.frame, y, plane * s.points + point, decided ? value : UNDETERMINED);
+    sampler sampler;
+    if (!sampler_begin(&sampler, call, at, twin)) return lb_frame_end(&sampler.frame);
+    void *y = lb_frame_output(&sampler.frame, 0, sampler.samples * sampler.channels * sampler.points);
+    for (int64_t i = 0; lb_frame_ok(&sampler.frame) && i < sampler.samples * sampler.points; i++) {
+        const int64_t sample = i / sampler.points, point = i % sampler.points;
+        const spot q = spot_of(&sampler, sample, point);
+        for (int64_t c = 0; c < sampler.channels; c++) {
+            const int64_t plane = sample * sampler.channels + c;
+            const double value = gathered_of(&sampler, &q, -1, plane);
+            const bool decided = !twin || sampler.mode == LINEAR || !q.border;
+            lb_frame_set(&sampler.frame, y, plane * sampler.points + point, decided ? value : UNDETERMINED);
         }
     }
-    return lb_frame_end(&s.frame);
+    return lb_frame_end(&sampler.frame);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -232,62 +233,65 @@ static bool wanted(const lb_call *call, const form *at, uint32_t r)
     return (mask[r] || r == 1) && r < call->n_results && call->results[r].data;
 }
 
-static void image_gradient(const sampler *s, const void *dy, int64_t plane, scattered *to, void *dx)
+static void image_gradient(const sampler *sampler, const void *dy, int64_t plane, scattered *to, void *dx)
 {
-    memset(to->sum, 0, (size_t)s->pixels * 8), memset(to->terms, 0, (size_t)s->pixels * 8);
+    memset(to->sum, 0, (size_t)sampler->pixels * 8), memset(to->terms, 0, (size_t)sampler->pixels * 8);
     bool lost = false;
-    for (int64_t point = 0; point < s->points; point++) {
-        const spot q = spot_of(s, plane / s->channels, point);
-        const double grad = lb_frame_get(&s->frame, dy, plane * s->points + point);
+    for (int64_t point = 0; point < sampler->points; point++) {
+        const spot q = spot_of(sampler, plane / sampler->channels, point);
+        const double grad = lb_frame_get(&sampler->frame, dy, plane * sampler->points + point);
         lost |= q.lost;
         to->grad = grad, to->count = 1;
-        each_neighbour(s, &q, -1, scatter, to);
-        if (!s->twin) continue;
-        to->grad = s->mode == LINEAR ? grad * q.doubt : q.border ? UNDETERMINED : 0, to->count = 0;
-        each_around(s, &q, scatter, to);
+        each_neighbour(sampler, &q, -1, scatter, to);
+        if (!sampler->twin) continue;
+        to->grad = sampler->mode == LINEAR ? grad * q.doubt : q.border ? UNDETERMINED : 0, to->count = 0;
+        each_around(sampler, &q, scatter, to);
     }
-    for (int64_t i = 0; i < s->pixels; i++) {
+    for (int64_t i = 0; i < sampler->pixels; i++) {
         const double size = lost ? UNDETERMINED : to->sum[i] * (1 + to->terms[i] / ROUNDINGS);
-        lb_frame_set(&s->frame, dx, plane * s->pixels + i, s->twin ? size : to->sum[i]);
+        lb_frame_set(&sampler->frame, dx, plane * sampler->pixels + i, sampler->twin ? size : to->sum[i]);
     }
 }
 
 /* Of the coordinates: over channels and neighbours, with the slope of the place. */
-static void grid_gradient(const sampler *s, const void *dy, int64_t sample, int64_t point, void *dgrid)
+static void grid_gradient(const sampler *sampler, const void *dy, int64_t sample, int64_t point, void *dgrid)
 {
-    const spot q = spot_of(s, sample, point);
-    for (int d = AXES - s->axes; d < AXES; d++) {
+    const spot q = spot_of(sampler, sample, point);
+    for (int d = AXES - sampler->axes; d < AXES; d++) {
         double sum = 0;
-        for (int64_t c = 0; s->mode == LINEAR && c < s->channels; c++) {
-            const int64_t plane = sample * s->channels + c;
-            const double grad = lb_frame_get(&s->frame, dy, plane * s->points + point);
-            sum += (s->twin ? fabs(grad) : grad) * gathered_of(s, &q, d, plane);
+        for (int64_t c = 0; sampler->mode == LINEAR && c < sampler->channels; c++) {
+            const int64_t plane = sample * sampler->channels + c;
+            const double grad = lb_frame_get(&sampler->frame, dy, plane * sampler->points + point);
+            sum += (sampler->twin ? fabs(grad) : grad) * gathered_of(sampler, &q, d, plane);
         }
-        sum *= s->twin ? fabs(q.place[d].slope) : q.place[d].slope;
-        if (s->twin) sum *= 1 + (double)(s->channels << s->axes) / ROUNDINGS;
-        if (s->twin && s->mode == LINEAR && (q.border || q.lost)) sum = UNDETERMINED;
-        lb_frame_set(&s->frame, dgrid, (sample * s->points + point) * s->axes + AXES - 1 - d, sum);
+        sum *= sampler->twin ? fabs(q.place[d].slope) : q.place[d].slope;
+        if (sampler->twin) sum *= 1 + (double)(sampler->channels << sampler->axes) / ROUNDINGS;
+        if (sampler->twin && sampler->mode == LINEAR && (q.border || q.lost)) sum = UNDETERMINED;
+        lb_frame_set(&sampler->frame, dgrid, (sample * sampler->points + point) * sampler->axes + AXES - 1 - d, sum);
     }
 }
 
 /* Results: gradients of the image and of the grid. */
 static lb_status backward_run(lb_call *call, const form *at, bool twin)
 {
-    sampler s;
-    if (!sampler_begin(&s, call, at, twin)) return lb_frame_end(&s.frame);
-    lb_frame *f = &s.frame;
+    sampler sampler;
+    if (!sampler_begin(&sampler, call, at, twin)) return lb_frame_end(&sampler.frame);
+    lb_frame *frame = &sampler.frame;
     const lb_tensor *grad = lb_frame_arg_tensor(call, at->grad);
-    if (lb_tensor_numel(grad) != s.samples * s.channels * s.points)
-        lb_frame_fail(f, LB_ERR_INVALID, "a gradient of another size than the samples");
-    const void *dy = lb_frame_tensor(f, grad);
-    void *dx = wanted(call, at, 0) ? lb_frame_output(f, 0, s.samples * s.channels * s.pixels) : NULL;
-    void *dgrid = wanted(call, at, 1) ? lb_frame_output(f, 1, s.samples * s.points * s.axes) : NULL;
-    scattered to = {lb_frame_scratch(f, (size_t)s.pixels * 8), lb_frame_scratch(f, (size_t)s.pixels * 8), 0, 0, twin};
-    for (int64_t plane = 0; dx && lb_frame_ok(f) && plane < s.samples * s.channels; plane++)
-        image_gradient(&s, dy, plane, &to, dx);
-    for (int64_t i = 0; dgrid && lb_frame_ok(f) && i < s.samples * s.points; i++)
-        grid_gradient(&s, dy, i / s.points, i % s.points, dgrid);
-    return lb_frame_end(f);
+    if (lb_tensor_numel(grad) != sampler.samples * sampler.channels * sampler.points)
+        lb_frame_fail(frame, LB_ERR_INVALID, "a gradient of another size than the samples");
+    const void *dy = lb_frame_tensor(frame, grad);
+    void *dx =
+        wanted(call, at, 0) ? lb_frame_output(frame, 0, sampler.samples * sampler.channels * sampler.pixels) : NULL;
+    void *dgrid =
+        wanted(call, at, 1) ? lb_frame_output(frame, 1, sampler.samples * sampler.points * sampler.axes) : NULL;
+    scattered to = {lb_frame_scratch(frame, (size_t)sampler.pixels * 8),
+                    lb_frame_scratch(frame, (size_t)sampler.pixels * 8), 0, 0, twin};
+    for (int64_t plane = 0; dx && lb_frame_ok(frame) && plane < sampler.samples * sampler.channels; plane++)
+        image_gradient(&sampler, dy, plane, &to, dx);
+    for (int64_t i = 0; dgrid && lb_frame_ok(frame) && i < sampler.samples * sampler.points; i++)
+        grid_gradient(&sampler, dy, i / sampler.points, i % sampler.points, dgrid);
+    return lb_frame_end(frame);
 }
 
 #define SAMPLER(ID, WAY, ...)                                                                                          \

@@ -21,29 +21,30 @@ static lb_elements mover(const lb_call *call, const lb_tensor *from)
 /* result[o, k, :] = self[o, index[k], :] around `dim`. */
 static lb_status select_rows(lb_call *call, const lb_tensor *self, int dim, const lb_tensor *index_tensor)
 {
-    lb_frame f = lb_frame_begin(call);
-    lb_around a = lb_frame_shape_around(&self->layout, dim);
-    const int64_t *index = lb_frame_integers(&f, index_tensor);
-    const void *x = lb_frame_bytes(&f, self);
+    lb_frame frame = lb_frame_begin(call);
+    lb_around around = lb_frame_shape_around(&self->layout, dim);
+    const int64_t *index = lb_frame_integers(&frame, index_tensor);
+    const void *x = lb_frame_bytes(&frame, self);
     int64_t n = lb_tensor_numel(index_tensor);
-    if (lb_frame_ok(&f) && lb_tensor_numel(&call->results[0]) != a.outer * n * a.inner)
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    for (int64_t k = 0; lb_frame_ok(&f) && k < n; k++) {
+    if (lb_frame_ok(&frame) && lb_tensor_numel(&call->results[0]) != around.outer * n * around.inner)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    for (int64_t k = 0; lb_frame_ok(&frame) && k < n; k++) {
         int64_t at = index[k];
-        if (!wrap(&at, a.size)) lb_frame_fail(&f, LB_ERR_INVALID, "an index is out of range");
+        if (!wrap(&at, around.size)) lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
     }
-    void *y = lb_frame_output_bytes(&f, 0);
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, self);
-    if (lb_frame_ok(&f) && y) {
-#pragma omp parallel for collapse(2) if (a.outer * n * a.inner > 65536)
-        for (int64_t o = 0; o < a.outer; o++)
+    if (lb_frame_ok(&frame) && y) {
+#pragma omp parallel for collapse(2) if (around.outer * n * around.inner > 65536)
+        for (int64_t o = 0; o < around.outer; o++)
             for (int64_t k = 0; k < n; k++) {
                 int64_t at = index[k];
-                wrap(&at, a.size);
-                lb_elements_move(&e, y, (o * n + k) * a.inner, x, (o * a.size + at) * a.inner, a.inner);
+                wrap(&at, around.size);
+                lb_elements_move(&e, y, (o * n + k) * around.inner, x, (o * around.size + at) * around.inner,
+                                 around.inner);
             }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 static lb_status embedding(lb_call *call)
@@ -62,73 +63,74 @@ static lb_status index_select(lb_call *call)
 static lb_status take(lb_call *call)
 {
     lb_tensor flat = *lb_frame_arg_tensor(call, 0);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *index_tensor = lb_frame_arg_tensor(call, 1);
-    const int64_t *index = lb_frame_integers(&f, index_tensor);
-    const void *x = lb_frame_bytes(&f, &flat);
-    void *y = lb_frame_output_bytes(&f, 0);
+    const int64_t *index = lb_frame_integers(&frame, index_tensor);
+    const void *x = lb_frame_bytes(&frame, &flat);
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, &flat);
     for (int64_t i = 0, n = lb_tensor_numel(index_tensor), size = lb_tensor_numel(&flat); y && i < n; i++) {
         int64_t at = index[i];
         if (!wrap(&at, size)) {
-            lb_frame_fail(&f, LB_ERR_INVALID, "an index is out of range");
+            lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
             break;
         }
         lb_elements_move(&e, y, i, x, at, 1);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 static lb_status index_tensor(lb_call *call)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
-    lb_frame f = lb_frame_begin(call);
-    lb_index_plan p;
-    const void *x = lb_frame_bytes(&f, self);
-    if (lb_frame_ok(&f) && lb_index_plan_make(&f, &self->layout, call->args[1].tensors, call->args[1].count, &p) &&
-        lb_tensor_numel(&call->results[0]) != p.n_before * p.n_at * p.n_after)
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    void *y = lb_frame_output_bytes(&f, 0);
+    lb_frame frame = lb_frame_begin(call);
+    lb_index_plan plan;
+    const void *x = lb_frame_bytes(&frame, self);
+    if (lb_frame_ok(&frame) &&
+        lb_index_plan_make(&frame, &self->layout, call->args[1].tensors, call->args[1].count, &plan) &&
+        lb_tensor_numel(&call->results[0]) != plan.n_before * plan.n_at * plan.n_after)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, self);
-    for (int64_t a = 0, i = 0; y && a < p.n_before; a++)
-        for (int64_t b = 0; b < p.n_at; b++) {
-            int64_t from = p.before[a] + p.at[b];
-            if (p.run) {
-                lb_elements_move(&e, y, i, x, from, p.n_after);
-                i += p.n_after;
+    for (int64_t a = 0, i = 0; y && a < plan.n_before; a++)
+        for (int64_t b = 0; b < plan.n_at; b++) {
+            int64_t from = plan.before[a] + plan.at[b];
+            if (plan.run) {
+                lb_elements_move(&e, y, i, x, from, plan.n_after);
+                i += plan.n_after;
             } else {
-                for (int64_t c = 0; c < p.n_after; c++) lb_elements_move(&e, y, i++, x, from + p.after[c], 1);
+                for (int64_t c = 0; c < plan.n_after; c++) lb_elements_move(&e, y, i++, x, from + plan.after[c], 1);
             }
         }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* result[.., i, ..] = self[.., index[.., i, ..], ..] along dim; index may be smaller than self elsewhere. */
 static lb_status gather(lb_call *call)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
-    const lb_layout *l = &index_tensor->layout;
+    const lb_layout *layout = &index_tensor->layout;
     lb_layout dense = lb_layout_contiguous(self->layout.ndim, self->layout.shape);
-    const int64_t *index = lb_frame_integers(&f, index_tensor);
-    const void *x = lb_frame_bytes(&f, self);
-    void *y = lb_frame_output_bytes(&f, 0);
+    const int64_t *index = lb_frame_integers(&frame, index_tensor);
+    const void *x = lb_frame_bytes(&frame, self);
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, self);
     int64_t n = lb_tensor_numel(index_tensor), size = self->layout.ndim ? self->layout.shape[dim] : 1;
     for (int64_t i = 0; y && i < n; i++) {
         int64_t at = index[i], rest = i, from = 0;
         if (!wrap(&at, size)) {
-            lb_frame_fail(&f, LB_ERR_INVALID, "an index is out of range");
+            lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
             break;
         }
-        for (int d = l->ndim - 1; d >= 0; d--) {
-            from += (d == dim ? at : rest % l->shape[d]) * dense.stride[d];
-            rest /= l->shape[d];
+        for (int d = layout->ndim - 1; d >= 0; d--) {
+            from += (d == dim ? at : rest % layout->shape[d]) * dense.stride[d];
+            rest /= layout->shape[d];
         }
         lb_elements_move(&e, y, i, x, from, 1);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* Expands `mask` to the shape of `like` (right-aligned). */
@@ -149,12 +151,12 @@ static bool expand(lb_tensor *mask, const lb_layout *like)
 static lb_status select_masked(lb_call *call, bool pad)
 {
     lb_tensor self = *lb_frame_arg_tensor(call, 0), mask = *lb_frame_arg_tensor(call, 1);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     if (mask.layout.ndim > self.layout.ndim ? !expand(&self, &mask.layout) : !expand(&mask, &self.layout))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "mask and tensor expand each other");
-    const int64_t *m = lb_frame_integers(&f, &mask);
-    const void *x = lb_frame_bytes(&f, &self);
-    void *y = lb_frame_output_bytes(&f, 0);
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "mask and tensor expand each other");
+    const int64_t *m = lb_frame_integers(&frame, &mask);
+    const void *x = lb_frame_bytes(&frame, &self);
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements e = mover(call, &self);
     int64_t room = lb_tensor_numel(&call->results[0]), k = 0;
     for (int64_t i = 0, n = lb_tensor_numel(&self); y && i < n; i++) {
@@ -163,9 +165,9 @@ static lb_status select_masked(lb_call *call, bool pad)
         k++;
     }
     if (y && (k > room || (!pad && k != room)))
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    if (y && lb_frame_ok(&f)) memset((char *)y + k * e.to_bytes, 0, (size_t)((room - k) * e.to_bytes));
-    return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (y && lb_frame_ok(&frame)) memset((char *)y + k * e.to_bytes, 0, (size_t)((room - k) * e.to_bytes));
+    return lb_frame_end(&frame);
 }
 
 static lb_status masked_select(lb_call *call)
@@ -180,29 +182,29 @@ static lb_status masked_scatter_backward(lb_call *call)
 static lb_status nonzero(lb_call *call)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
-    const lb_layout *l = &self->layout;
-    lb_frame f = lb_frame_begin(call);
+    const lb_layout *layout = &self->layout;
+    lb_frame frame = lb_frame_begin(call);
     const int64_t *x = NULL;
     const void *reals = NULL;
     if (lb_dtype_is_float(self->dtype))
-        reals = lb_frame_tensor(&f, self);
+        reals = lb_frame_tensor(&frame, self);
     else
-        x = lb_frame_integers(&f, self);
+        x = lb_frame_integers(&frame, self);
     int64_t room = lb_tensor_numel(&call->results[0]), k = 0, n = lb_tensor_numel(self);
-    int64_t *y = lb_frame_output_integers(&f, 0, room);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        bool set = x ? x[i] != 0 : f.wide ? ((const double *)reals)[i] != 0 : ((const float *)reals)[i] != 0;
+    int64_t *y = lb_frame_output_integers(&frame, 0, room);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+        bool set = x ? x[i] != 0 : frame.wide ? ((const double *)reals)[i] != 0 : ((const float *)reals)[i] != 0;
         if (!set) continue;
         int64_t rest = i;
-        for (int d = l->ndim - 1; d >= 0; d--) {
-            if (k + d < room) y[k + d] = rest % l->shape[d];
-            rest /= l->shape[d];
+        for (int d = layout->ndim - 1; d >= 0; d--) {
+            if (k + d < room) y[k + d] = rest % layout->shape[d];
+            rest /= layout->shape[d];
         }
-        k += l->ndim;
+        k += layout->ndim;
     }
-    if (lb_frame_ok(&f) && k != room)
-        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
-    return lb_frame_end(&f);
+    if (lb_frame_ok(&frame) && k != room)
+        lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&frame);
 }
 
 /* ---- look-ups ---------------------------------------------------------------------------------------------------- */
@@ -211,24 +213,24 @@ static lb_status nonzero(lb_call *call)
 static lb_status isin(lb_call *call)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *test = lb_frame_arg_tensor(call, 1);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     bool integers = (!self || lb_dtype_is_integer(self->dtype)) && (!test || lb_dtype_is_integer(test->dtype));
     bool invert = lb_frame_arg_int(call, 3, 0);
     int64_t n = self ? lb_tensor_numel(self) : 1, m = test ? lb_tensor_numel(test) : 1;
-    const int64_t *x = integers && self ? lb_frame_integers(&f, self) : NULL;
-    const int64_t *t = integers && test ? lb_frame_integers(&f, test) : NULL;
-    f.wide = true, f.type = LB_F64;
-    const double *xr = !integers && self ? lb_frame_tensor(&f, self) : NULL;
-    const double *tr = !integers && test ? lb_frame_tensor(&f, test) : NULL;
-    int64_t *y = lb_frame_output_integers(&f, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+    const int64_t *x = integers && self ? lb_frame_integers(&frame, self) : NULL;
+    const int64_t *t = integers && test ? lb_frame_integers(&frame, test) : NULL;
+    frame.wide = true, frame.type = LB_F64;
+    const double *xr = !integers && self ? lb_frame_tensor(&frame, self) : NULL;
+    const double *tr = !integers && test ? lb_frame_tensor(&frame, test) : NULL;
+    int64_t *y = lb_frame_output_integers(&frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         bool found = false;
         for (int64_t k = 0; k < m && !found; k++)
             found = integers ? (x ? x[i] : call->args[0].i) == (t ? t[k] : call->args[1].i)
                              : (xr ? xr[i] : call->args[0].f) == (tr ? tr[k] : call->args[1].f);
         y[i] = found != invert;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* First (or with `right`, one past the last) place in a sorted row where the value can be inserted. */
@@ -247,15 +249,15 @@ static int64_t place(const double *row, int64_t n, double value, bool right)
 
 static lb_status search(lb_call *call, const lb_tensor *sorted, const lb_tensor *values, bool right)
 {
-    lb_frame f = lb_frame_begin(call);
-    f.wide = true, f.type = LB_F64;
-    const double *rows = lb_frame_tensor(&f, sorted), *x = lb_frame_tensor(&f, values);
+    lb_frame frame = lb_frame_begin(call);
+    frame.wide = true, frame.type = LB_F64;
+    const double *rows = lb_frame_tensor(&frame, sorted), *x = lb_frame_tensor(&frame, values);
     int64_t n = sorted->layout.ndim ? sorted->layout.shape[sorted->layout.ndim - 1] : 1,
             count = lb_tensor_numel(values);
     int64_t per_row = sorted->layout.ndim > 1 ? values->layout.shape[values->layout.ndim - 1] : count;
-    int64_t *y = lb_frame_output_integers(&f, 0, count);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < count; i++) y[i] = place(rows + i / per_row * n, n, x[i], right);
-    return lb_frame_end(&f);
+    int64_t *y = lb_frame_output_integers(&frame, 0, count);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < count; i++) y[i] = place(rows + i / per_row * n, n, x[i], right);
+    return lb_frame_end(&frame);
 }
 
 static lb_status searchsorted(lb_call *call)

@@ -128,88 +128,91 @@ static int64_t reduction_of(const lb_operand *arg)
 static lb_operand factor(const lb_call *call, uint32_t self, int64_t reduction, double by)
 {
     const int64_t n = lb_layout_numel(&call->args[self].tensor.layout);
-    const lb_operand o = {.tag = LB_OPERAND_FLOAT, .f = reduction == REDUCE_MEAN ? by / (double)n : by};
-    return o;
+    const lb_operand operand = {.tag = LB_OPERAND_FLOAT, .f = reduction == REDUCE_MEAN ? by / (double)n : by};
+    return operand;
 }
 
 /* mse_loss(self target reduction) */
-static lb_status mse(lb_call *c, bool twin)
+static lb_status mse(lb_call *call, bool twin)
 {
-    return loss(c, &squared_op, c->args, 2, reduction_of(&c->args[2]), twin);
+    return loss(call, &squared_op, call->args, 2, reduction_of(&call->args[2]), twin);
 }
 /* smooth_l1_loss, huber_loss(self target reduction beta|delta) */
-static lb_status with_border(lb_call *c, const lb_pointwise *op, bool twin)
+static lb_status with_border(lb_call *call, const lb_pointwise *op, bool twin)
 {
-    const lb_operand args[3] = {c->args[0], c->args[1], c->args[3]};
-    return loss(c, op, args, 3, reduction_of(&c->args[2]), twin);
+    const lb_operand args[3] = {call->args[0], call->args[1], call->args[3]};
+    return loss(call, op, args, 3, reduction_of(&call->args[2]), twin);
 }
 /* binary_cross_entropy(self target weight reduction), …_with_logits(self target weight pos_weight reduction) */
-static lb_status cross_entropy(lb_call *c, bool twin)
+static lb_status cross_entropy(lb_call *call, bool twin)
 {
-    return loss(c, &bce_op, c->args, 3, reduction_of(&c->args[3]), twin);
+    return loss(call, &bce_op, call->args, 3, reduction_of(&call->args[3]), twin);
 }
-static lb_status logits(lb_call *c, bool twin)
+static lb_status logits(lb_call *call, bool twin)
 {
-    return loss(c, &bce_logits_op, c->args, 4, reduction_of(&c->args[4]), twin);
+    return loss(call, &bce_logits_op, call->args, 4, reduction_of(&call->args[4]), twin);
 }
 
 /* mse_loss_backward(grad_output self target reduction) */
-static lb_status mse_backward(lb_call *c, bool twin)
+static lb_status mse_backward(lb_call *call, bool twin)
 {
-    const lb_operand args[4] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 2)};
-    return elementwise(c, &squared_backward_op, args, 4, c->results, twin);
+    const lb_operand args[4] = {call->args[0], call->args[1], call->args[2],
+                                factor(call, 1, reduction_of(&call->args[3]), 2)};
+    return elementwise(call, &squared_backward_op, args, 4, call->results, twin);
 }
 /* smooth_l1_loss_backward, huber_loss_backward(grad_output self target reduction beta|delta) */
-static lb_status border_backward(lb_call *c, const lb_pointwise *op, bool twin)
+static lb_status border_backward(lb_call *call, const lb_pointwise *op, bool twin)
 {
-    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 1),
-                                c->args[4]};
-    return elementwise(c, op, args, 5, c->results, twin);
+    const lb_operand args[5] = {call->args[0], call->args[1], call->args[2],
+                                factor(call, 1, reduction_of(&call->args[3]), 1), call->args[4]};
+    return elementwise(call, op, args, 5, call->results, twin);
 }
 /* binary_cross_entropy_backward(grad_output self target weight reduction) */
-static lb_status entropy_backward(lb_call *c, bool twin)
+static lb_status entropy_backward(lb_call *call, bool twin)
 {
-    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], c->args[3],
-                                factor(c, 1, reduction_of(&c->args[4]), 1)};
-    return elementwise(c, &bce_backward_op, args, 5, c->results, twin);
+    const lb_operand args[5] = {call->args[0], call->args[1], call->args[2], call->args[3],
+                                factor(call, 1, reduction_of(&call->args[4]), 1)};
+    return elementwise(call, &bce_backward_op, args, 5, call->results, twin);
 }
 
 /* ---- gated linear units ------------------------------------------------------------------------------------------ */
 
 /* Half `which` of a tensor along `dim`; false when it has no two halves. */
-static bool half(lb_tensor *t, int64_t dim, int which)
+static bool half(lb_tensor *tensor, int64_t dim, int which)
 {
-    if (dim < 0) dim += t->layout.ndim;
-    if (dim < 0 || dim >= t->layout.ndim || t->layout.shape[dim] % 2 != 0) return false;
-    t->layout.shape[dim] /= 2;
-    const size_t element = lb_dtype_bits(t->dtype) / 8;
-    if (which && t->data) t->data = (char *)t->data + (int64_t)element * t->layout.shape[dim] * t->layout.stride[dim];
+    if (dim < 0) dim += tensor->layout.ndim;
+    if (dim < 0 || dim >= tensor->layout.ndim || tensor->layout.shape[dim] % 2 != 0) return false;
+    tensor->layout.shape[dim] /= 2;
+    const size_t element = lb_dtype_bits(tensor->dtype) / 8;
+    if (which && tensor->data)
+        tensor->data = (char *)tensor->data + (int64_t)element * tensor->layout.shape[dim] * tensor->layout.stride[dim];
     return true;
 }
-static lb_status no_halves(lb_call *c)
+static lb_status no_halves(lb_call *call)
 {
-    return lb_fail(c->err, LB_ERR_INVALID, "%s: no two halves", c->row->name);
+    return lb_fail(call->err, LB_ERR_INVALID, "%s: no two halves", call->row->name);
 }
 
 /* glu(self dim) */
-static lb_status glu(lb_call *c, bool twin)
+static lb_status glu(lb_call *call, bool twin)
 {
-    lb_operand args[2] = {c->args[0], c->args[0]};
-    if (!half(&args[0].tensor, c->args[1].i, 0) || !half(&args[1].tensor, c->args[1].i, 1)) return no_halves(c);
-    return elementwise(c, &gate_op, args, 2, c->results, twin);
+    lb_operand args[2] = {call->args[0], call->args[0]};
+    if (!half(&args[0].tensor, call->args[1].i, 0) || !half(&args[1].tensor, call->args[1].i, 1))
+        return no_halves(call);
+    return elementwise(call, &gate_op, args, 2, call->results, twin);
 }
 /* glu_backward(grad_output self dim): the gradient of both halves */
-static lb_status glu_backward(lb_call *c, bool twin)
+static lb_status glu_backward(lb_call *call, bool twin)
 {
-    lb_operand args[3] = {c->args[0], c->args[1], c->args[1]};
-    lb_tensor first = c->results[0], second = c->results[0];
-    const int64_t dim = c->args[2].i;
+    lb_operand args[3] = {call->args[0], call->args[1], call->args[1]};
+    lb_tensor first = call->results[0], second = call->results[0];
+    const int64_t dim = call->args[2].i;
     if (!half(&args[1].tensor, dim, 0) || !half(&args[2].tensor, dim, 1) || !half(&first, dim, 0) ||
         !half(&second, dim, 1))
-        return no_halves(c);
-    LB_TRY(elementwise(c, &gate_second_op, args, 3, &second, twin));
+        return no_halves(call);
+    LB_TRY(elementwise(call, &gate_second_op, args, 3, &second, twin));
     const lb_operand gates[2] = {args[0], args[2]};
-    return elementwise(c, &gate_first_op, gates, 2, &first, twin);
+    return elementwise(call, &gate_first_op, gates, 2, &first, twin);
 }
 
 /* Every loss as a kernel and a twin. */

@@ -12,20 +12,25 @@
 
 static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
 {
-    lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, a), lb_frame_arg_tensor(call, b), twin)) {
-        void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
-        if (c) lb_matrices_multiply(&p, c);
+    lb_matrices matrices;
+    if (lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, a), lb_frame_arg_tensor(call, b), twin)) {
+        void *c = lb_frame_output(&matrices.frame, 0, matrices.batch * matrices.shape.m * matrices.shape.n);
+        if (c) lb_matrices_multiply(&matrices, c);
     }
-    return lb_frame_end(&p.frame);
+    return lb_frame_end(&matrices.frame);
 }
 
 LB_WITH_TWIN(mm, product(call, 0, 1, twin))
 
+/* What a product and what it is added to are multiplied with. */
+typedef struct factors {
+    double alpha, beta;
+} factors;
+
 /* c = beta * self + alpha * c, elementwise with self broadcast to the result; beta 0 leaves self unread. */
-static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta,
-                  bool twin)
+static void blend(lb_frame *frame, const lb_tensor *self, void *c, const lb_layout *shape, factors factors, bool twin)
 {
+    double alpha = factors.alpha, beta = factors.beta;
     lb_tensor wide = *self;
     wide.layout = *shape;
     for (int d = 0; d < shape->ndim; d++) {
@@ -33,10 +38,10 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
         wide.layout.stride[d] = own < 0 || self->layout.shape[own] == 1 ? 0 : self->layout.stride[own];
     }
     if (twin) alpha = fabs(alpha), beta = fabs(beta);
-    const void *x = beta != 0 ? lb_matrices_reals(f, &wide, twin) : NULL;
+    const void *x = beta != 0 ? lb_matrices_reals(frame, &wide, twin) : NULL;
     int64_t n = lb_layout_numel(shape);
-    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
-        if (f->wide) {
+    for (int64_t i = 0; lb_frame_ok(frame) && i < n; i++) {
+        if (frame->wide) {
             double *y = (double *)c + i;
             if (alpha != 1) *y *= alpha;
             if (x) *y += beta * ((const double *)x)[i];
@@ -51,47 +56,49 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
 /* Args: self, a, b, then from `scalars` on beta, alpha. */
 static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 {
-    lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
+    lb_matrices matrices;
+    if (lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
         bool flat = lb_frame_arg_tensor(call, 1)->layout.ndim == 2;
-        int64_t dims[3] = {p.batch, p.shape.m, p.shape.n}, n = p.batch * p.shape.m * p.shape.n;
+        int64_t dims[3] = {matrices.batch, matrices.shape.m, matrices.shape.n},
+                n = matrices.batch * matrices.shape.m * matrices.shape.n;
         lb_layout shape = lb_layout_contiguous(flat ? 2 : 3, dims + flat);
-        void *y = lb_frame_output(&p.frame, 0, n);
-        if (y) lb_matrices_multiply(&p, y);
+        void *y = lb_frame_output(&matrices.frame, 0, n);
+        if (y) lb_matrices_multiply(&matrices, y);
         if (y)
-            blend(&p.frame, lb_frame_arg_tensor(call, 0), y, &shape, lb_frame_arg_float(call, scalars + 1, 1),
-                  lb_frame_arg_float(call, scalars, 1), twin);
+            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape,
+                  (factors){lb_frame_arg_float(call, scalars + 1, 1), lb_frame_arg_float(call, scalars, 1)}, twin);
     }
-    return lb_frame_end(&p.frame);
+    return lb_frame_end(&matrices.frame);
 }
 
 /* One product after the other is added to the result, which is rounded each time. */
 static lb_status addbmm_run(lb_call *call, bool twin)
 {
-    lb_matrices p;
-    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
-        int64_t dims[2] = {p.shape.m, p.shape.n}, n = p.shape.m * p.shape.n;
+    lb_matrices matrices;
+    if (lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 1), lb_frame_arg_tensor(call, 2), twin)) {
+        int64_t dims[2] = {matrices.shape.m, matrices.shape.n}, n = matrices.shape.m * matrices.shape.n;
         lb_layout shape = lb_layout_contiguous(2, dims);
-        void *c = lb_frame_reals(&p.frame, p.batch * n), *y = lb_frame_output(&p.frame, 0, n);
+        void *c = lb_frame_reals(&matrices.frame, matrices.batch * n), *y = lb_frame_output(&matrices.frame, 0, n);
         double alpha = lb_frame_arg_float(call, 4, 1), scale = twin ? lb_frame_twin_scale(call, 1) : 1;
-        if (y) lb_matrices_multiply(&p, c);
+        if (y) lb_matrices_multiply(&matrices, c);
         if (y) {
-            memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
-            blend(&p.frame, lb_frame_arg_tensor(call, 0), y, &shape, 1, lb_frame_arg_float(call, 3, 1), twin);
+            memset(y, 0, (size_t)n * (matrices.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
+            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), y, &shape,
+                  (factors){1, lb_frame_arg_float(call, 3, 1)}, twin);
         }
-        for (int64_t i = 0; twin && lb_frame_ok(&p.frame) && i < n; i++)
+        for (int64_t i = 0; twin && lb_frame_ok(&matrices.frame) && i < n; i++)
             ((double *)y)[i] *= scale; /* is rounded as often */
-        for (int64_t b = 0; lb_frame_ok(&p.frame) && b < p.batch; b++) {
+        for (int64_t b = 0; lb_frame_ok(&matrices.frame) && b < matrices.batch; b++) {
             for (int64_t i = 0; i < n; i++) {
-                if (p.frame.wide)
+                if (matrices.frame.wide)
                     ((double *)y)[i] += (twin ? fabs(alpha) : alpha) * scale * ((double *)c)[b * n + i];
                 else
                     ((float *)y)[i] += (float)alpha * ((float *)c)[b * n + i];
             }
-            if (!twin) lb_frame_round(&p.frame, y, n, call->results[0].dtype);
+            if (!twin) lb_frame_round(&matrices.frame, y, n, call->results[0].dtype);
         }
     }
-    return lb_frame_end(&p.frame);
+    return lb_frame_end(&matrices.frame);
 }
 
 LB_WITH_TWIN(addmm, add_product(call, 3, twin))
@@ -132,12 +139,12 @@ static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor
             wide[i].layout.stride[d] = spread || own < 0 ? 0 : l->stride[own];
         }
     }
-    lb_matrices p;
-    if (lb_matrices_begin(&p, call, &wide[0], &wide[1], twin)) {
-        void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
-        if (c) lb_matrices_multiply(&p, c);
+    lb_matrices matrices;
+    if (lb_matrices_begin(&matrices, call, &wide[0], &wide[1], twin)) {
+        void *c = lb_frame_output(&matrices.frame, 0, matrices.batch * matrices.shape.m * matrices.shape.n);
+        if (c) lb_matrices_multiply(&matrices, c);
     }
-    return lb_frame_end(&p.frame);
+    return lb_frame_end(&matrices.frame);
 }
 
 LB_WITH_TWIN(matmul, matmul_of(call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), twin))
@@ -145,25 +152,24 @@ LB_WITH_TWIN(matmul, matmul_of(call, lb_frame_arg_tensor(call, 0), lb_frame_arg_
 /* Args: self, matrix, vector, beta, alpha. */
 static lb_status addmv_run(lb_call *call, bool twin)
 {
-    lb_matrices p;
+    lb_matrices matrices;
     lb_tensor column = as_matrix(lb_frame_arg_tensor(call, 2), true);
-    if (lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 1), &column, twin)) {
-        void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
-        lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
+    if (lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 1), &column, twin)) {
+        void *c = lb_frame_reals(&matrices.frame, matrices.shape.m),
+             *y = lb_frame_output(&matrices.frame, 0, matrices.shape.m);
+        lb_layout shape = lb_layout_contiguous(1, &matrices.shape.m);
         double alpha = lb_frame_arg_float(call, 4, 1),
                once = 1 + lb_frame_twin_rounding(call, 1); /* of the product, before self is added */
         if (y) {
-            lb_matrices_multiply(&p, c);
+            lb_matrices_multiply(&matrices, c);
             /* torch rounds alpha * vector to 16 bits first */
-            blend(&p.frame, lb_frame_arg_tensor(call, 0), c, &shape,
-                  !twin        ? alpha
-                  : alpha != 1 ? alpha * lb_frame_twin_scale(call, 1)
-                               : once,
-                  lb_frame_arg_float(call, 3, 1), twin);
-            memcpy(y, c, (size_t)p.shape.m * (p.frame.wide ? 8 : 4));
+            if (twin) alpha = alpha != 1 ? alpha * lb_frame_twin_scale(call, 1) : once;
+            blend(&matrices.frame, lb_frame_arg_tensor(call, 0), c, &shape,
+                  (factors){alpha, lb_frame_arg_float(call, 3, 1)}, twin);
+            memcpy(y, c, (size_t)matrices.shape.m * (matrices.frame.wide ? 8 : 4));
         }
     }
-    return lb_frame_end(&p.frame);
+    return lb_frame_end(&matrices.frame);
 }
 
 LB_WITH_TWIN(addmv, addmv_run(call, twin))
@@ -176,30 +182,31 @@ static lb_status linear_run(lb_call *call, bool twin)
     lb_tensor input = *lb_frame_arg_tensor(call, 0);
     if (weight->layout.ndim != 2)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "linear: a weight that is not a matrix");
-    lb_frame f = lb_frame_begin(call);
-    lb_product s = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
-    s.m = s.k ? lb_tensor_numel(&input) / s.k : 0;
-    lb_matrix a = {input.data, input.dtype, (ptrdiff_t)s.k, 1}, b = lb_matrix_at(weight, 2, 0);
+    lb_frame frame = lb_frame_begin(call);
+    lb_product product = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
+    product.m = product.k ? lb_tensor_numel(&input) / product.k : 0;
+    lb_matrix a = {input.data, input.dtype, (ptrdiff_t)product.k, 1}, b = lb_matrix_at(weight, 2, 0);
     const ptrdiff_t along = b.row_stride;
     b.row_stride = b.col_stride, b.col_stride = along; /* the weight is (n, k) */
-    if (!lb_layout_is_contiguous(&input.layout)) a.data = lb_matrices_reals(&f, &input, twin), a.dtype = f.type;
-    const void *add = bias ? lb_matrices_reals(&f, bias, twin) : NULL;
-    void *y = lb_frame_output(&f, 0, s.m * s.n);
-    if (lb_frame_ok(&f)) {
+    if (!lb_layout_is_contiguous(&input.layout)) a.data = lb_matrices_reals(&frame, &input, twin), a.dtype = frame.type;
+    const void *add = bias ? lb_matrices_reals(&frame, bias, twin) : NULL;
+    void *y = lb_frame_output(&frame, 0, product.m * product.n);
+    if (lb_frame_ok(&frame)) {
         const lb_matrix_pair operands = {.a = a, .b = b, .absolute = twin};
-        const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, y);
-        if (status != LB_OK) lb_matrices_failed(&f, status);
+        const lb_status status = lb_product_matrices(&product, frame.type, &call->method, &operands, y);
+        if (status != LB_OK) lb_matrices_failed(&frame, status);
     }
     bool apart = input.layout.ndim == 1 || (input.layout.ndim > 2 && !lb_layout_is_contiguous(&input.layout));
-    if (add && apart && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
+    if (add && apart && lb_frame_ok(&frame) && !twin)
+        lb_frame_round(&frame, y, product.m * product.n, call->results[0].dtype);
     double scale = twin && add ? 1 + lb_frame_twin_rounding(call, 0) : 1;
-    for (int64_t i = 0; add && lb_frame_ok(&f) && i < s.m * s.n; i++) {
-        if (f.wide)
-            ((double *)y)[i] = ((double *)y)[i] * scale + ((const double *)add)[i % s.n];
+    for (int64_t i = 0; add && lb_frame_ok(&frame) && i < product.m * product.n; i++) {
+        if (frame.wide)
+            ((double *)y)[i] = ((double *)y)[i] * scale + ((const double *)add)[i % product.n];
         else
-            ((float *)y)[i] += ((const float *)add)[i % s.n];
+            ((float *)y)[i] += ((const float *)add)[i % product.n];
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(linear, linear_run(call, twin))
@@ -210,20 +217,20 @@ LB_WITH_TWIN(linear, linear_run(call, twin))
 static lb_status int_mm(lb_call *call)
 {
     const lb_method plain = {0};
-    lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), false))
-        return lb_frame_end(&p.frame);
-    lb_frame *f = &p.frame;
-    const int64_t n = p.shape.m * p.shape.n;
-    double *sums = lb_frame_scratch(f, (size_t)n * 8);
-    int64_t *y = lb_frame_output_integers(f, 0, n);
-    const lb_matrix_pair operands = {.a = lb_matrix_at(&p.a, 2, 0), .b = lb_matrix_at(&p.b, 2, 0)};
-    if (lb_frame_ok(f)) {
-        const lb_status status = lb_product_matrices(&p.shape, LB_F64, &plain, &operands, sums);
-        if (status != LB_OK) lb_matrices_failed(f, status);
+    lb_matrices matrices;
+    if (!lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), false))
+        return lb_frame_end(&matrices.frame);
+    lb_frame *frame = &matrices.frame;
+    const int64_t n = matrices.shape.m * matrices.shape.n;
+    double *sums = lb_frame_scratch(frame, (size_t)n * 8);
+    int64_t *y = lb_frame_output_integers(frame, 0, n);
+    const lb_matrix_pair operands = {.a = lb_matrix_at(&matrices.a, 2, 0), .b = lb_matrix_at(&matrices.b, 2, 0)};
+    if (lb_frame_ok(frame)) {
+        const lb_status status = lb_product_matrices(&matrices.shape, LB_F64, &plain, &operands, sums);
+        if (status != LB_OK) lb_matrices_failed(frame, status);
     }
-    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) y[i] = (int64_t)sums[i];
-    return lb_frame_end(f);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < n; i++) y[i] = (int64_t)sums[i];
+    return lb_frame_end(frame);
 }
 
 /* Args: input (m, k), weights (n, k) in 8 bits, scales (n): each sum is scaled. */
@@ -233,16 +240,17 @@ static lb_status int8_weights_run(lb_call *call, bool twin)
     if (weight->layout.ndim != 2 || lb_tensor_numel(scales) != weight->layout.shape[0])
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scales that are not by row of the weights", call->row->name);
     const lb_tensor turned = lb_frame_dim_last(weight, 0);
-    lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
-    lb_frame *f = &p.frame;
-    const int64_t n = p.shape.n, all = p.shape.m * n;
-    const void *scale = lb_matrices_reals(f, scales, twin);
-    void *y = lb_frame_output(f, 0, all);
-    if (y) lb_matrices_multiply(&p, y);
-    for (int64_t i = 0; lb_frame_ok(f) && i < all; i++)
-        lb_frame_set(f, y, i, lb_frame_get(f, y, i) * lb_frame_get(f, scale, i % n));
-    return lb_frame_end(f);
+    lb_matrices matrices;
+    if (!lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 0), &turned, twin))
+        return lb_frame_end(&matrices.frame);
+    lb_frame *frame = &matrices.frame;
+    const int64_t n = matrices.shape.n, all = matrices.shape.m * n;
+    const void *scale = lb_matrices_reals(frame, scales, twin);
+    void *y = lb_frame_output(frame, 0, all);
+    if (y) lb_matrices_multiply(&matrices, y);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < all; i++)
+        lb_frame_set(frame, y, i, lb_frame_get(frame, y, i) * lb_frame_get(frame, scale, i % n));
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(int8_weights, int8_weights_run(call, twin))
@@ -258,17 +266,17 @@ static lb_status grouped_run(lb_call *call, bool twin)
     if (lb_frame_arg_given(call, 3))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "_grouped_mm: a bias is not supported");
     if (!offsets) return product(call, 0, 1, twin);
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     bool a2 = a->layout.ndim == 2, b2 = b->layout.ndim == 2;
-    int64_t groups = lb_tensor_numel(offsets), size = f.wide ? 8 : 4, n_out = lb_tensor_numel(&call->results[0]);
-    const int64_t *end = lb_frame_integers(&f, offsets);
-    char *y = lb_frame_output(&f, 0, n_out);
-    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(n_out * size));
+    int64_t groups = lb_tensor_numel(offsets), size = frame.wide ? 8 : 4, n_out = lb_tensor_numel(&call->results[0]);
+    const int64_t *end = lb_frame_integers(&frame, offsets);
+    char *y = lb_frame_output(&frame, 0, n_out);
+    if (lb_frame_ok(&frame)) memset(y, 0, (size_t)(n_out * size));
     int64_t rows = a->layout.shape[a->layout.ndim - 2], inner = a->layout.shape[a->layout.ndim - 1];
     int64_t columns = b->layout.shape[b->layout.ndim - 1], cut = a2 ? (b2 ? inner : rows) : columns, start = 0;
-    for (int64_t g = 0; lb_frame_ok(&f) && g < groups; start = end[g++]) {
+    for (int64_t g = 0; lb_frame_ok(&frame) && g < groups; start = end[g++]) {
         if (end[g] < start || end[g] > cut) {
-            lb_frame_fail(&f, LB_ERR_INVALID, "offsets do not ascend inside the operand");
+            lb_frame_fail(&frame, LB_ERR_INVALID, "offsets do not ascend inside the operand");
             break;
         }
         int64_t length = end[g] - start;
@@ -286,7 +294,7 @@ static lb_status grouped_run(lb_call *call, bool twin)
         const lb_matrix_pair operands = {.a = lb_matrix_at(&ga, 2, 0), .b = lb_matrix_at(&gb, 2, 0), .absolute = twin};
         char *c = lb_frame_reals(&part, s.m * s.n);
         if (lb_frame_ok(&part)) {
-            const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, c);
+            const lb_status status = lb_product_matrices(&s, frame.type, &call->method, &operands, c);
             if (status != LB_OK) lb_matrices_failed(&part, status);
         }
         if (lb_frame_ok(&part)) {
@@ -296,9 +304,9 @@ static lb_status grouped_run(lb_call *call, bool twin)
             }
         }
         lb_status status = lb_frame_end(&part);
-        if (status != LB_OK) f.status = status;
+        if (status != LB_OK) frame.status = status;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(grouped_mm, grouped_run(call, twin))
@@ -316,13 +324,13 @@ static lb_status expert_rows_run(lb_call *call, bool twin)
     if (x->layout.ndim != 2 || w->layout.ndim != 3 || x->layout.shape[1] != w->layout.shape[2] || topk < 1 ||
         x->layout.shape[0] * topk != lb_tensor_numel(ids))
         return lb_fail(call->err, LB_ERR_INVALID, "moe_mm: an input, matrices and experts of other sizes");
-    lb_frame f = lb_frame_begin(call);
-    const int64_t rows = lb_tensor_numel(ids), experts = w->layout.shape[0], size = f.wide ? 8 : 4;
+    lb_frame frame = lb_frame_begin(call);
+    const int64_t rows = lb_tensor_numel(ids), experts = w->layout.shape[0], size = frame.wide ? 8 : 4;
     const lb_product one = {.m = 1, .n = w->layout.shape[1], .k = w->layout.shape[2]};
-    const int64_t *expert = lb_frame_integers(&f, ids);
-    char *y = lb_frame_output(&f, 0, rows * one.n);
-    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(rows * one.n * size));
-    for (int64_t i = 0; lb_frame_ok(&f) && i < rows; i++) {
+    const int64_t *expert = lb_frame_integers(&frame, ids);
+    char *y = lb_frame_output(&frame, 0, rows * one.n);
+    if (lb_frame_ok(&frame)) memset(y, 0, (size_t)(rows * one.n * size));
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < rows; i++) {
         lb_tensor row = *x, matrix = *w;
         if (expert[i] < 0 || expert[i] >= experts) continue;
         row.layout = lb_layout_contiguous(2, (int64_t[]){1, one.k}), row.layout.stride[1] = x->layout.stride[1];
@@ -332,10 +340,10 @@ static lb_status expert_rows_run(lb_call *call, bool twin)
         matrix.data = (char *)w->data + expert[i] * w->layout.stride[0] * (int64_t)lb_dtype_bits(w->dtype) / 8;
         const lb_matrix_pair operands = {
             .a = lb_matrix_at(&row, 2, 0), .b = lb_matrix_at(&matrix, 2, 0), .absolute = twin};
-        const lb_status status = lb_product_matrices(&one, f.type, &call->method, &operands, y + i * one.n * size);
-        if (status != LB_OK) lb_matrices_failed(&f, status);
+        const lb_status status = lb_product_matrices(&one, frame.type, &call->method, &operands, y + i * one.n * size);
+        if (status != LB_OK) lb_matrices_failed(&frame, status);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(expert_rows, expert_rows_run(call, twin))
@@ -350,27 +358,27 @@ typedef struct triangle {
     bool flip, turn, unit;
 } triangle;
 
-static double entry(const triangle *t, int64_t i, int64_t j)
+static double entry(const triangle *triangle, int64_t i, int64_t j)
 {
-    if (t->flip) i = t->n - 1 - i, j = t->n - 1 - j;
-    return lb_frame_get(t->f, t->a, t->turn ? j * t->n + i : i * t->n + j);
+    if (triangle->flip) i = triangle->n - 1 - i, j = triangle->n - 1 - j;
+    return lb_frame_get(triangle->f, triangle->a, triangle->turn ? j * triangle->n + i : i * triangle->n + j);
 }
 
 /* x_i = (b_i - sum a_ij x_j) / a_ii, each operation rounded. The twin is the error recursion
  * e_i = (|b_i| + sum |a_ij| (|x_j| + e_j)) / |a_ii| + |x_i|. */
-static void solve_column(const triangle *t, double *x, double *e)
+static void solve_column(const triangle *triangle, double *x, double *e)
 {
-    bool wide = t->f->wide;
-    for (int64_t i = 0; i < t->n; i++) {
+    bool wide = triangle->f->wide;
+    for (int64_t i = 0; i < triangle->n; i++) {
         double sum = x[i], size = fabs(x[i]);
         for (int64_t j = 0; j < i; j++) {
-            double a = entry(t, i, j), term = a * x[j];
+            double a = entry(triangle, i, j), term = a * x[j];
             if (!wide) term = (float)term;
             sum -= term;
             if (!wide) sum = (float)sum;
             if (e) size += fabs(a) * (fabs(x[j]) + e[j]);
         }
-        double pivot = t->unit ? 1 : entry(t, i, i);
+        double pivot = triangle->unit ? 1 : entry(triangle, i, i);
         x[i] = sum / pivot;
         if (!wide) x[i] = (float)x[i];
         if (e) e[i] = size / fabs(pivot) + fabs(x[i]);
@@ -395,30 +403,30 @@ static lb_status solve_run(lb_call *call, bool twin)
         }
         *own = wide;
     }
-    lb_frame f = lb_frame_begin(call);
-    const void *matrix = lb_frame_tensor(&f, &a), *right = lb_frame_tensor(&f, &b);
+    lb_frame frame = lb_frame_begin(call);
+    const void *matrix = lb_frame_tensor(&frame, &a), *right = lb_frame_tensor(&frame, &b);
     int64_t rows = shape->shape[ndim - 2], columns = shape->shape[ndim - 1], numel = lb_layout_numel(shape);
-    void *y = lb_frame_output(&f, 0, numel);
-    double *x = lb_frame_scratch(&f, (size_t)n * 8), *e = lb_frame_scratch(&f, (size_t)n * 8);
-    int64_t systems = left ? columns : rows, batches = numel ? numel / (rows * columns) : 0, size = f.wide ? 8 : 4;
-    for (int64_t s = 0; lb_frame_ok(&f) && s < batches * systems; s++) {
+    void *y = lb_frame_output(&frame, 0, numel);
+    double *x = lb_frame_scratch(&frame, (size_t)n * 8), *e = lb_frame_scratch(&frame, (size_t)n * 8);
+    int64_t systems = left ? columns : rows, batches = numel ? numel / (rows * columns) : 0, size = frame.wide ? 8 : 4;
+    for (int64_t s = 0; lb_frame_ok(&frame) && s < batches * systems; s++) {
         int64_t batch = s / systems, k = s % systems, base = batch * rows * columns;
         bool flip = upper == left;
-        triangle t = {&f, (const char *)matrix + batch * n * n * size, n, flip, !left, unit};
+        triangle triangle = {&frame, (const char *)matrix + batch * n * n * size, n, flip, !left, unit};
         for (int64_t i = 0; i < n; i++) {
             int64_t at = flip ? n - 1 - i : i;
-            x[i] = lb_frame_get(&f, right, base + (left ? at * columns + k : k * columns + at));
+            x[i] = lb_frame_get(&frame, right, base + (left ? at * columns + k : k * columns + at));
         }
-        solve_column(&t, x, twin ? e : NULL);
+        solve_column(&triangle, x, twin ? e : NULL);
         for (int64_t i = 0; i < n; i++) {
             int64_t at = flip ? n - 1 - i : i, to = base + (left ? at * columns + k : k * columns + at);
-            if (f.wide)
+            if (frame.wide)
                 ((double *)y)[to] = twin ? e[i] : x[i];
             else
                 ((float *)y)[to] = (float)x[i];
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(solve_triangular, solve_run(call, twin))

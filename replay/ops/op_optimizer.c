@@ -191,18 +191,18 @@ typedef lb_status (*fused_runner)(lb_call *call, const lb_pointwise *op);
 
 static lb_operand number_operand(double value)
 {
-    const lb_operand o = {.tag = LB_OPERAND_FLOAT, .f = value, .i = value != 0};
-    return o;
+    const lb_operand operand = {.tag = LB_OPERAND_FLOAT, .f = value, .i = value != 0};
+    return operand;
 }
 /* Element k of a list, or None. */
 static lb_operand element(const lb_operand *list, uint32_t k)
 {
-    lb_operand o = {.tag = LB_OPERAND_NONE};
+    lb_operand operand = {.tag = LB_OPERAND_NONE};
     if (list->tag == LB_OPERAND_TENSORS && k < list->count && list->tensors[k].data) {
-        o.tag = LB_OPERAND_TENSOR;
-        o.tensor = list->tensors[k];
+        operand.tag = LB_OPERAND_TENSOR;
+        operand.tensor = list->tensors[k];
     }
-    return o;
+    return operand;
 }
 static uint32_t length(const lb_operand *list)
 {
@@ -234,9 +234,9 @@ typedef struct fused_step {
     bool grads_change;
 } fused_step;
 
-static lb_status run_element(lb_call *call, const fused_step *s, uint32_t t)
+static lb_status run_element(lb_call *call, const fused_step *fused_step, uint32_t t)
 {
-    const uint32_t n_lists = s->n_lists;
+    const uint32_t n_lists = fused_step->n_lists;
     lb_operand args[LB_LANES_INPUTS + LB_LANES_SCALARS];
     lb_tensor results[LB_LANES_OUTPUTS];
     memset(results, 0, sizeof results);
@@ -251,14 +251,15 @@ static lb_status run_element(lb_call *call, const fused_step *s, uint32_t t)
             results[k] = call->results[first + t];
         first += length(list);
     }
-    if (!s->grads_change && results[1].data == args[1].tensor.data) results[1].data = NULL; /* written back as it was */
-    memcpy(args + n_lists, s->scalars, s->n_scalars * sizeof *s->scalars);
+    if (!fused_step->grads_change && results[1].data == args[1].tensor.data)
+        results[1].data = NULL; /* written back as it was */
+    memcpy(args + n_lists, fused_step->scalars, fused_step->n_scalars * sizeof *fused_step->scalars);
     lb_call inner = *call;
     inner.args = args;
-    inner.n_args = n_lists + s->n_scalars;
+    inner.n_args = n_lists + fused_step->n_scalars;
     inner.results = results;
     inner.n_results = n_lists;
-    return s->run(&inner, s->op);
+    return fused_step->run(&inner, fused_step->op);
 }
 
 /* _fused_adam_(self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps lr beta1 beta2 weight_decay eps amsgrad

@@ -11,12 +11,12 @@
 /* Args: length, start, step. */
 static lb_status iota(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = lb_tensor_numel(&call->results[0]), start = lb_frame_arg_int(call, 1, 0),
                   step = lb_frame_arg_int(call, 2, 1);
-    int64_t *y = lb_frame_output_integers(&f, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) y[i] = start + step * i;
-    return lb_frame_end(&f);
+    int64_t *y = lb_frame_output_integers(&frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) y[i] = start + step * i;
+    return lb_frame_end(&frame);
 }
 
 /* Args: seeds, index. */

@@ -33,9 +33,9 @@ typedef struct quantisation {
     double most;
 } quantisation;
 
-static double rounded(const quantisation *z, double value)
+static double rounded(const quantisation *quantisation, double value)
 {
-    return z->frame.wide ? value : (float)value;
+    return quantisation->frame.wide ? value : (float)value;
 }
 
 /* Result 0 is q, result 1 its scales; `scales` of them, or 0: they are an argument. */
@@ -47,8 +47,8 @@ static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
         lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is neither e4m3fn nor int8");
         return false;
     }
-    const lb_layout *l = &z->in->layout;
-    z->n = lb_tensor_numel(z->in), z->size = l->ndim ? l->shape[l->ndim - 1] : 1;
+    const lb_layout *layout = &z->in->layout;
+    z->n = lb_tensor_numel(z->in), z->size = layout->ndim ? layout->shape[layout->ndim - 1] : 1;
     if (scales && (call->n_results < 2 || lb_tensor_numel(&call->results[1]) != scales ||
                    lb_dtype_is_integer(call->results[1].dtype)))
         lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "scales that are packed, or of another number");
@@ -61,60 +61,69 @@ static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
     return lb_frame_ok(&z->frame);
 }
 
-static double largest(const quantisation *z, int64_t first, int64_t count)
+static double largest(const quantisation *quantisation, int64_t first, int64_t count)
 {
     double most = 0;
-    for (int64_t i = first; i < first + count; i++) most = fmax(most, fabs(lb_frame_get(&z->frame, z->x, i)));
+    for (int64_t i = first; i < first + count; i++)
+        most = fmax(most, fabs(lb_frame_get(&quantisation->frame, quantisation->x, i)));
     return most;
 }
 
-static void quantise(const quantisation *z, int64_t i, double scale, double least, double most, bool inverted)
+static void quantise(const quantisation *quantisation, int64_t i, double scale, double least, double most,
+                     bool inverted)
 {
-    const double x = lb_frame_get(&z->frame, z->x, i);
-    const double y = inverted ? rounded(z, x * rounded(z, 1 / scale)) : rounded(z, x / scale);
+    const double x = lb_frame_get(&quantisation->frame, quantisation->x, i);
+    const double y =
+        inverted ? rounded(quantisation, x * rounded(quantisation, 1 / scale)) : rounded(quantisation, x / scale);
     const double q = fmax(least, fmin(y, most));
-    if (z->integers)
-        z->integers[i] = (int64_t)q;
+    if (quantisation->integers)
+        quantisation->integers[i] = (int64_t)q;
     else
-        lb_frame_set(&z->frame, z->q, i, q);
+        lb_frame_set(&quantisation->frame, quantisation->q, i, q);
 }
 
 /* result, input, scale, group_shape: one scale, one per channel or row, or (rows / m, columns / n) of them. */
 static lb_status static_fp8(lb_call *call)
 {
-    quantisation z;
-    if (!begin(&z, call, 1, 0)) return lb_frame_end(&z.frame);
+    quantisation quantisation;
+    if (!begin(&quantisation, call, 1, 0)) return lb_frame_end(&quantisation.frame);
     const lb_tensor *scales = lb_frame_arg_tensor(call, 2);
-    const lb_layout *l = &scales->layout;
+    const lb_layout *layout = &scales->layout;
     int64_t shape[2] = {0, 0}, down = 1, across = lb_tensor_numel(scales);
-    const int64_t rows = z.size ? z.n / z.size : 0;
+    const int64_t rows = quantisation.size ? quantisation.n / quantisation.size : 0;
     const bool by_row = lb_frame_arg_ints(call, 3, shape, 2) == 2 && shape[0] == 1 && shape[1] != 1;
-    if (l->ndim == 2)
-        down = l->shape[0], across = l->shape[1];
+    if (layout->ndim == 2)
+        down = layout->shape[0], across = layout->shape[1];
     else if (by_row)
         down = across, across = 1;
-    if (down < 1 || across < 1 || rows % down || z.size % across)
-        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "scales whose number does not divide the input's rows and columns");
-    const void *s = lb_frame_tensor(&z.frame, scales);
-    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i++) {
-        const int64_t row = i / z.size * down / rows, column = i % z.size * across / z.size;
-        quantise(&z, i, lb_frame_get(&z.frame, s, row * across + column), -z.most, z.most, true);
+    if (down < 1 || across < 1 || rows % down || quantisation.size % across)
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED,
+                      "scales whose number does not divide the input's rows and columns");
+    const void *s = lb_frame_tensor(&quantisation.frame, scales);
+    for (int64_t i = 0; lb_frame_ok(&quantisation.frame) && i < quantisation.n; i++) {
+        const int64_t row = i / quantisation.size * down / rows,
+                      column = i % quantisation.size * across / quantisation.size;
+        quantise(&quantisation, i, lb_frame_get(&quantisation.frame, s, row * across + column), -quantisation.most,
+                 quantisation.most, true);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* One scale for all: what `given` holds, else largest / 448. */
 static lb_status whole(lb_call *call, uint32_t x, const lb_tensor *given)
 {
-    quantisation z;
-    if (!begin(&z, call, x, 1)) return lb_frame_end(&z.frame);
-    if (given && !lb_tensor_numel(given)) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "a scale without elements");
-    const void *s = lb_frame_tensor(&z.frame, given);
-    if (!lb_frame_ok(&z.frame)) return lb_frame_end(&z.frame);
-    const double scale = s ? lb_frame_get(&z.frame, s, 0) : rounded(&z, largest(&z, 0, z.n) / z.most);
-    lb_frame_set(&z.frame, z.s, 0, scale);
-    for (int64_t i = 0; i < z.n; i++) quantise(&z, i, scale, -z.most, z.most, true);
-    return lb_frame_end(&z.frame);
+    quantisation quantisation;
+    if (!begin(&quantisation, call, x, 1)) return lb_frame_end(&quantisation.frame);
+    if (given && !lb_tensor_numel(given))
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED, "a scale without elements");
+    const void *s = lb_frame_tensor(&quantisation.frame, given);
+    if (!lb_frame_ok(&quantisation.frame)) return lb_frame_end(&quantisation.frame);
+    const double scale = s ? lb_frame_get(&quantisation.frame, s, 0)
+                           : rounded(&quantisation, largest(&quantisation, 0, quantisation.n) / quantisation.most);
+    lb_frame_set(&quantisation.frame, quantisation.s, 0, scale);
+    for (int64_t i = 0; i < quantisation.n; i++)
+        quantise(&quantisation, i, scale, -quantisation.most, quantisation.most, true);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* result, input, scale. */
@@ -131,38 +140,44 @@ static lb_status sgl_tensor(lb_call *call)
 /* result, input, scale, scale_ub: x / s by rows. */
 static lb_status dynamic_row_fp8(lb_call *call)
 {
-    quantisation z;
+    quantisation quantisation;
     const lb_tensor *in = lb_frame_arg_tensor(call, 1), *bound = lb_frame_arg_tensor(call, 3);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
-    if (!begin(&z, call, 1, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
-    if (bound && !lb_tensor_numel(bound)) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "a bound without elements");
-    const void *upper = lb_frame_tensor(&z.frame, bound);
-    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
-        double most = largest(&z, i, z.size);
-        if (upper) most = fmin(most, lb_frame_get(&z.frame, upper, 0));
-        const double scale = fmax(rounded(&z, most / z.most), rounded(&z, LEAST_ROW_SCALE));
-        lb_frame_set(&z.frame, z.s, i / z.size, scale);
-        for (int64_t k = i; k < i + z.size; k++) quantise(&z, k, scale, -z.most, z.most, false);
+    if (!begin(&quantisation, call, 1, size && in ? lb_tensor_numel(in) / size : 0))
+        return lb_frame_end(&quantisation.frame);
+    if (bound && !lb_tensor_numel(bound))
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED, "a bound without elements");
+    const void *upper = lb_frame_tensor(&quantisation.frame, bound);
+    for (int64_t i = 0; lb_frame_ok(&quantisation.frame) && i < quantisation.n; i += quantisation.size) {
+        double most = largest(&quantisation, i, quantisation.size);
+        if (upper) most = fmin(most, lb_frame_get(&quantisation.frame, upper, 0));
+        const double scale =
+            fmax(rounded(&quantisation, most / quantisation.most), rounded(&quantisation, LEAST_ROW_SCALE));
+        lb_frame_set(&quantisation.frame, quantisation.s, i / quantisation.size, scale);
+        for (int64_t k = i; k < i + quantisation.size; k++)
+            quantise(&quantisation, k, scale, -quantisation.most, quantisation.most, false);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* input, output_q, output_s: x (1 / s) by rows. */
 static lb_status sgl_row(lb_call *call)
 {
-    quantisation z;
+    quantisation quantisation;
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1;
-    if (!begin(&z, call, 0, size && in ? lb_tensor_numel(in) / size : 0)) return lb_frame_end(&z.frame);
-    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += z.size) {
-        const double scale = rounded(&z, largest(&z, i, z.size) / z.most);
+    if (!begin(&quantisation, call, 0, size && in ? lb_tensor_numel(in) / size : 0))
+        return lb_frame_end(&quantisation.frame);
+    for (int64_t i = 0; lb_frame_ok(&quantisation.frame) && i < quantisation.n; i += quantisation.size) {
+        const double scale = rounded(&quantisation, largest(&quantisation, i, quantisation.size) / quantisation.most);
         if (scale == 0)
-            lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED,
+            lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED,
                           "a row of zeros, which the kernels for few and for many tokens take for different things");
-        lb_frame_set(&z.frame, z.s, i / z.size, scale);
-        for (int64_t k = i; k < i + z.size; k++) quantise(&z, k, scale, -z.most, z.most, true);
+        lb_frame_set(&quantisation.frame, quantisation.s, i / quantisation.size, scale);
+        for (int64_t k = i; k < i + quantisation.size; k++)
+            quantise(&quantisation, k, scale, -quantisation.most, quantisation.most, true);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* The smallest power of two that is not below `scale`. */
@@ -176,23 +191,26 @@ static double power_above(double scale)
 /* input, output_q, output_s, group_size, eps, min, max, scale_ue8m0: groups of neighbours in a row. */
 static lb_status group_quant(lb_call *call)
 {
-    quantisation z;
+    quantisation quantisation;
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     const int64_t group = lb_frame_arg_int(call, 3, 128), n = in ? lb_tensor_numel(in) : 0;
-    if (!begin(&z, call, 0, group > 0 ? n / group : 0)) return lb_frame_end(&z.frame);
-    if (group < 1 || z.size % group) lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "groups that do not divide a row");
-    const double least = lb_frame_arg_float(call, 5, -z.most), most = lb_frame_arg_float(call, 6, z.most);
+    if (!begin(&quantisation, call, 0, group > 0 ? n / group : 0)) return lb_frame_end(&quantisation.frame);
+    if (group < 1 || quantisation.size % group)
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED, "groups that do not divide a row");
+    const double least = lb_frame_arg_float(call, 5, -quantisation.most),
+                 most = lb_frame_arg_float(call, 6, quantisation.most);
     const bool power = lb_frame_arg_int(call, 7, 0) != 0;
-    if (z.integers && !(least >= INT8_MIN && most <= INT8_MAX))
-        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "limits that int8 does not hold");
-    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i += group) {
-        const double magnitude = fmax(largest(&z, i, group), rounded(&z, lb_frame_arg_float(call, 4, 1e-10)));
-        double scale = rounded(&z, magnitude / most);
+    if (quantisation.integers && !(least >= INT8_MIN && most <= INT8_MAX))
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED, "limits that int8 does not hold");
+    for (int64_t i = 0; lb_frame_ok(&quantisation.frame) && i < quantisation.n; i += group) {
+        const double magnitude =
+            fmax(largest(&quantisation, i, group), rounded(&quantisation, lb_frame_arg_float(call, 4, 1e-10)));
+        double scale = rounded(&quantisation, magnitude / most);
         if (power) scale = power_above(scale);
-        lb_frame_set(&z.frame, z.s, i / group, scale);
-        for (int64_t k = i; k < i + group; k++) quantise(&z, k, scale, least, most, false);
+        lb_frame_set(&quantisation.frame, quantisation.s, i / group, scale);
+        for (int64_t k = i; k < i + group; k++) quantise(&quantisation, k, scale, least, most, false);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* ---- int8 -------------------------------------------------------------------------------------------------------- */
@@ -205,67 +223,76 @@ static int64_t saturated(double x, double least, double most)
 }
 
 /* To the nearest even integer, then the zero point, where there is one. */
-static void round_to_i8(const quantisation *z, int64_t i, double y, const int64_t *zero)
+static void round_to_i8(const quantisation *quantisation, int64_t i, double y, const int64_t *zero)
 {
     const int64_t q = saturated(rint(y), INT32_MIN, INT32_MAX);
-    z->integers[i] = saturated((double)(q + (zero ? *zero : 0)), -I8_MOST - 1, I8_MOST);
+    quantisation->integers[i] = saturated((double)(q + (zero ? *zero : 0)), -I8_MOST - 1, I8_MOST);
 }
 
-static bool begin_i8(quantisation *z, lb_call *call, int64_t scales)
+static bool begin_i8(quantisation *quantisation, lb_call *call, int64_t scales)
 {
-    if (!begin(z, call, 1, scales)) return false;
-    if (!z->integers) lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is not int8");
-    return lb_frame_ok(&z->frame);
+    if (!begin(quantisation, call, 1, scales)) return false;
+    if (!quantisation->integers) lb_frame_fail(&quantisation->frame, LB_ERR_UNSUPPORTED, "a result that is not int8");
+    return lb_frame_ok(&quantisation->frame);
 }
 
 /* result, input, scale, azp: one scale, one zero point. */
 static lb_status static_i8(lb_call *call)
 {
-    quantisation z;
-    if (!begin_i8(&z, call, 0)) return lb_frame_end(&z.frame);
+    quantisation quantisation;
+    if (!begin_i8(&quantisation, call, 0)) return lb_frame_end(&quantisation.frame);
     const lb_tensor *scales = lb_frame_arg_tensor(call, 2), *zeros = lb_frame_arg_tensor(call, 3);
     if (lb_tensor_numel(scales) != 1 || (zeros && lb_tensor_numel(zeros) != 1))
-        lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "more than one scale, or more than one zero point");
-    const void *s = lb_frame_tensor(&z.frame, scales);
-    const int64_t *zero = lb_frame_integers(&z.frame, zeros);
-    for (int64_t i = 0; lb_frame_ok(&z.frame) && i < z.n; i++) {
-        const double x = lb_frame_get(&z.frame, z.x, i), scale = lb_frame_get(&z.frame, s, 0);
-        round_to_i8(&z, i, zero ? rounded(&z, x * rounded(&z, 1 / scale)) : rounded(&z, x / scale), zero);
+        lb_frame_fail(&quantisation.frame, LB_ERR_UNSUPPORTED, "more than one scale, or more than one zero point");
+    const void *s = lb_frame_tensor(&quantisation.frame, scales);
+    const int64_t *zero = lb_frame_integers(&quantisation.frame, zeros);
+    for (int64_t i = 0; lb_frame_ok(&quantisation.frame) && i < quantisation.n; i++) {
+        const double x = lb_frame_get(&quantisation.frame, quantisation.x, i),
+                     scale = lb_frame_get(&quantisation.frame, s, 0);
+        round_to_i8(&quantisation, i,
+                    zero ? rounded(&quantisation, x * rounded(&quantisation, 1 / scale))
+                         : rounded(&quantisation, x / scale),
+                    zero);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* From the row's least and largest number: its scale and its zero point. */
-static double zero_point(const quantisation *z, int64_t first, int64_t *zero)
+static double zero_point(const quantisation *quantisation, int64_t first, int64_t *zero)
 {
     double least = INFINITY, most = -INFINITY;
-    for (int64_t k = first; k < first + z->size; k++) {
-        least = fmin(least, lb_frame_get(&z->frame, z->x, k));
-        most = fmax(most, lb_frame_get(&z->frame, z->x, k));
+    for (int64_t k = first; k < first + quantisation->size; k++) {
+        least = fmin(least, lb_frame_get(&quantisation->frame, quantisation->x, k));
+        most = fmax(most, lb_frame_get(&quantisation->frame, quantisation->x, k));
     }
-    const double scale = rounded(z, rounded(z, most - least) / 255);
-    *zero = saturated(rint(rounded(z, -128 - rounded(z, least / scale))), INT32_MIN, INT32_MAX);
+    const double scale = rounded(quantisation, rounded(quantisation, most - least) / 255);
+    *zero = saturated(rint(rounded(quantisation, -128 - rounded(quantisation, least / scale))), INT32_MIN, INT32_MAX);
     return scale;
 }
 
 /* result, input, scale, azp: by rows. */
 static lb_status dynamic_i8(lb_call *call)
 {
-    quantisation z;
+    quantisation quantisation;
     const lb_tensor *in = lb_frame_arg_tensor(call, 1);
     const int64_t size = in && in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
                   rows = size && in ? lb_tensor_numel(in) / size : 0;
-    if (!begin_i8(&z, call, rows)) return lb_frame_end(&z.frame);
-    int64_t *zeros = lb_frame_arg_given(call, 3) ? lb_frame_output_integers(&z.frame, 2, rows) : NULL;
-    for (int64_t r = 0; lb_frame_ok(&z.frame) && r < rows; r++) {
-        const double most = zeros ? 0 : largest(&z, r * size, size);
-        const double scale = zeros ? zero_point(&z, r * size, &zeros[r]) : rounded(&z, most / I8_MOST);
-        const double factor = zeros ? rounded(&z, 1 / scale) : most == 0 ? 0 : rounded(&z, I8_MOST / most);
-        lb_frame_set(&z.frame, z.s, r, scale);
+    if (!begin_i8(&quantisation, call, rows)) return lb_frame_end(&quantisation.frame);
+    int64_t *zeros = lb_frame_arg_given(call, 3) ? lb_frame_output_integers(&quantisation.frame, 2, rows) : NULL;
+    for (int64_t r = 0; lb_frame_ok(&quantisation.frame) && r < rows; r++) {
+        const double most = zeros ? 0 : largest(&quantisation, r * size, size);
+        const double scale =
+            zeros ? zero_point(&quantisation, r * size, &zeros[r]) : rounded(&quantisation, most / I8_MOST);
+        const double factor = zeros       ? rounded(&quantisation, 1 / scale)
+                              : most == 0 ? 0
+                                          : rounded(&quantisation, I8_MOST / most);
+        lb_frame_set(&quantisation.frame, quantisation.s, r, scale);
         for (int64_t k = r * size; k < (r + 1) * size; k++)
-            round_to_i8(&z, k, rounded(&z, lb_frame_get(&z.frame, z.x, k) * factor), zeros ? &zeros[r] : NULL);
+            round_to_i8(&quantisation, k,
+                        rounded(&quantisation, lb_frame_get(&quantisation.frame, quantisation.x, k) * factor),
+                        zeros ? &zeros[r] : NULL);
     }
-    return lb_frame_end(&z.frame);
+    return lb_frame_end(&quantisation.frame);
 }
 
 /* Scales by 1/448 instead of a division, or a factor instead of a quotient: a few roundings of f32. */

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fold_sum(lb_frame *f, const lb_fold *fold, const void *x, void *out)
+static void fold_sum(lb_frame *frame, const lb_fold *fold, const void *x, void *out)
 {
-    const lb_method *method = &f->call->method;
-    if (f->wide)
+    const lb_method *method = &frame->call->method;
+    if (frame->wide)
         lb_fold_sum_f64(fold, x, method->schedule, method->accumulate, out);
     else
         lb_fold_sum_f32(fold, x, method->schedule, method->accumulate, out);
@@ -23,16 +23,16 @@ static void fold_sum(lb_frame *f, const lb_fold *fold, const void *x, void *out)
 /* Bools and integers, wrapping as torch's do. */
 static lb_status sum_integers(lb_call *call, const lb_fold *fold)
 {
-    lb_frame f = lb_frame_begin(call);
-    const int64_t *x = lb_frame_integers(&f, &fold->view);
-    int64_t *y = lb_frame_output_integers(&f, 0, fold->results);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold->results; i++) {
+    lb_frame frame = lb_frame_begin(call);
+    const int64_t *x = lb_frame_integers(&frame, &fold->view);
+    int64_t *y = lb_frame_output_integers(&frame, 0, fold->results);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold->results; i++) {
         uint64_t sum = 0;
         const int64_t *from = x + i / fold->inner * fold->size * fold->inner + i % fold->inner;
         for (int64_t k = 0; k < fold->size; k++) sum += (uint64_t)from[k * fold->inner];
         y[i] = (int64_t)sum;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* torch casts the input to the result's dtype before it adds; to f32 for the mean of 16-bit floats. */
@@ -46,9 +46,9 @@ static lb_dtype added_dtype(const lb_call *call, const lb_tensor *in, bool mean)
 static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool twin)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
-    lb_frame f = lb_frame_begin(call);
-    void *y = lb_frame_output(&f, 0, fold->results);
-    if (!f.wide && !call->method.schedule && !twin && lb_dtype_bits(in->dtype) >= 8) {
+    lb_frame frame = lb_frame_begin(call);
+    void *y = lb_frame_output(&frame, 0, fold->results);
+    if (!frame.wide && !call->method.schedule && !twin && lb_dtype_bits(in->dtype) >= 8) {
         int64_t stride[LB_MAX_DIMS];
         lb_fold_strides(fold, in, &call->results[0], stride);
         const lb_torch_sum_way way = {.reduced = fold->reduced,
@@ -57,20 +57,20 @@ static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool t
                                       .dtype = added_dtype(call, in, mean),
                                       .compute = call->method.compute,
                                       .accumulate = call->method.accumulate};
-        if (y && lb_torch_sum(in, &way, y, call->err) != LB_OK) lb_frame_fail(&f, LB_ERR_NOMEM, "sum");
+        if (y && lb_torch_sum(in, &way, y, call->err) != LB_OK) lb_frame_fail(&frame, LB_ERR_NOMEM, "sum");
     } else {
-        const void *x = lb_frame_tensor(&f, &fold->view);
-        void *positive = twin ? lb_frame_reals(&f, fold->results * fold->size) : NULL;
-        if (lb_frame_ok(&f) && twin) lb_frame_absolute(&f, x, positive, fold->results * fold->size);
-        if (lb_frame_ok(&f)) fold_sum(&f, fold, twin ? positive : x, y);
+        const void *x = lb_frame_tensor(&frame, &fold->view);
+        void *positive = twin ? lb_frame_reals(&frame, fold->results * fold->size) : NULL;
+        if (lb_frame_ok(&frame) && twin) lb_frame_absolute(&frame, x, positive, fold->results * fold->size);
+        if (lb_frame_ok(&frame)) fold_sum(&frame, fold, twin ? positive : x, y);
     }
-    for (int64_t i = 0; mean && lb_frame_ok(&f) && i < fold->results; i++) {
-        if (f.wide)
+    for (int64_t i = 0; mean && lb_frame_ok(&frame) && i < fold->results; i++) {
+        if (frame.wide)
             ((double *)y)[i] /= (double)fold->size;
         else
             ((float *)y)[i] /= (float)fold->size;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 static lb_status sum_over(lb_call *call, uint32_t dims_arg, bool mean, bool twin)
@@ -173,11 +173,54 @@ static float sum_of_pieces(const float *terms, int64_t n, int64_t threads, lb_dt
 }
 
 /* All elements of a tensor lie side by side, in whatever order of the dimensions. */
-static bool is_dense(const lb_tensor *t)
+static bool is_dense(const lb_tensor *tensor)
 {
     int64_t first, last;
-    return lb_layout_is_contiguous(&t->layout) ||
-           (lb_layout_dense_range(&t->layout, &first, &last, NULL) == LB_OK && last - first == lb_tensor_numel(t));
+    return lb_layout_is_contiguous(&tensor->layout) ||
+           (lb_layout_dense_range(&tensor->layout, &first, &last, NULL) == LB_OK &&
+            last - first == lb_tensor_numel(tensor));
+}
+
+/* p = inf or -inf: the largest or the smallest magnitude. */
+static void norm_of_extremes(const lb_frame *frame, const lb_fold *fold, const void *x, bool largest, void *y)
+{
+    for (int64_t i = 0; i < fold->results; i++) {
+        double best = largest ? 0 : INFINITY;
+        int64_t from = i / fold->inner * fold->size * fold->inner + i % fold->inner;
+        for (int64_t k = 0; k < fold->size; k++, from += fold->inner)
+            best = extreme(best, fabs(frame->wide ? ((const double *)x)[from] : ((const float *)x)[from]), largest);
+        if (frame->wide)
+            ((double *)y)[i] = best;
+        else
+            ((float *)y)[i] = (float)best;
+    }
+}
+
+/* |x|^p of each element. */
+static void put_powers(const lb_frame *frame, const void *x, int64_t n, double p, void *terms)
+{
+    const double *x64 = x;
+    const float *x32 = x;
+    const bool squares = frame->wide && p == 2;
+    for (int64_t i = 0; i < n && squares; i++) ((double *)terms)[i] = x64[i] * x64[i];
+    for (int64_t i = 0; i < n && !squares; i++) {
+        if (frame->wide)
+            ((double *)terms)[i] = power(x64[i], p);
+        else
+            ((float *)terms)[i] = (float)power(x32[i], p);
+    }
+}
+
+static void take_roots(const lb_frame *frame, void *y, int64_t n, double p)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double sum = frame->wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
+        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
+        if (frame->wide)
+            ((double *)y)[i] = root;
+        else
+            ((float *)y)[i] = (float)root; /* of an f32: correctly rounded */
+    }
 }
 
 static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
@@ -185,57 +228,32 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, reduced);
     int64_t n = fold.results * fold.size;
-    lb_frame f = lb_frame_begin(call);
-    const void *x = lb_frame_tensor(&f, &fold.view);
+    lb_frame frame = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&frame, &fold.view);
     const bool rows = p == 2 && fold.inner == 1 && (fold.results > 1 || is_dense(in)),
                by_threads = call->method.schedule && call->method.schedule->kind == LB_SCHEDULE_TORCH,
-               pieces =
-                   by_threads && !rows && !f.wide && fold.results == 1 && n >= GRAIN && call->method.schedule->size > 1;
+               pieces = by_threads && !rows && !frame.wide && fold.results == 1 && n >= GRAIN &&
+                        call->method.schedule->size > 1;
     if (by_threads && !pieces) call->method.schedule = NULL;
     const int64_t threads = pieces ? call->method.schedule->size : 1;
-    const bool usual = !f.wide && rows && !call->method.schedule && !call->method.accumulate;
-    void *y = lb_frame_output(&f, 0, fold.results), *terms = lb_frame_reals(&f, usual || isinf(p) ? 0 : n);
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    const double *x64 = x;
-    const float *x32 = x;
+    const bool usual = !frame.wide && rows && !call->method.schedule && !call->method.accumulate;
+    void *y = lb_frame_output(&frame, 0, fold.results), *terms = lb_frame_reals(&frame, usual || isinf(p) ? 0 : n);
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     if (isinf(p)) {
-        for (int64_t i = 0; i < fold.results; i++) {
-            double best = p > 0 ? 0 : INFINITY;
-            int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
-            for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
-                best = extreme(best, fabs(f.wide ? x64[from] : x32[from]), p > 0);
-            if (f.wide)
-                ((double *)y)[i] = best;
-            else
-                ((float *)y)[i] = (float)best;
-        }
-        return lb_frame_end(&f);
+        norm_of_extremes(&frame, &fold, x, p > 0, y);
+        return lb_frame_end(&frame);
     }
-    const bool squares = f.wide && p == 2;
-    for (int64_t i = 0; i < n && squares; i++) ((double *)terms)[i] = x64[i] * x64[i];
-    for (int64_t i = 0; i < n && !usual && !squares; i++) {
-        if (f.wide)
-            ((double *)terms)[i] = power(x64[i], p);
-        else
-            ((float *)terms)[i] = (float)power(x32[i], p);
-    }
+    if (!usual) put_powers(&frame, x, n, p, terms);
     if (!call->method.schedule) call->method.schedule = rows ? &norm_of_rows : &norm_order;
     if (pieces)
         *(float *)y = sum_of_pieces(terms, n, threads, call->method.accumulate);
     else if (usual) /* squares are added as they arise: no second array as large as the first */
         for (int64_t i = 0; i < fold.results; i++)
-            ((float *)y)[i] = lb_schedule_sum_squares_f32(x32 + i * fold.size, fold.size);
+            ((float *)y)[i] = lb_schedule_sum_squares_f32((const float *)x + i * fold.size, fold.size);
     else
-        fold_sum(&f, &fold, terms, y);
-    for (int64_t i = 0; i < fold.results && p != 0 && p != 1; i++) {
-        double sum = f.wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
-        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
-        if (f.wide)
-            ((double *)y)[i] = root;
-        else
-            ((float *)y)[i] = (float)root; /* of an f32: correctly rounded */
-    }
-    return lb_frame_end(&f);
+        fold_sum(&frame, &fold, terms, y);
+    if (p != 0 && p != 1) take_roots(&frame, y, fold.results, p);
+    return lb_frame_end(&frame);
 }
 
 /* All terms are positive, so that the op is its own twin, and the root halves relative errors. */
@@ -266,12 +284,12 @@ static lb_status variance(lb_call *call, bool root)
 {
     lb_fold fold = fold_of_variance(call);
     double correction = lb_frame_arg_float(call, 2, 1);
-    lb_frame f = lb_frame_begin(call);
-    const void *x = lb_frame_tensor(&f, &fold.view);
-    double *spread = lb_frame_scratch(&f, (size_t)fold.results * 8),
-           *middle = lb_frame_scratch(&f, (size_t)fold.results * 8);
-    void *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    lb_frame frame = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&frame, &fold.view);
+    double *spread = lb_frame_scratch(&frame, (size_t)fold.results * 8),
+           *middle = lb_frame_scratch(&frame, (size_t)fold.results * 8);
+    void *y = lb_frame_output(&frame, 0, fold.results), *m = lb_frame_output(&frame, 1, fold.results);
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     int64_t n = fold.size;
 #pragma omp parallel for if (fold.results * n > 65536)
     for (int64_t i = 0; i < fold.results; i++) {
@@ -279,12 +297,12 @@ static lb_status variance(lb_call *call, bool root)
         double sum = 0, squares = 0;
         for (int64_t k = 0; k < n; k++) {
             int64_t at = from + k * fold.inner;
-            sum += f.wide ? ((const double *)x)[at] : ((const float *)x)[at];
+            sum += frame.wide ? ((const double *)x)[at] : ((const float *)x)[at];
         }
         double center = sum / (double)n;
         for (int64_t k = 0; k < n; k++) {
             int64_t at = from + k * fold.inner;
-            double d = (f.wide ? ((const double *)x)[at] : ((const float *)x)[at]) - center;
+            double d = (frame.wide ? ((const double *)x)[at] : ((const float *)x)[at]) - center;
             squares += d * d;
         }
         double divisor = (double)n - correction;
@@ -293,12 +311,12 @@ static lb_status variance(lb_call *call, bool root)
         middle[i] = center;
     }
     for (int64_t i = 0; i < fold.results; i++) {
-        if (f.wide)
+        if (frame.wide)
             ((double *)y)[i] = spread[i], ((double *)m)[i] = middle[i];
         else
             ((float *)y)[i] = (float)spread[i], ((float *)m)[i] = (float)middle[i];
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* With e = mean |x|: a square is off by 2 |x - m| (|x| + e) ulps, the root of a sum s by half of that over its root.
@@ -307,11 +325,11 @@ static lb_status variance_twin(lb_call *call, bool root)
 {
     lb_fold fold = fold_of_variance(call);
     double correction = lb_frame_arg_float(call, 2, 1);
-    lb_frame f = lb_frame_begin(call);
-    const double *x = lb_frame_tensor(&f, &fold.view);
-    double *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
+    lb_frame frame = lb_frame_begin(call);
+    const double *x = lb_frame_tensor(&frame, &fold.view);
+    double *y = lb_frame_output(&frame, 0, fold.results), *m = lb_frame_output(&frame, 1, fold.results);
     int64_t n = fold.size;
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold.results; i++) {
         int64_t from = i / fold.inner * n * fold.inner + i % fold.inner;
         double center = 0, size = 0, squares = 0, mixed = 0, divisor = (double)n - correction;
         for (int64_t k = 0; k < n; k++)
@@ -326,7 +344,7 @@ static lb_status variance_twin(lb_call *call, bool root)
         if (root) y[i] = spread > 0 ? sqrt(spread) + y[i] / (2 * sqrt(spread)) : sqrt(y[i]);
         m[i] = size;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(var, twin ? variance_twin(call, false) : variance(call, false))
@@ -335,19 +353,19 @@ LB_WITH_TWIN(std, twin ? variance_twin(call, true) : variance(call, true))
 /* ---- logsumexp, counts ------------------------------------------------------------------------------------------- */
 
 /* torch composes it from amax, sub, exp, sum, log and add, each of which rounds to the tensor's dtype. */
-static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x, int64_t i, void *row, void *y)
+static void logsumexp_one(const lb_frame *frame, const lb_fold *fold, const void *x, int64_t i, void *row, void *y)
 {
     int64_t n = fold->size, from = i / fold->inner * n * fold->inner + i % fold->inner;
     double top = -INFINITY;
     for (int64_t k = 0; k < n; k++) {
         int64_t at = from + k * fold->inner;
-        double value = lb_frame_get(f, x, at);
+        double value = lb_frame_get(frame, x, at);
         top = isnan(value) || isnan(top) ? NAN : value > top ? value : top;
     }
     if (isinf(top)) top = 0; /* all -inf gives -inf, any inf gives inf */
-    const lb_method *method = &f->call->method;
-    lb_dtype dtype = f->call->results[0].dtype;
-    if (f->wide) {
+    const lb_method *method = &frame->call->method;
+    lb_dtype dtype = frame->call->results[0].dtype;
+    if (frame->wide) {
         double *r = row, *out = (double *)y + i;
         for (int64_t k = 0; k < n; k++) r[k] = ((const double *)x)[from + k * fold->inner] - top;
         lb_exp_f64(r, r, (size_t)n);
@@ -357,13 +375,13 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
     } else {
         float *r = row, *out = (float *)y + i;
         for (int64_t k = 0; k < n; k++) r[k] = ((const float *)x)[from + k * fold->inner] - (float)top;
-        lb_frame_round(f, r, n, dtype);
+        lb_frame_round(frame, r, n, dtype);
         lb_exp_f32(r, r, (size_t)n);
-        lb_frame_round(f, r, n, dtype);
+        lb_frame_round(frame, r, n, dtype);
         *out = lb_schedule_sum_f32(method->schedule, r, n, method->accumulate);
-        lb_frame_round(f, out, 1, dtype);
+        lb_frame_round(frame, out, 1, dtype);
         lb_log_f32(out, out, 1);
-        lb_frame_round(f, out, 1, dtype);
+        lb_frame_round(frame, out, 1, dtype);
         *out += (float)top;
     }
 }
@@ -372,11 +390,11 @@ static lb_status logsumexp_kernel(lb_call *call)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
-    lb_frame f = lb_frame_begin(call);
-    const void *x = lb_frame_tensor(&f, &fold.view);
-    void *y = lb_frame_output(&f, 0, fold.results), *row = lb_frame_reals(&f, fold.size);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) logsumexp_one(&f, &fold, x, i, row, y);
-    return lb_frame_end(&f);
+    lb_frame frame = lb_frame_begin(call);
+    const void *x = lb_frame_tensor(&frame, &fold.view);
+    void *y = lb_frame_output(&frame, 0, fold.results), *row = lb_frame_reals(&frame, fold.size);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold.results; i++) logsumexp_one(&frame, &fold, x, i, row, y);
+    return lb_frame_end(&frame);
 }
 
 /* |y| + 1: the rounding of x - max enters y as an absolute error of u |x - max|, which near the maximum is below u. */
@@ -394,19 +412,19 @@ static lb_status count_nonzero(lb_call *call)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     bool real = lb_dtype_is_float(in->dtype);
-    const void *x = real ? lb_frame_tensor(&f, &fold.view) : (const void *)lb_frame_integers(&f, &fold.view);
-    int64_t *y = lb_frame_output_integers(&f, 0, fold.results);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
+    const void *x = real ? lb_frame_tensor(&frame, &fold.view) : (const void *)lb_frame_integers(&frame, &fold.view);
+    int64_t *y = lb_frame_output_integers(&frame, 0, fold.results);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < fold.results; i++) {
         int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
         y[i] = 0;
         for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
-            y[i] += !real    ? ((const int64_t *)x)[from] != 0
-                    : f.wide ? ((const double *)x)[from] != 0
-                             : ((const float *)x)[from] != 0;
+            y[i] += !real        ? ((const int64_t *)x)[from] != 0
+                    : frame.wide ? ((const double *)x)[from] != 0
+                                 : ((const float *)x)[from] != 0;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 #define SUM LB_ROW_REDUCTION

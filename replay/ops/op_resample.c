@@ -61,10 +61,10 @@ static void plan_window(const lb_call *call, const form *form, int k, lb_resampl
 }
 
 /* `in` and `out` are the sizes of the input's and the output's trailing dimensions. */
-static bool make_axes(resampling *r, const int64_t *in, const int64_t *out, bool wide)
+static bool make_axes(resampling *resampling, const int64_t *in, const int64_t *out, bool wide)
 {
-    const form *form = r->form;
-    const lb_call *call = r->frame.call;
+    const form *form = resampling->form;
+    const lb_call *call = resampling->frame.call;
     for (int k = 0; k < LB_AXES; k++) {
         const int own = k - (LB_AXES - form->axes);
         lb_resample_axis_plan plan = single;
@@ -76,8 +76,8 @@ static bool make_axes(resampling *r, const int64_t *in, const int64_t *out, bool
             if (form->padding)
                 plan.padding = list_at(call, form->padding - 1u, 2 * (form->axes - 1 - own), 2 * form->axes, 0);
         }
-        if (!lb_resample_axis_make(&r->frame, &plan, &r->axis[k])) return false;
-        r->divisor = plan.divisor != 0 ? plan.divisor : r->divisor;
+        if (!lb_resample_axis_make(&resampling->frame, &plan, &resampling->axis[k])) return false;
+        resampling->divisor = plan.divisor != 0 ? plan.divisor : resampling->divisor;
     }
     return true;
 }
@@ -104,22 +104,22 @@ static bool begin(resampling *r, lb_call *call, const form *form)
  * by twice that. */
 typedef enum sum_kind { VALUES, MAGNITUDES, SPREADS, NARROW } sum_kind;
 
-static double weight_at(const lb_resample_axis *a, int64_t o, int64_t k, sum_kind kind)
+static double weight_at(const lb_resample_axis *axis, int64_t o, int64_t k, sum_kind kind)
 {
-    const int64_t at = o * a->most + k;
-    const double narrow = kind == NARROW && a->count[o] > 1 ? 0.25 : 0;
-    return kind == VALUES ? a->weight[at] : kind == SPREADS ? a->spread[at] : fabs(a->weight[at]) + narrow;
+    const int64_t at = o * axis->most + k;
+    const double narrow = kind == NARROW && axis->count[o] > 1 ? 0.25 : 0;
+    return kind == VALUES ? axis->weight[at] : kind == SPREADS ? axis->spread[at] : fabs(axis->weight[at]) + narrow;
 }
 
-static double value(const lb_frame *f, const void *x, int64_t i, sum_kind kind)
+static double value(const lb_frame *frame, const void *x, int64_t i, sum_kind kind)
 {
-    const double v = lb_frame_get(f, x, i);
+    const double v = lb_frame_get(frame, x, i);
     return kind == VALUES ? v : fabs(v);
 }
 
-static double step(const lb_frame *f, double x)
+static double step(const lb_frame *frame, double x)
 {
-    return f->wide ? x : (float)x;
+    return frame->wide ? x : (float)x;
 }
 
 static bool is_chain(const form *form)
@@ -127,114 +127,135 @@ static bool is_chain(const form *form)
     return form->window || form->kind == LB_AXIS_ADAPTIVE;
 }
 
+/* What output `o` is made of, and in which kind of sum. */
+typedef struct gathered {
+    const void *x;
+    const int64_t *o;
+    sum_kind kind;
+} gathered;
+
 /* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one
  * chain. */
-static double gather(const resampling *r, const void *x, const int64_t *o, int d, int64_t base, double sum,
-                     sum_kind kind)
+static double gather(const resampling *resampling, const gathered *gathered, int d, int64_t base, double sum)
 {
-    const lb_resample_axis *a = &r->axis[d];
-    const bool chain = is_chain(r->form);
+    const int64_t *o = gathered->o;
+    const sum_kind kind = gathered->kind;
+    const lb_resample_axis *axis = &resampling->axis[d];
+    const bool chain = is_chain(resampling->form);
     double here = chain ? sum : 0;
-    for (int64_t k = 0; k < a->count[o[d]]; k++) {
-        const int64_t at = base * a->in + a->at[o[d] * a->most + k];
-        const double w = weight_at(a, o[d], k, kind);
+    for (int64_t k = 0; k < axis->count[o[d]]; k++) {
+        const int64_t at = base * axis->in + axis->at[o[d] * axis->most + k];
+        const double w = weight_at(axis, o[d], k, kind);
         if (d < LB_AXES - 1) {
-            const double inner = gather(r, x, o, d + 1, at, here, kind);
-            here = chain ? inner : step(&r->frame, here + step(&r->frame, w * inner));
+            const double inner = gather(resampling, gathered, d + 1, at, here);
+            here = chain ? inner : step(&resampling->frame, here + step(&resampling->frame, w * inner));
         } else {
-            const double v = value(&r->frame, x, at, kind);
-            here = step(&r->frame, here + (chain ? v : step(&r->frame, w * v)));
+            const double v = value(&resampling->frame, gathered->x, at, kind);
+            here = step(&resampling->frame, here + (chain ? v : step(&resampling->frame, w * v)));
         }
     }
     return here;
 }
 
-static double divisor_at(const resampling *r, const int64_t *o)
+static double divisor_at(const resampling *resampling, const int64_t *o)
 {
-    double divisor = r->divisor;
-    for (int d = 0; d < LB_AXES; d++) divisor *= r->axis[d].divisor[o[d]];
+    double divisor = resampling->divisor;
+    for (int d = 0; d < LB_AXES; d++) divisor *= resampling->axis[d].divisor[o[d]];
     return divisor;
 }
 
 /* Terms that an element of the output passes through: of one chain over all axes, or of one sum inside another. */
-static double taps_at(const resampling *r, const int64_t *o)
+static double taps_at(const resampling *resampling, const int64_t *o)
 {
     double chain = 1, nested = 0;
-    for (int d = 0; d < LB_AXES; d++) chain *= (double)r->axis[d].count[o[d]], nested += (double)r->axis[d].count[o[d]];
-    return is_chain(r->form) ? chain : nested;
+    for (int d = 0; d < LB_AXES; d++)
+        chain *= (double)resampling->axis[d].count[o[d]], nested += (double)resampling->axis[d].count[o[d]];
+    return is_chain(resampling->form) ? chain : nested;
 }
 
 static lb_status forward(lb_call *call, const form *form, bool twin)
 {
-    resampling r;
-    if (!begin(&r, call, form)) return lb_frame_end(&r.frame);
-    lb_frame *f = &r.frame;
-    const lb_resample_axis *a = r.axis;
-    const int64_t out = a[0].out * a[1].out * a[2].out;
-    const void *x = lb_frame_input(f, 0);
-    void *y = lb_frame_output(f, 0, r.planes * out);
+    resampling resampling;
+    if (!begin(&resampling, call, form)) return lb_frame_end(&resampling.frame);
+    lb_frame *frame = &resampling.frame;
+    const lb_resample_axis *axis = resampling.axis;
+    const int64_t out = axis[0].out * axis[1].out * axis[2].out;
+    const void *x = lb_frame_input(frame, 0);
+    void *y = lb_frame_output(frame, 0, resampling.planes * out);
     const double coarse = lb_frame_twin_scale(call, 0) - 1; /* torch may round every step to 16 bits, but no position */
-#pragma omp parallel for schedule(static) if (r.planes * out > 16384)
-    for (int64_t i = 0; i < r.planes * out; i++) {
-        if (!lb_frame_ok(f)) continue;
-        const int64_t o[LB_AXES] = {i % out / (a[1].out * a[2].out), i % (a[1].out * a[2].out) / a[2].out,
-                                    i % a[2].out};
-        const double divisor = divisor_at(&r, o);
-        double sum = gather(&r, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
-        if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
+#pragma omp parallel for schedule(static) if (resampling.planes * out > 16384)
+    for (int64_t i = 0; i < resampling.planes * out; i++) {
+        if (!lb_frame_ok(frame)) continue;
+        const int64_t o[LB_AXES] = {i % out / (axis[1].out * axis[2].out),
+                                    i % (axis[1].out * axis[2].out) / axis[2].out, i % axis[2].out};
+        const double divisor = divisor_at(&resampling, o);
+        double sum = gather(&resampling, &(gathered){x, o, twin ? SPREADS : VALUES}, 0, i / out, 0);
+        if (twin && coarse > 0)
+            sum += coarse * gather(&resampling, &(gathered){x, o, is_chain(form) ? MAGNITUDES : NARROW}, 0, i / out, 0);
         if (divisor != 1) sum /= twin ? fabs(divisor) : divisor;
-        lb_frame_set(f, y, i, twin ? (sum + lb_twin_grain(call, 0)) * (1 + taps_at(&r, o)) : sum);
+        lb_frame_set(frame, y, i, twin ? (sum + lb_twin_grain(call, 0)) * (1 + taps_at(&resampling, o)) : sum);
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
-/* What output `o` of a plane sends to the inputs; `g` its gradient. Twins count in `meets` how many terms meet in an
- * input. */
-static void scatter(const resampling *r, void *dx, double *meets, const int64_t *o, double g, int64_t plane,
-                    sum_kind kind)
+/* Where the gradients of a plane's inputs are added up. Twins count in `meets` how many terms meet in an input. */
+typedef struct scattered {
+    void *dx;
+    double *meets;
+    int64_t plane;
+} scattered;
+
+/* What output `o` of a plane sends to the inputs; `g` its gradient. */
+static void scatter(const resampling *resampling, const scattered *to, const int64_t *o, double g, sum_kind kind)
 {
-    const lb_resample_axis *a = r->axis;
-    const lb_frame *f = &r->frame;
-    for (int64_t p = 0; p < a[0].count[o[0]]; p++)
-        for (int64_t q = 0; q < a[1].count[o[1]]; q++)
-            for (int64_t k = 0; k < a[2].count[o[2]]; k++) {
-                const int64_t row = plane * a[0].in + a[0].at[o[0] * a[0].most + p];
-                const int64_t at =
-                    (row * a[1].in + a[1].at[o[1] * a[1].most + q]) * a[2].in + a[2].at[o[2] * a[2].most + k];
-                const double w = step(f, weight_at(&a[0], o[0], p, kind) * weight_at(&a[1], o[1], q, kind));
-                const double term = step(f, step(f, w * weight_at(&a[2], o[2], k, kind)) * g);
-                lb_frame_set(f, dx, at, value(f, dx, at, VALUES) + term);
+    void *dx = to->dx;
+    double *meets = to->meets;
+    const int64_t plane = to->plane;
+    const lb_resample_axis *axis = resampling->axis;
+    const lb_frame *frame = &resampling->frame;
+    for (int64_t p = 0; p < axis[0].count[o[0]]; p++)
+        for (int64_t q = 0; q < axis[1].count[o[1]]; q++)
+            for (int64_t k = 0; k < axis[2].count[o[2]]; k++) {
+                const int64_t row = plane * axis[0].in + axis[0].at[o[0] * axis[0].most + p];
+                const int64_t at = (row * axis[1].in + axis[1].at[o[1] * axis[1].most + q]) * axis[2].in +
+                                   axis[2].at[o[2] * axis[2].most + k];
+                const double w = step(frame, weight_at(&axis[0], o[0], p, kind) * weight_at(&axis[1], o[1], q, kind));
+                const double term = step(frame, step(frame, w * weight_at(&axis[2], o[2], k, kind)) * g);
+                lb_frame_set(frame, dx, at, value(frame, dx, at, VALUES) + term);
                 if (meets) meets[at]++;
             }
 }
 
 static lb_status backward(lb_call *call, const form *form, bool twin)
 {
-    resampling r;
-    if (!begin(&r, call, form)) return lb_frame_end(&r.frame);
-    lb_frame *f = &r.frame;
-    const lb_resample_axis *a = r.axis;
-    const int64_t out = a[0].out * a[1].out * a[2].out, in = a[0].in * a[1].in * a[2].in;
-    const void *dy = lb_frame_input(f, 0);
-    void *dx = lb_frame_output(f, 0, r.planes * in);
-    double *meets = twin ? lb_frame_scratch(f, (size_t)(r.planes * in) * 8) : NULL;
-    if (!lb_frame_ok(f)) return lb_frame_end(f);
-    memset(dx, 0, (size_t)(r.planes * in) * (f->wide ? 8 : 4));
-    if (meets) memset(meets, 0, (size_t)(r.planes * in) * 8);
+    resampling resampling;
+    if (!begin(&resampling, call, form)) return lb_frame_end(&resampling.frame);
+    lb_frame *frame = &resampling.frame;
+    const lb_resample_axis *axis = resampling.axis;
+    const int64_t out = axis[0].out * axis[1].out * axis[2].out, in = axis[0].in * axis[1].in * axis[2].in;
+    const void *dy = lb_frame_input(frame, 0);
+    void *dx = lb_frame_output(frame, 0, resampling.planes * in);
+    double *meets = twin ? lb_frame_scratch(frame, (size_t)(resampling.planes * in) * 8) : NULL;
+    if (!lb_frame_ok(frame)) return lb_frame_end(frame);
+    memset(dx, 0, (size_t)(resampling.planes * in) * (frame->wide ? 8 : 4));
+    if (meets) memset(meets, 0, (size_t)(resampling.planes * in) * 8);
     const double coarse = lb_frame_twin_scale(call, 0) - 1;
-#pragma omp parallel for schedule(static) if (r.planes * out > 16384)
-    for (int64_t plane = 0; plane < r.planes; plane++)
+#pragma omp parallel for schedule(static) if (resampling.planes * out > 16384)
+    for (int64_t plane = 0; plane < resampling.planes; plane++)
         for (int64_t i = 0; i < out; i++) {
-            const int64_t o[LB_AXES] = {i / (a[1].out * a[2].out), i % (a[1].out * a[2].out) / a[2].out, i % a[2].out};
-            const double divisor = divisor_at(&r, o), g = value(f, dy, plane * out + i, twin ? MAGNITUDES : VALUES);
-            const double part = step(f, g / (twin ? fabs(divisor) : divisor));
-            scatter(&r, dx, meets, o, part, plane, twin ? SPREADS : VALUES);
+            const int64_t o[LB_AXES] = {i / (axis[1].out * axis[2].out), i % (axis[1].out * axis[2].out) / axis[2].out,
+                                        i % axis[2].out};
+            const double divisor = divisor_at(&resampling, o),
+                         g = value(frame, dy, plane * out + i, twin ? MAGNITUDES : VALUES);
+            const double part = step(frame, g / (twin ? fabs(divisor) : divisor));
+            scatter(&resampling, &(scattered){dx, meets, plane}, o, part, twin ? SPREADS : VALUES);
             if (twin && coarse > 0)
-                scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
+                scatter(&resampling, &(scattered){dx, NULL, plane}, o, coarse * part,
+                        is_chain(form) ? MAGNITUDES : NARROW);
         }
-    for (int64_t i = 0; twin && i < r.planes * in; i++)
+    for (int64_t i = 0; twin && i < resampling.planes * in; i++)
         ((double *)dx)[i] = (((double *)dx)[i] + lb_twin_grain(call, 0)) * (1 + meets[i]);
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

@@ -22,12 +22,12 @@
  * (tensor_core.h): such a sum is off by at most 18 of these steps of the largest magnitude in it, which is no larger
  * than all of them together. Sums of 128 products from 0 are added in f32 unless accumulation is fast; twice that is
  * allowed for. Factor of a twin, 1 where no operand is a float of 8 bits. */
-static double room_of_units(const lb_call *call, const lb_matrices *p, bool fast)
+static double room_of_units(const lb_call *call, const lb_matrices *matrices, bool fast)
 {
     const double factor = (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
-    const bool eight = (lb_dtype_bits(p->a.dtype) == 8 && lb_dtype_is_float(p->a.dtype)) ||
-                       (lb_dtype_bits(p->b.dtype) == 8 && lb_dtype_is_float(p->b.dtype));
-    const double sums = fast ? (double)p->shape.k / 16 + 1 : fmin((double)p->shape.k / 16 + 1, 16);
+    const bool eight = (lb_dtype_bits(matrices->a.dtype) == 8 && lb_dtype_is_float(matrices->a.dtype)) ||
+                       (lb_dtype_bits(matrices->b.dtype) == 8 && lb_dtype_is_float(matrices->b.dtype));
+    const double sums = fast ? (double)matrices->shape.k / 16 + 1 : fmin((double)matrices->shape.k / 16 + 1, 16);
     return eight ? 1 + sums * 18 * 0x1p-13 / (0x1p-24 * factor) : 1;
 }
 
@@ -42,10 +42,10 @@ typedef struct scaled_form {
 /* Scales of blocks of 128 along k: (m, k / 128) and (k / 128, n), or with 128 columns sharing one. */
 #define SCALED_BLOCK 128
 
-static bool is_blocked(const lb_tensor *sa, const lb_product *s)
+static bool is_blocked(const lb_tensor *sa, const lb_product *product)
 {
-    const int64_t blocks = (s->k + SCALED_BLOCK - 1) / SCALED_BLOCK;
-    return sa->layout.ndim == 2 && sa->layout.shape[0] == s->m && sa->layout.shape[1] == blocks && blocks > 1;
+    const int64_t blocks = (product->k + SCALED_BLOCK - 1) / SCALED_BLOCK;
+    return sa->layout.ndim == 2 && sa->layout.shape[0] == product->m && sa->layout.shape[1] == blocks && blocks > 1;
 }
 
 /* How many rows or columns share a scale; 0: neither one nor 128. */
@@ -56,52 +56,52 @@ static int64_t sharing(int64_t scales, int64_t size)
 
 /* Each block's sum is scaled before it is added to those before it. Scales: (rows, blocks) and (blocks, columns), where
  * 128 rows or columns may share one. */
-static void scaled_blocks(lb_matrices *p, const lb_tensor *sa, const lb_tensor *sb, void *y)
+static void scaled_blocks(lb_matrices *matrices, const lb_tensor *sa, const lb_tensor *sb, void *y)
 {
-    lb_frame *f = &p->frame;
-    const lb_product whole = p->shape;
-    const lb_tensor a = p->a, b = p->b;
+    lb_frame *frame = &matrices->frame;
+    const lb_product whole = matrices->shape;
+    const lb_tensor a = matrices->a, b = matrices->b;
     const int64_t n = whole.m * whole.n, blocks = sa->layout.shape[1],
                   columns = sb->layout.ndim == 2 && sb->layout.shape[0] == blocks ? sb->layout.shape[1] : 0,
                   width = sharing(columns, whole.n), height = sharing(sa->layout.shape[0], whole.m);
     if (!width || !height || blocks != (whole.k + SCALED_BLOCK - 1) / SCALED_BLOCK)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales of blocks of other sizes than 128");
-    const void *left = lb_frame_tensor(f, sa), *right = lb_frame_tensor(f, sb);
-    void *part = lb_frame_reals(f, n);
-    for (int64_t k = 0; lb_frame_ok(f) && k < blocks; k++) {
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "scales of blocks of other sizes than 128");
+    const void *left = lb_frame_tensor(frame, sa), *right = lb_frame_tensor(frame, sb);
+    void *part = lb_frame_reals(frame, n);
+    for (int64_t k = 0; lb_frame_ok(frame) && k < blocks; k++) {
         const int64_t first = k * SCALED_BLOCK;
-        p->shape.k = whole.k - first < SCALED_BLOCK ? whole.k - first : SCALED_BLOCK;
-        p->a.layout.shape[1] = p->b.layout.shape[0] = p->shape.k;
-        p->a.data = (char *)a.data + first * a.layout.stride[1] * (int64_t)lb_dtype_bits(a.dtype) / 8;
-        p->b.data = (char *)b.data + first * b.layout.stride[0] * (int64_t)lb_dtype_bits(b.dtype) / 8;
-        lb_matrices_multiply(p, part);
-        for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
-            const double sum = lb_frame_get(f, part, i),
-                         scale_a = lb_frame_get(f, left, i / whole.n / height * blocks + k),
-                         scale_b = lb_frame_get(f, right, k * columns + i % whole.n / width);
-            if (f->wide)
+        matrices->shape.k = whole.k - first < SCALED_BLOCK ? whole.k - first : SCALED_BLOCK;
+        matrices->a.layout.shape[1] = matrices->b.layout.shape[0] = matrices->shape.k;
+        matrices->a.data = (char *)a.data + first * a.layout.stride[1] * (int64_t)lb_dtype_bits(a.dtype) / 8;
+        matrices->b.data = (char *)b.data + first * b.layout.stride[0] * (int64_t)lb_dtype_bits(b.dtype) / 8;
+        lb_matrices_multiply(matrices, part);
+        for (int64_t i = 0; lb_frame_ok(frame) && i < n; i++) {
+            const double sum = lb_frame_get(frame, part, i),
+                         scale_a = lb_frame_get(frame, left, i / whole.n / height * blocks + k),
+                         scale_b = lb_frame_get(frame, right, k * columns + i % whole.n / width);
+            if (frame->wide)
                 ((double *)y)[i] = (k ? ((double *)y)[i] : 0) + sum * (scale_a * scale_b);
             else
                 ((float *)y)[i] = (k ? ((float *)y)[i] : 0) + (float)sum * ((float)scale_a * (float)scale_b);
         }
     }
-    p->shape = whole, p->a = a, p->b = b;
+    matrices->shape = whole, matrices->a = a, matrices->b = b;
 }
 
 /* Scales of one element, or one per row and column: the sum is scaled by the product of the scales. */
-static void scaled_whole(lb_matrices *p, const lb_tensor *ta, const lb_tensor *tb, void *y)
+static void scaled_whole(lb_matrices *matrices, const lb_tensor *ta, const lb_tensor *tb, void *y)
 {
-    lb_frame *f = &p->frame;
-    const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb);
-    const int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb), n = p->shape.n;
-    if ((na != 1 && na != p->shape.m) || (nb != 1 && nb != n))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED,
+    lb_frame *frame = &matrices->frame;
+    const void *sa = lb_frame_tensor(frame, ta), *sb = lb_frame_tensor(frame, tb);
+    const int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb), n = matrices->shape.n;
+    if ((na != 1 && na != matrices->shape.m) || (nb != 1 && nb != n))
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED,
                       "scales that are neither one, one per row and column, nor per block of 128");
-    if (lb_frame_ok(f)) lb_matrices_multiply(p, y);
-    for (int64_t i = 0; lb_frame_ok(f) && i < p->shape.m * n; i++) {
-        const double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / n),
-                     scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % n);
-        if (f->wide)
+    if (lb_frame_ok(frame)) lb_matrices_multiply(matrices, y);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < matrices->shape.m * n; i++) {
+        const double scale_a = lb_frame_get(frame, sa, na == 1 ? 0 : i / n),
+                     scale_b = lb_frame_get(frame, sb, nb == 1 ? 0 : i % n);
+        if (frame->wide)
             ((double *)y)[i] *= scale_a * scale_b;
         else
             ((float *)y)[i] *= (float)scale_a * (float)scale_b;
@@ -124,72 +124,75 @@ static int64_t up(int64_t n, int64_t to)
     return (n + to - 1) / to;
 }
 
-static int64_t scales_of(const groups *g, int64_t rows, int64_t columns)
+static int64_t scales_of(const groups *groups, int64_t rows, int64_t columns)
 {
-    return g->tiled ? up(rows, TILE_ROWS) * TILE_ROWS * up(columns, TILE_SCALES) * TILE_SCALES : rows * columns;
+    return groups->tiled ? up(rows, TILE_ROWS) * TILE_ROWS * up(columns, TILE_SCALES) * TILE_SCALES : rows * columns;
 }
 
-static int64_t place(const groups *g, int64_t row, int64_t column, int64_t columns)
+static int64_t place(const groups *groups, int64_t row, int64_t column, int64_t columns)
 {
-    if (!g->tiled) return row * columns + column;
+    if (!groups->tiled) return row * columns + column;
     const int64_t tile = row / TILE_ROWS * up(columns, TILE_SCALES) + column / TILE_SCALES;
     return tile * TILE_ROWS * TILE_SCALES + row % 32 * 16 + row % TILE_ROWS / 32 * TILE_SCALES + column % TILE_SCALES;
 }
 
 /* A matrix of 8-bit floats, or of bytes with two e2m1 along k, read by row and place along k. */
 typedef struct coded {
-    const lb_tensor *t;
+    const lb_tensor *tensor;
     int64_t along_rows, along_k; /* strides */
 } coded;
 
-static double decoded(const coded *c, int64_t row, int64_t k)
+static double decoded(const coded *coded, int64_t row, int64_t k)
 {
-    const lb_dtype dtype = c->t->dtype;
+    const lb_dtype dtype = coded->tensor->dtype;
     const bool pairs = dtype == LB_U8;
-    const int64_t at = row * c->along_rows + (pairs ? k / 2 : k) * c->along_k;
-    if (!pairs) return lb_to_f64(dtype, (const char *)c->t->data + at * (int64_t)(lb_dtype_bits(dtype) / 8));
-    const uint8_t byte = ((const uint8_t *)c->t->data)[at], code = k % 2 ? byte >> 4 : byte & 0xf;
+    const int64_t at = row * coded->along_rows + (pairs ? k / 2 : k) * coded->along_k;
+    if (!pairs) return lb_to_f64(dtype, (const char *)coded->tensor->data + at * (int64_t)(lb_dtype_bits(dtype) / 8));
+    const uint8_t byte = ((const uint8_t *)coded->tensor->data)[at], code = k % 2 ? byte >> 4 : byte & 0xf;
     return lb_to_f64(LB_E2M1, &code);
 }
 
 /* (rows, k) of the frame's type; NULL when scales are others than these numbers have. */
-static void *scaled_numbers(lb_matrices *p, const coded *c, const groups *g, int64_t rows, int64_t k)
+static void *scaled_numbers(lb_matrices *matrices, const coded *coded, const groups *groups, int64_t rows, int64_t k)
 {
-    lb_frame *f = &p->frame;
-    const int64_t columns = up(k, g->width);
-    if (lb_tensor_numel(g->scales) != scales_of(g, rows, columns) || !lb_layout_is_contiguous(&g->scales->layout)) {
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED,
+    lb_frame *frame = &matrices->frame;
+    const int64_t columns = up(k, groups->width);
+    if (lb_tensor_numel(groups->scales) != scales_of(groups, rows, columns) ||
+        !lb_layout_is_contiguous(&groups->scales->layout)) {
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED,
                       "another number of scales than rows and groups along k have in this layout");
         return NULL;
     }
-    void *y = lb_frame_reals(f, rows * k);
-    const char *scales = g->scales->data;
-    const int64_t size = (int64_t)lb_dtype_bits(g->scales->dtype) / 8;
+    void *y = lb_frame_reals(frame, rows * k);
+    const char *scales = groups->scales->data;
+    const int64_t size = (int64_t)lb_dtype_bits(groups->scales->dtype) / 8;
     for (int64_t i = 0; y && i < rows; i++)
         for (int64_t j = 0; j < k; j++) {
-            const double scale = lb_to_f64(g->scales->dtype, scales + place(g, i, j / g->width, columns) * size);
-            lb_frame_set(f, y, i * k + j, decoded(c, i, j) * scale);
+            const double scale =
+                lb_to_f64(groups->scales->dtype, scales + place(groups, i, j / groups->width, columns) * size);
+            lb_frame_set(frame, y, i * k + j, decoded(coded, i, j) * scale);
         }
     return y;
 }
 
 /* The product of numbers that were scaled. */
-static void scaled_groups(lb_matrices *p, const groups *ga, const groups *gb, void *y)
+static void scaled_groups(lb_matrices *matrices, const groups *ga, const groups *gb, void *y)
 {
-    lb_frame *f = &p->frame;
-    lb_product shape = p->shape;
-    if (p->a.dtype == LB_U8) shape.k *= 2;
-    const coded a = {&p->a, p->a.layout.stride[0], p->a.layout.stride[1]},
-                b = {&p->b, p->b.layout.stride[1], p->b.layout.stride[0]};
-    if ((p->a.dtype == LB_U8) != (p->b.dtype == LB_U8))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "operands of 4 and of 8 bits");
-    const void *left = lb_frame_ok(f) ? scaled_numbers(p, &a, ga, shape.m, shape.k) : NULL,
-               *right = lb_frame_ok(f) ? scaled_numbers(p, &b, gb, shape.n, shape.k) : NULL;
-    if (!lb_frame_ok(f)) return;
-    const lb_matrix_pair operands = {
-        .a = {left, f->type, (ptrdiff_t)shape.k, 1}, .b = {right, f->type, 1, (ptrdiff_t)shape.k}, .absolute = p->twin};
-    const lb_status status = lb_product_matrices(&shape, f->type, &f->call->method, &operands, y);
-    if (status != LB_OK) lb_matrices_failed(f, status);
+    lb_frame *frame = &matrices->frame;
+    lb_product shape = matrices->shape;
+    if (matrices->a.dtype == LB_U8) shape.k *= 2;
+    const coded a = {&matrices->a, matrices->a.layout.stride[0], matrices->a.layout.stride[1]},
+                b = {&matrices->b, matrices->b.layout.stride[1], matrices->b.layout.stride[0]};
+    if ((matrices->a.dtype == LB_U8) != (matrices->b.dtype == LB_U8))
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "operands of 4 and of 8 bits");
+    const void *left = lb_frame_ok(frame) ? scaled_numbers(matrices, &a, ga, shape.m, shape.k) : NULL,
+               *right = lb_frame_ok(frame) ? scaled_numbers(matrices, &b, gb, shape.n, shape.k) : NULL;
+    if (!lb_frame_ok(frame)) return;
+    const lb_matrix_pair operands = {.a = {left, frame->type, (ptrdiff_t)shape.k, 1},
+                                     .b = {right, frame->type, 1, (ptrdiff_t)shape.k},
+                                     .absolute = matrices->twin};
+    const lb_status status = lb_product_matrices(&shape, frame->type, &frame->call->method, &operands, y);
+    if (status != LB_OK) lb_matrices_failed(frame, status);
 }
 
 /* ---- the op that says how it is scaled --------------------------------------------------------------------------- */
@@ -206,91 +209,94 @@ typedef struct scaling {
 
 static scaling scaling_of(const lb_call *call, uint32_t first)
 {
-    scaling s = {.recipe = -1};
+    scaling scaling = {.recipe = -1};
     int64_t numbers[2] = {-1, 0};
     const lb_operand *list = &call->args[first];
-    if (first + 2 >= call->n_args || list->tag != LB_OPERAND_TENSORS || !list->count) return s;
-    s.first = &list->tensors[0], s.second = list->count > 1 ? &list->tensors[1] : NULL;
-    if (lb_frame_arg_ints(call, first + 1, numbers, 2) > 0) s.recipe = numbers[0];
+    if (first + 2 >= call->n_args || list->tag != LB_OPERAND_TENSORS || !list->count) return scaling;
+    scaling.first = &list->tensors[0], scaling.second = list->count > 1 ? &list->tensors[1] : NULL;
+    if (lb_frame_arg_ints(call, first + 1, numbers, 2) > 0) scaling.recipe = numbers[0];
     numbers[0] = 0;
     lb_frame_arg_ints(call, first + 2, numbers, 2);
-    s.tiled = numbers[0] == 1;
-    if (numbers[0] < 0 || numbers[0] > 1) s.recipe = -1;
-    return s;
+    scaling.tiled = numbers[0] == 1;
+    if (numbers[0] < 0 || numbers[0] > 1) scaling.recipe = -1;
+    return scaling;
 }
 
 /* Scales of blocks as scaled_blocks reads them: (rows, blocks) of A, (blocks, columns) of B. torch has (rows, blocks)
  * of either for 1 x 128, and (blocks, rows / 128) for 128 x 128, where blocks may be rounded up to a multiple of 4. */
-static lb_tensor block_scales(const scaling *s, int64_t k, bool of_a)
+static lb_tensor block_scales(const scaling *scaling, int64_t k, bool of_a)
 {
-    lb_tensor view = *s->first;
-    const bool blocks_first = s->recipe == BY_128_128;
+    lb_tensor view = *scaling->first;
+    const bool blocks_first = scaling->recipe == BY_128_128;
     if (view.layout.ndim == 2 && blocks_first && view.layout.shape[0] >= up(k, SCALED_BLOCK))
         view.layout.shape[0] = up(k, SCALED_BLOCK);
     return view.layout.ndim == 2 && blocks_first == of_a ? lb_frame_dim_last(&view, 0) : view;
 }
 
-static void scale_as_said(lb_matrices *p, const scaling *a, const scaling *b, void *y)
+static void scale_as_said(lb_matrices *matrices, const scaling *a, const scaling *b, void *y)
 {
-    lb_frame *f = &p->frame;
+    lb_frame *frame = &matrices->frame;
     const bool by_block =
         (a->recipe == BY_128 || a->recipe == BY_128_128) && (b->recipe == BY_128 || b->recipe == BY_128_128);
     if (a->recipe == b->recipe && (a->recipe == BY_TENSOR || a->recipe == BY_ROW)) {
-        scaled_whole(p, a->first, b->first, y);
+        scaled_whole(matrices, a->first, b->first, y);
     } else if (by_block) {
-        const lb_tensor left = block_scales(a, p->shape.k, true), right = block_scales(b, p->shape.k, false);
+        const lb_tensor left = block_scales(a, matrices->shape.k, true),
+                        right = block_scales(b, matrices->shape.k, false);
         if (left.layout.ndim == 2)
-            scaled_blocks(p, &left, &right, y);
+            scaled_blocks(matrices, &left, &right, y);
         else
-            lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales of blocks that are no matrix");
+            lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "scales of blocks that are no matrix");
     } else if (a->recipe == b->recipe && (a->recipe == BY_16 || a->recipe == BY_32)) {
         const int64_t width = a->recipe == BY_16 ? NV : MX;
-        scaled_groups(p, &(groups){a->first, width, a->tiled}, &(groups){b->first, width, b->tiled}, y);
+        scaled_groups(matrices, &(groups){a->first, width, a->tiled}, &(groups){b->first, width, b->tiled}, y);
     } else {
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales in a layout that its arguments do not tell");
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "scales in a layout that its arguments do not tell");
     }
     const lb_tensor *whole[2] = {a->second, b->second};
     for (int i = 0; i < 2; i++) {
-        const void *one = lb_frame_tensor(f, whole[i]);
+        const void *one = lb_frame_tensor(frame, whole[i]);
         if (one && lb_tensor_numel(whole[i]) != 1)
-            lb_frame_fail(f, LB_ERR_UNSUPPORTED, "second scales that are not one");
-        for (int64_t k = 0; one && lb_frame_ok(f) && k < p->shape.m * p->shape.n; k++)
-            lb_frame_set(f, y, k, lb_frame_get(f, y, k) * lb_frame_get(f, one, 0));
+            lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "second scales that are not one");
+        for (int64_t k = 0; one && lb_frame_ok(frame) && k < matrices->shape.m * matrices->shape.n; k++)
+            lb_frame_set(frame, y, k, lb_frame_get(frame, y, k) * lb_frame_get(frame, one, 0));
     }
 }
 
 /* The bias is added to what was scaled. */
-static void add_bias(lb_matrices *p, const lb_tensor *bias, void *y)
+static void add_bias(lb_matrices *matrices, const lb_tensor *bias, void *y)
 {
-    lb_frame *f = &p->frame;
-    const int64_t n = p->shape.n;
-    const void *added = bias ? lb_matrices_reals(f, bias, p->twin) : NULL;
-    if (bias && lb_tensor_numel(bias) != n) lb_frame_fail(f, LB_ERR_INVALID, "a bias that is not by column");
-    for (int64_t i = 0; added && lb_frame_ok(f) && i < p->shape.m * n; i++)
-        lb_frame_set(f, y, i, lb_frame_get(f, y, i) + lb_frame_get(f, added, i % n));
+    lb_frame *frame = &matrices->frame;
+    const int64_t n = matrices->shape.n;
+    const void *added = bias ? lb_matrices_reals(frame, bias, matrices->twin) : NULL;
+    if (bias && lb_tensor_numel(bias) != n) lb_frame_fail(frame, LB_ERR_INVALID, "a bias that is not by column");
+    for (int64_t i = 0; added && lb_frame_ok(frame) && i < matrices->shape.m * n; i++)
+        lb_frame_set(frame, y, i, lb_frame_get(frame, y, i) + lb_frame_get(frame, added, i % n));
 }
 
-static void widen(lb_matrices *p, double room, void *y)
+static void widen(lb_matrices *matrices, double room, void *y)
 {
-    for (int64_t i = 0; p->twin && lb_frame_ok(&p->frame) && i < p->shape.m * p->shape.n; i++)
-        lb_frame_set(&p->frame, y, i, lb_frame_get(&p->frame, y, i) * room);
+    for (int64_t i = 0; matrices->twin && lb_frame_ok(&matrices->frame) && i < matrices->shape.m * matrices->shape.n;
+         i++)
+        lb_frame_set(&matrices->frame, y, i, lb_frame_get(&matrices->frame, y, i) * room);
 }
 
 static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
 {
-    lb_matrices p;
-    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, form->a), lb_frame_arg_tensor(call, form->a + 1u), twin))
-        return lb_frame_end(&p.frame);
-    lb_frame *f = &p.frame;
+    lb_matrices matrices;
+    if (!lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, form->a), lb_frame_arg_tensor(call, form->a + 1u),
+                           twin))
+        return lb_frame_end(&matrices.frame);
+    lb_frame *frame = &matrices.frame;
     const lb_tensor *sa = lb_frame_arg_tensor(call, form->scales), *sb = lb_frame_arg_tensor(call, form->scales + 1u);
-    void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
-    if (lb_frame_ok(f) && sa->dtype == LB_E8M0)
-        scaled_groups(&p, &(groups){sa, MX, true}, &(groups){sb, MX, true}, y);
-    else if (lb_frame_ok(f))
-        (is_blocked(sa, &p.shape) ? scaled_blocks : scaled_whole)(&p, sa, sb, y);
-    if (form->fast) widen(&p, room_of_units(call, &p, lb_frame_arg_int(call, form->fast, 0)), y);
-    if (form->bias) add_bias(&p, lb_frame_arg_tensor(call, form->bias), y);
-    return lb_frame_end(f);
+    void *y = lb_frame_output(frame, 0, matrices.shape.m * matrices.shape.n);
+    if (lb_frame_ok(frame) && sa->dtype == LB_E8M0)
+        scaled_groups(&matrices, &(groups){sa, MX, true}, &(groups){sb, MX, true}, y);
+    else if (lb_frame_ok(frame))
+        (is_blocked(sa, &matrices.shape) ? scaled_blocks : scaled_whole)(&matrices, sa, sb, y);
+    if (form->fast) widen(&matrices, room_of_units(call, &matrices, lb_frame_arg_int(call, form->fast, 0)), y);
+    if (form->bias) add_bias(&matrices, lb_frame_arg_tensor(call, form->bias), y);
+    return lb_frame_end(frame);
 }
 
 #define SCALED(ID, ...)                                                                                                \
@@ -301,16 +307,16 @@ SCALED(scaled_mm, .a = 0, .scales = 2, .bias = 4, .fast = 7)
 /* Args: self, mat2, scales, recipes and swizzles of either, bias, out_dtype, contraction_dim, use_fast_accum. */
 static lb_status scaled_v2_run(lb_call *call, bool twin)
 {
-    lb_matrices p;
+    lb_matrices matrices;
     const scaling a = scaling_of(call, 2), b = scaling_of(call, 5);
-    if (!lb_matrices_begin(&p, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), twin))
-        return lb_frame_end(&p.frame);
-    void *y = lb_frame_output(&p.frame, 0, p.shape.m * p.shape.n);
-    if (!a.first || !b.first) lb_frame_fail(&p.frame, LB_ERR_UNSUPPORTED, "no scales");
-    if (lb_frame_ok(&p.frame)) scale_as_said(&p, &a, &b, y);
-    widen(&p, room_of_units(call, &p, lb_frame_arg_int(call, 11, 0)), y);
-    add_bias(&p, lb_frame_arg_tensor(call, 8), y);
-    return lb_frame_end(&p.frame);
+    if (!lb_matrices_begin(&matrices, call, lb_frame_arg_tensor(call, 0), lb_frame_arg_tensor(call, 1), twin))
+        return lb_frame_end(&matrices.frame);
+    void *y = lb_frame_output(&matrices.frame, 0, matrices.shape.m * matrices.shape.n);
+    if (!a.first || !b.first) lb_frame_fail(&matrices.frame, LB_ERR_UNSUPPORTED, "no scales");
+    if (lb_frame_ok(&matrices.frame)) scale_as_said(&matrices, &a, &b, y);
+    widen(&matrices, room_of_units(call, &matrices, lb_frame_arg_int(call, 11, 0)), y);
+    add_bias(&matrices, lb_frame_arg_tensor(call, 8), y);
+    return lb_frame_end(&matrices.frame);
 }
 
 LB_WITH_TWIN(scaled_v2, scaled_v2_run(call, twin))
@@ -340,66 +346,72 @@ static int64_t group_at(const int64_t *ends, int64_t groups, int64_t i)
     return g < groups ? g : groups - 1;
 }
 
-static void scale_groups(lb_frame *f, const cut_result *r, const int64_t *ends, const void *sa, const void *sb, void *y)
+static void scale_groups(lb_frame *frame, const cut_result *cut_result, const int64_t *ends, const void *sa,
+                         const void *sb, void *y)
 {
-    const int64_t n = lb_tensor_numel(&f->call->results[0]);
+    const int64_t n = lb_tensor_numel(&frame->call->results[0]);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = i / r->columns % r->rows, column = i % r->columns;
-        const int64_t g = r->cut_rows      ? group_at(ends, r->groups, row)
-                          : r->cut_columns ? group_at(ends, r->groups, column)
-                                           : i / (r->rows * r->columns);
-        const double left = lb_frame_get(f, sa, r->cut_rows ? row : g * r->rows + row),
-                     right = lb_frame_get(f, sb, r->cut_columns ? column : g * r->columns + column);
-        lb_frame_set(f, y, i, lb_frame_get(f, y, i) * (f->wide ? left * right : (double)((float)left * (float)right)));
+        const int64_t row = i / cut_result->columns % cut_result->rows, column = i % cut_result->columns;
+        const int64_t g = cut_result->cut_rows      ? group_at(ends, cut_result->groups, row)
+                          : cut_result->cut_columns ? group_at(ends, cut_result->groups, column)
+                                                    : i / (cut_result->rows * cut_result->columns);
+        const double left = lb_frame_get(frame, sa, cut_result->cut_rows ? row : g * cut_result->rows + row),
+                     right =
+                         lb_frame_get(frame, sb, cut_result->cut_columns ? column : g * cut_result->columns + column);
+        lb_frame_set(frame, y, i,
+                     lb_frame_get(frame, y, i) * (frame->wide ? left * right : (double)((float)left * (float)right)));
     }
 }
 
-static lb_status grouped_run(lb_call *call, const grouped *g, bool twin)
+static lb_status grouped_run(lb_call *call, const grouped *grouped, bool twin)
 {
     const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
     const lb_layout *out = &call->results[0].layout;
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const bool a2 = a->layout.ndim == 2, b2 = b->layout.ndim == 2;
-    if (out->ndim < 2 || (a2 != b2 && out->ndim != 2) || (a2 == b2 && out->ndim != 3) || (!g->offsets && (a2 || b2)))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "operands and groups that do not match");
-    if (!g->scale_a || !g->scale_b || g->scale_a->dtype == LB_E8M0)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "scales of groups, whose tiles lie where the kernel has them");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    const cut_result r = {out->shape[out->ndim - 2], out->shape[out->ndim - 1],
-                          g->offsets ? lb_tensor_numel(g->offsets) : out->shape[0], a2 && !b2, b2 && !a2};
-    if (lb_tensor_numel(g->scale_a) != (r.cut_rows ? 1 : r.groups) * r.rows ||
-        lb_tensor_numel(g->scale_b) != (r.cut_columns ? 1 : r.groups) * r.columns)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "scales that are not one per row and column of each group");
-    if (r.groups < 1) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "no groups");
-    const int64_t n = lb_layout_numel(out), *ends = lb_frame_integers(&f, g->offsets);
-    const void *sa = lb_frame_tensor(&f, g->scale_a), *sb = lb_frame_tensor(&f, g->scale_b);
-    lb_tensor sums = {.dtype = f.type, .layout = lb_layout_contiguous(out->ndim, out->shape)};
-    sums.data = lb_frame_reals(&f, n);
-    void *y = lb_frame_output(&f, 0, n);
+    if (out->ndim < 2 || (a2 != b2 && out->ndim != 2) || (a2 == b2 && out->ndim != 3) ||
+        (!grouped->offsets && (a2 || b2)))
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "operands and groups that do not match");
+    if (!grouped->scale_a || !grouped->scale_b || grouped->scale_a->dtype == LB_E8M0)
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "scales of groups, whose tiles lie where the kernel has them");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
+    const cut_result cut_result = {out->shape[out->ndim - 2], out->shape[out->ndim - 1],
+                                   grouped->offsets ? lb_tensor_numel(grouped->offsets) : out->shape[0], a2 && !b2,
+                                   b2 && !a2};
+    if (lb_tensor_numel(grouped->scale_a) != (cut_result.cut_rows ? 1 : cut_result.groups) * cut_result.rows ||
+        lb_tensor_numel(grouped->scale_b) != (cut_result.cut_columns ? 1 : cut_result.groups) * cut_result.columns)
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "scales that are not one per row and column of each group");
+    if (cut_result.groups < 1) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "no groups");
+    const int64_t n = lb_layout_numel(out), *ends = lb_frame_integers(&frame, grouped->offsets);
+    const void *sa = lb_frame_tensor(&frame, grouped->scale_a), *sb = lb_frame_tensor(&frame, grouped->scale_b);
+    lb_tensor sums = {.dtype = frame.type, .layout = lb_layout_contiguous(out->ndim, out->shape)};
+    sums.data = lb_frame_reals(&frame, n);
+    void *y = lb_frame_output(&frame, 0, n);
     lb_row_call p = {.row = "aten::_grouped_mm",
                      .args = {lb_operand_tensor(a), lb_operand_tensor(b),
-                              g->offsets ? lb_operand_tensor(g->offsets) : lb_operand_none()},
+                              grouped->offsets ? lb_operand_tensor(grouped->offsets) : lb_operand_none()},
                      .n_args = 3,
                      .results = {sums},
                      .n_results = 1};
-    if (lb_frame_ok(&f)) f.status = lb_row_call_run(call, &p, twin);
-    if (lb_frame_ok(&f) && r.columns && r.rows) {
-        memcpy(y, sums.data, (size_t)n * (f.wide ? 8 : 4));
-        scale_groups(&f, &r, ends, sa, sb, y);
+    if (lb_frame_ok(&frame)) frame.status = lb_row_call_run(call, &p, twin);
+    if (lb_frame_ok(&frame) && cut_result.columns && cut_result.rows) {
+        memcpy(y, sums.data, (size_t)n * (frame.wide ? 8 : 4));
+        scale_groups(&frame, &cut_result, ends, sa, sb, y);
     }
     const lb_matrices shape = {.shape = {.k = a->layout.shape[a->layout.ndim - 1]}, .a = *a, .b = *b};
-    const double room = twin ? room_of_units(call, &shape, g->fast) : 1;
-    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < n; i++) lb_frame_set(&f, y, i, lb_frame_get(&f, y, i) * room);
-    return lb_frame_end(&f);
+    const double room = twin ? room_of_units(call, &shape, grouped->fast) : 1;
+    for (int64_t i = 0; twin && lb_frame_ok(&frame) && i < n; i++)
+        lb_frame_set(&frame, y, i, lb_frame_get(&frame, y, i) * room);
+    return lb_frame_end(&frame);
 }
 
 /* Args: self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, use_fast_accum. */
 static lb_status scaled_grouped_run(lb_call *call, bool twin)
 {
     if (lb_frame_arg_given(call, 5)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: a bias", call->row->name);
-    const grouped g = {lb_frame_arg_tensor(call, 2), lb_frame_arg_tensor(call, 3), lb_frame_arg_tensor(call, 4),
-                       lb_frame_arg_int(call, 8, 0)};
-    return grouped_run(call, &g, twin);
+    const grouped grouped = {lb_frame_arg_tensor(call, 2), lb_frame_arg_tensor(call, 3), lb_frame_arg_tensor(call, 4),
+                             lb_frame_arg_int(call, 8, 0)};
+    return grouped_run(call, &grouped, twin);
 }
 
 /* Args: self, mat2, scales, recipes and swizzles of either, offs, bias, out_dtype, contraction_dim, use_fast_accum. */
@@ -409,8 +421,8 @@ static lb_status scaled_grouped_v2_run(lb_call *call, bool twin)
     if (a.recipe != BY_ROW || b.recipe != BY_ROW || lb_frame_arg_given(call, 9))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED,
                        "%s: scales of groups, whose tiles lie where the kernel has them, or a bias", call->row->name);
-    const grouped g = {a.first, b.first, lb_frame_arg_tensor(call, 8), lb_frame_arg_int(call, 12, 0)};
-    return grouped_run(call, &g, twin);
+    const grouped grouped = {a.first, b.first, lb_frame_arg_tensor(call, 8), lb_frame_arg_int(call, 12, 0)};
+    return grouped_run(call, &grouped, twin);
 }
 
 LB_WITH_TWIN(scaled_grouped, scaled_grouped_run(call, twin))

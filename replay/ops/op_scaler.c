@@ -55,15 +55,15 @@ static lb_status unscale_kernel(lb_call *call)
 /* scale and growth_tracker: smaller at once after an infinity, larger after growth_interval steps without one. */
 static lb_status update_kernel(lb_call *call)
 {
-    const lb_operand *a = call->args;
+    const lb_operand *operand = call->args;
     if (call->n_args < 6 || call->n_results != 2)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: expects six arguments", call->row->name);
-    double scale = number(&a[0]), steps = number(&a[1]) + 1;
-    const double grown = scale * a[3].f;
-    if (number(&a[2]) != 0) {
-        scale *= a[4].f;
+    double scale = number(&operand[0]), steps = number(&operand[1]) + 1;
+    const double grown = scale * operand[3].f;
+    if (number(&operand[2]) != 0) {
+        scale *= operand[4].f;
         steps = 0;
-    } else if (steps == (double)a[5].i) {
+    } else if (steps == (double)operand[5].i) {
         if (isfinite((float)grown)) scale = grown;
         steps = 0;
     }

@@ -22,29 +22,31 @@ typedef struct target {
     lb_dtype dtype;
 } target;
 
-static bool target_begin(target *t, lb_call *call, const lb_tensor *self, bool twin)
+static bool target_begin(target *target, lb_call *call, const lb_tensor *self, bool twin)
 {
-    t->frame = lb_frame_begin(call);
-    t->twin = twin;
-    t->integer = lb_dtype_is_integer(call->results[0].dtype);
-    t->n = lb_tensor_numel(self);
-    t->dtype = call->results[0].dtype;
-    size_t bytes = (size_t)t->n * (t->integer || t->frame.wide ? 8 : 4);
-    const void *x = t->integer ? (const void *)lb_frame_integers(&t->frame, self) : lb_frame_tensor(&t->frame, self);
-    t->y = t->integer ? (void *)lb_frame_output_integers(&t->frame, 0, t->n) : lb_frame_output(&t->frame, 0, t->n);
-    if (lb_frame_ok(&t->frame)) memcpy(t->y, x, bytes);
-    for (int64_t i = 0; twin && lb_frame_ok(&t->frame) && i < t->n; i++)
-        ((double *)t->y)[i] = fabs(((double *)t->y)[i]);
-    return lb_frame_ok(&t->frame);
+    target->frame = lb_frame_begin(call);
+    target->twin = twin;
+    target->integer = lb_dtype_is_integer(call->results[0].dtype);
+    target->n = lb_tensor_numel(self);
+    target->dtype = call->results[0].dtype;
+    size_t bytes = (size_t)target->n * (target->integer || target->frame.wide ? 8 : 4);
+    const void *x =
+        target->integer ? (const void *)lb_frame_integers(&target->frame, self) : lb_frame_tensor(&target->frame, self);
+    target->y = target->integer ? (void *)lb_frame_output_integers(&target->frame, 0, target->n)
+                                : lb_frame_output(&target->frame, 0, target->n);
+    if (lb_frame_ok(&target->frame)) memcpy(target->y, x, bytes);
+    for (int64_t i = 0; twin && lb_frame_ok(&target->frame) && i < target->n; i++)
+        ((double *)target->y)[i] = fabs(((double *)target->y)[i]);
+    return lb_frame_ok(&target->frame);
 }
 
-static lb_status target_end(target *t)
+static lb_status target_end(target *target)
 {
-    if (t->twin && lb_frame_ok(&t->frame)) {
-        double scale = lb_frame_twin_scale(t->frame.call, 0);
-        for (int64_t i = 0; i < t->n; i++) ((double *)t->y)[i] *= scale;
+    if (target->twin && lb_frame_ok(&target->frame)) {
+        double scale = lb_frame_twin_scale(target->frame.call, 0);
+        for (int64_t i = 0; i < target->n; i++) ((double *)target->y)[i] *= scale;
     }
-    return lb_frame_end(&t->frame);
+    return lb_frame_end(&target->frame);
 }
 
 static const void *values_of(target *t, const lb_tensor *tensor)
@@ -75,23 +77,33 @@ static double combine_real(action how, double y, double x)
     return y;
 }
 
-/* y[i .. i+n) = how(y, x[j .. j+n) * alpha); f32 products and sums of f32 are exact in f64 before their own
+/* Elements x[from .. from + n), each times alpha. */
+typedef struct elements {
+    const void *x;
+    int64_t from, n;
+    double alpha;
+} elements;
+
+/* y[to .. to + n) = how(y, elements); f32 products and sums of f32 are exact in f64 before their own
  * rounding. */
-static void combine(target *t, action how, int64_t i, const void *x, int64_t j, int64_t n, double alpha)
+static void combine(target *target, action how, int64_t to, elements elements)
 {
-    if (t->integer) {
+    const int64_t n = elements.n;
+    const double alpha = elements.alpha;
+    if (target->integer) {
         for (int64_t k = 0; k < n; k++)
-            combine_integer(how, (int64_t *)t->y + i + k, ((const int64_t *)x)[j + k] * (int64_t)alpha);
+            combine_integer(how, (int64_t *)target->y + to + k,
+                            ((const int64_t *)elements.x)[elements.from + k] * (int64_t)alpha);
         return;
     }
-    if (t->frame.wide) {
-        double *y = (double *)t->y + i;
-        const double *from = (const double *)x + j;
+    if (target->frame.wide) {
+        double *y = (double *)target->y + to;
+        const double *from = (const double *)elements.x + elements.from;
         for (int64_t k = 0; k < n; k++)
-            y[k] = combine_real(how, y[k], t->twin ? fabs(from[k] * alpha) : from[k] * alpha);
+            y[k] = combine_real(how, y[k], target->twin ? fabs(from[k] * alpha) : from[k] * alpha);
     } else {
-        float *y = (float *)t->y + i;
-        const float *from = (const float *)x + j, a = (float)alpha;
+        float *y = (float *)target->y + to;
+        const float *from = (const float *)elements.x + elements.from, a = (float)alpha;
         if (how == ADD && a == 1)
             for (int64_t k = 0; k < n; k++) y[k] += from[k];
         else if (how == ADD)
@@ -99,17 +111,17 @@ static void combine(target *t, action how, int64_t i, const void *x, int64_t j, 
         else
             for (int64_t k = 0; k < n; k++) y[k] = (float)combine_real(how, y[k], from[k]);
     }
-    if (how != ASSIGN && !t->twin) {
-        size_t size = t->frame.wide ? 8 : 4;
-        lb_frame_round(&t->frame, (char *)t->y + (size_t)i * size, n, t->dtype);
+    if (how != ASSIGN && !target->twin) {
+        size_t size = target->frame.wide ? 8 : 4;
+        lb_frame_round(&target->frame, (char *)target->y + (size_t)to * size, n, target->dtype);
     }
 }
 
-static bool wrap(target *t, int64_t *index, int64_t size)
+static bool wrap(target *target, int64_t *index, int64_t size)
 {
     if (*index < 0) *index += size;
     if (*index >= 0 && *index < size) return true;
-    lb_frame_fail(&t->frame, LB_ERR_INVALID, "an index is out of range");
+    lb_frame_fail(&target->frame, LB_ERR_INVALID, "an index is out of range");
     return false;
 }
 
@@ -121,32 +133,33 @@ static lb_status index_put_run(lb_call *call, bool twin)
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     lb_tensor values = *lb_frame_arg_tensor(call, 2);
     action how = lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN;
-    lb_index_plan p;
-    target t;
-    if (!target_begin(&t, call, self, twin) ||
-        !lb_index_plan_make(&t.frame, &self->layout, call->args[1].tensors, call->args[1].count, &p))
-        return lb_frame_end(&t.frame);
-    lb_layout wide = lb_layout_contiguous(p.ndim, p.shape);
-    for (int d = 0; d < p.ndim; d++) { /* values broadcast to the shape that is addressed */
-        int own = d - (p.ndim - values.layout.ndim);
+    lb_index_plan plan;
+    target target;
+    if (!target_begin(&target, call, self, twin) ||
+        !lb_index_plan_make(&target.frame, &self->layout, call->args[1].tensors, call->args[1].count, &plan))
+        return lb_frame_end(&target.frame);
+    lb_layout wide = lb_layout_contiguous(plan.ndim, plan.shape);
+    for (int d = 0; d < plan.ndim; d++) { /* values broadcast to the shape that is addressed */
+        int own = d - (plan.ndim - values.layout.ndim);
         int64_t size = own >= 0 ? values.layout.shape[own] : 1;
         wide.stride[d] = size == 1 ? 0 : values.layout.stride[own];
-        if (size != 1 && size != p.shape[d]) lb_frame_fail(&t.frame, LB_ERR_INVALID, "values do not broadcast");
+        if (size != 1 && size != plan.shape[d]) lb_frame_fail(&target.frame, LB_ERR_INVALID, "values do not broadcast");
     }
     values.layout = wide;
-    const void *x = lb_frame_ok(&t.frame) ? values_of(&t, &values) : NULL;
+    const void *x = lb_frame_ok(&target.frame) ? values_of(&target, &values) : NULL;
     int64_t i = 0;
-    for (int64_t a = 0; lb_frame_ok(&t.frame) && a < p.n_before; a++)
-        for (int64_t b = 0; b < p.n_at; b++) {
-            int64_t to = p.before[a] + p.at[b];
-            if (p.run) {
-                combine(&t, how, to, x, i, p.n_after, 1);
-                i += p.n_after;
+    for (int64_t a = 0; lb_frame_ok(&target.frame) && a < plan.n_before; a++)
+        for (int64_t b = 0; b < plan.n_at; b++) {
+            int64_t to = plan.before[a] + plan.at[b];
+            if (plan.run) {
+                combine(&target, how, to, (elements){x, i, plan.n_after, 1});
+                i += plan.n_after;
             } else {
-                for (int64_t c = 0; c < p.n_after; c++) combine(&t, how, to + p.after[c], x, i++, 1, 1);
+                for (int64_t c = 0; c < plan.n_after; c++)
+                    combine(&target, how, to + plan.after[c], (elements){x, i++, 1, 1});
             }
         }
-    return target_end(&t);
+    return target_end(&target);
 }
 
 LB_WITH_TWIN(index_put, index_put_run(call, twin))
@@ -158,34 +171,34 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
     int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
-    lb_around a = lb_frame_shape_around(&self->layout, dim);
-    target t;
-    if (!target_begin(&t, call, self, twin)) return lb_frame_end(&t.frame);
-    const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
+    lb_around around = lb_frame_shape_around(&self->layout, dim);
+    target target;
+    if (!target_begin(&target, call, self, twin)) return lb_frame_end(&target.frame);
+    const int64_t *index = lb_frame_integers(&target.frame, index_tensor);
     int64_t n = lb_tensor_numel(index_tensor);
-    const void *x = source ? values_of(&t, source) : NULL;
+    const void *x = source ? values_of(&target, source) : NULL;
     void *fill = NULL;
     if (!source) { /* one slice of the value */
-        fill = lb_frame_scratch(&t.frame, (size_t)a.inner * 8);
-        for (int64_t k = 0; fill && k < a.inner; k++) {
-            if (t.integer)
+        fill = lb_frame_scratch(&target.frame, (size_t)around.inner * 8);
+        for (int64_t k = 0; fill && k < around.inner; k++) {
+            if (target.integer)
                 ((int64_t *)fill)[k] = (int64_t)value;
-            else if (t.frame.wide)
+            else if (target.frame.wide)
                 ((double *)fill)[k] = value;
             else
                 ((float *)fill)[k] = (float)value;
         }
-    } else if (lb_tensor_numel(source) != a.outer * n * a.inner) {
-        lb_frame_fail(&t.frame, LB_ERR_INVALID, "the source has another number of slices than the index");
+    } else if (lb_tensor_numel(source) != around.outer * n * around.inner) {
+        lb_frame_fail(&target.frame, LB_ERR_INVALID, "the source has another number of slices than the index");
     }
-    for (int64_t k = 0; lb_frame_ok(&t.frame) && k < n; k++) {
+    for (int64_t k = 0; lb_frame_ok(&target.frame) && k < n; k++) {
         int64_t at = index[k];
-        if (!wrap(&t, &at, a.size)) break;
-        for (int64_t o = 0; o < a.outer; o++)
-            combine(&t, how, (o * a.size + at) * a.inner, fill ? fill : x, fill ? 0 : (o * n + k) * a.inner, a.inner,
-                    alpha);
+        if (!wrap(&target, &at, around.size)) break;
+        for (int64_t o = 0; o < around.outer; o++)
+            combine(&target, how, (o * around.size + at) * around.inner,
+                    (elements){fill ? fill : x, fill ? 0 : (o * n + k) * around.inner, around.inner, alpha});
     }
-    return target_end(&t);
+    return target_end(&target);
 }
 
 LB_WITH_TWIN(index_add, write_slices(call, lb_frame_arg_tensor(call, 3), ADD, lb_frame_arg_float(call, 4, 1), 0, twin))
@@ -208,27 +221,27 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     int64_t rows = lb_frame_arg_int(call, 2, 0), padding = lb_frame_arg_int(call, 3, -1),
             n = lb_tensor_numel(index_tensor);
     bool by_frequency = lb_frame_arg_int(call, 4, 0);
-    target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = call->results[0].dtype};
-    const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
-    const void *g = lb_frame_tensor(&t.frame, grad);
-    t.n = lb_tensor_numel(&call->results[0]);
-    int64_t width = rows > 0 ? t.n / rows : 0;
-    t.y = lb_frame_output(&t.frame, 0, rows * width);
-    int64_t *count = by_frequency ? lb_frame_scratch(&t.frame, (size_t)rows * 8) : NULL;
-    if (lb_frame_ok(&t.frame)) {
-        memset(t.y, 0, (size_t)t.n * (t.frame.wide ? 8 : 4));
+    target target = {.frame = lb_frame_begin(call), .twin = twin, .dtype = call->results[0].dtype};
+    const int64_t *index = lb_frame_integers(&target.frame, index_tensor);
+    const void *g = lb_frame_tensor(&target.frame, grad);
+    target.n = lb_tensor_numel(&call->results[0]);
+    int64_t width = rows > 0 ? target.n / rows : 0;
+    target.y = lb_frame_output(&target.frame, 0, rows * width);
+    int64_t *count = by_frequency ? lb_frame_scratch(&target.frame, (size_t)rows * 8) : NULL;
+    if (lb_frame_ok(&target.frame)) {
+        memset(target.y, 0, (size_t)target.n * (target.frame.wide ? 8 : 4));
         if (count) memset(count, 0, (size_t)rows * 8);
     }
-    for (int64_t i = 0; count && lb_frame_ok(&t.frame) && i < n; i++) {
+    for (int64_t i = 0; count && lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i];
-        if (wrap(&t, &at, rows)) count[at]++;
+        if (wrap(&target, &at, rows)) count[at]++;
     }
-    for (int64_t i = 0; lb_frame_ok(&t.frame) && i < n; i++) {
+    for (int64_t i = 0; lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i];
-        if (at == padding || !wrap(&t, &at, rows)) continue;
-        combine(&t, ADD, at * width, g, i * width, width, count ? 1.0 / (double)count[at] : 1);
+        if (at == padding || !wrap(&target, &at, rows)) continue;
+        combine(&target, ADD, at * width, (elements){g, i * width, width, count ? 1.0 / (double)count[at] : 1});
     }
-    return target_end(&t);
+    return target_end(&target);
 }
 
 LB_WITH_TWIN(embedding_dense_backward, embedding_backward(call, twin))
@@ -244,71 +257,72 @@ typedef struct scattering {
     bool include_self, mean;
 } scattering;
 
-static void scatter_element(target *t, const scattering *s, int64_t to, const void *x, int64_t from, int64_t *hits,
-                            bool twin)
+static void scatter_element(target *target, const scattering *scattering, int64_t to, const void *x, int64_t from,
+                            int64_t *hits)
 {
-    bool first = !s->include_self && hits && hits[to] == 0;
-    double value = s->value;
-    int64_t integer = (int64_t)s->value;
-    float narrow = (float)s->value;
+    bool first = !scattering->include_self && hits && hits[to] == 0;
+    double value = scattering->value;
+    int64_t integer = (int64_t)scattering->value;
+    float narrow = (float)scattering->value;
     const void *src = x;
     if (!x) {
-        src = t->integer ? (const void *)&integer : t->frame.wide ? (const void *)&value : &narrow;
+        src = target->integer ? (const void *)&integer : target->frame.wide ? (const void *)&value : &narrow;
         from = 0;
     }
-    if (first && twin) ((double *)t->y)[to] = s->how == MULTIPLY;
-    combine(t, first && !twin ? ASSIGN : s->how, to, src, from, 1, 1);
+    if (first && target->twin) ((double *)target->y)[to] = scattering->how == MULTIPLY;
+    combine(target, first && !target->twin ? ASSIGN : scattering->how, to, (elements){src, from, 1, 1});
     if (hits) hits[to]++;
 }
 
-static void divide_by_hits(target *t, const scattering *s, const int64_t *hits)
+static void divide_by_hits(target *target, const scattering *scattering, const int64_t *hits)
 {
-    for (int64_t i = 0; i < t->n; i++) {
-        int64_t n = hits[i] + (s->include_self ? 1 : 0);
+    for (int64_t i = 0; i < target->n; i++) {
+        int64_t n = hits[i] + (scattering->include_self ? 1 : 0);
         if (!hits[i] || n < 2) continue;
-        if (t->integer) {
-            int64_t *y = (int64_t *)t->y + i, q = *y / n;
+        if (target->integer) {
+            int64_t *y = (int64_t *)target->y + i, q = *y / n;
             *y = *y % n && (*y < 0) != (n < 0) ? q - 1 : q;
-        } else if (t->frame.wide) {
-            ((double *)t->y)[i] /= (double)n;
+        } else if (target->frame.wide) {
+            ((double *)target->y)[i] /= (double)n;
         } else {
-            ((float *)t->y)[i] /= (float)n;
+            ((float *)target->y)[i] /= (float)n;
         }
     }
 }
 
-static lb_status scatter_run(lb_call *call, scattering s, bool twin)
+static lb_status scatter_run(lb_call *call, scattering scattering, bool twin)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *index_tensor = lb_frame_arg_tensor(call, 2);
-    const lb_layout *l = &index_tensor->layout;
+    const lb_layout *layout = &index_tensor->layout;
     int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
-    target t;
-    if (!target_begin(&t, call, self, twin)) return lb_frame_end(&t.frame);
+    target target;
+    if (!target_begin(&target, call, self, twin)) return lb_frame_end(&target.frame);
     lb_layout dense = lb_layout_contiguous(self->layout.ndim, self->layout.shape), from_dense = dense;
-    const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
-    const void *x = s.source ? values_of(&t, s.source) : NULL;
-    if (s.source) from_dense = lb_layout_contiguous(s.source->layout.ndim, s.source->layout.shape);
+    const int64_t *index = lb_frame_integers(&target.frame, index_tensor);
+    const void *x = scattering.source ? values_of(&target, scattering.source) : NULL;
+    if (scattering.source)
+        from_dense = lb_layout_contiguous(scattering.source->layout.ndim, scattering.source->layout.shape);
     int64_t size = self->layout.ndim ? self->layout.shape[dim] : 1, *hits = NULL;
-    if (!s.include_self || s.mean) {
-        hits = lb_frame_scratch(&t.frame, (size_t)t.n * 8);
-        if (hits) memset(hits, 0, (size_t)t.n * 8);
+    if (!scattering.include_self || scattering.mean) {
+        hits = lb_frame_scratch(&target.frame, (size_t)target.n * 8);
+        if (hits) memset(hits, 0, (size_t)target.n * 8);
     }
-    for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&t.frame) && i < n; i++) {
+    for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i], rest = i, to = 0, from = 0;
-        if (!wrap(&t, &at, size)) break;
-        for (int d = l->ndim - 1; d >= 0; d--) {
-            int64_t c = rest % l->shape[d];
-            rest /= l->shape[d];
+        if (!wrap(&target, &at, size)) break;
+        for (int d = layout->ndim - 1; d >= 0; d--) {
+            int64_t c = rest % layout->shape[d];
+            rest /= layout->shape[d];
             to += (d == dim ? at : c) * dense.stride[d];
             from += c * from_dense.stride[d];
         }
-        scatter_element(&t, &s, to, x, from, hits, twin);
+        scatter_element(&target, &scattering, to, x, from, hits);
     }
-    if (s.mean && lb_frame_ok(&t.frame)) divide_by_hits(&t, &s, hits);
-    return target_end(&t);
+    if (scattering.mean && lb_frame_ok(&target.frame)) divide_by_hits(&target, &scattering, hits);
+    return target_end(&target);
 }
 
-static bool action_of(const char *name, scattering *s)
+static bool action_of(const char *name, scattering *scattering)
 {
     static const struct {
         const char *name;
@@ -317,8 +331,8 @@ static bool action_of(const char *name, scattering *s)
                    {"prod", MULTIPLY}, {"amax", MAXIMUM}, {"amin", MINIMUM}};
     for (size_t i = 0; name && i < sizeof actions / sizeof *actions; i++)
         if (!strcmp(name, actions[i].name)) {
-            s->how = actions[i].how;
-            s->mean = !strcmp(name, "mean");
+            scattering->how = actions[i].how;
+            scattering->mean = !strcmp(name, "mean");
             return true;
         }
     return false;
@@ -340,10 +354,11 @@ LB_WITH_TWIN(scatter_add, scatter_run(call, (scattering){ADD, lb_frame_arg_tenso
 static lb_status scatter_reduce_run(lb_call *call, bool twin)
 {
     const lb_tensor *source = lb_frame_arg_tensor(call, 3);
-    scattering s = {ADD, source, source ? 0 : lb_frame_arg_float(call, 3, 0), lb_frame_arg_int(call, 5, 1) != 0, false};
-    if (!lb_frame_arg_given(call, 4) || !action_of(call->args[4].string, &s))
+    scattering scattering = {ADD, source, source ? 0 : lb_frame_arg_float(call, 3, 0),
+                             lb_frame_arg_int(call, 5, 1) != 0, false};
+    if (!lb_frame_arg_given(call, 4) || !action_of(call->args[4].string, &scattering))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: unknown reduction", call->row->name);
-    return scatter_run(call, s, twin);
+    return scatter_run(call, scattering, twin);
 }
 
 LB_WITH_TWIN(scatter_reduce, scatter_reduce_run(call, twin))
@@ -365,37 +380,38 @@ static lb_status masked_scatter(lb_call *call)
         }
         *own = wide;
     }
-    lb_frame f = lb_frame_begin(call);
-    const int64_t *m = lb_frame_integers(&f, &mask);
-    const void *x = lb_frame_bytes(&f, &self), *s = lb_frame_bytes(&f, source);
-    void *y = lb_frame_output_bytes(&f, 0);
+    lb_frame frame = lb_frame_begin(call);
+    const int64_t *m = lb_frame_integers(&frame, &mask);
+    const void *x = lb_frame_bytes(&frame, &self), *s = lb_frame_bytes(&frame, source);
+    void *y = lb_frame_output_bytes(&frame, 0);
     lb_elements keep = lb_elements_of(result->dtype, self.dtype, call->method.cast);
     lb_elements put = lb_elements_of(result->dtype, source->dtype, call->method.cast);
     int64_t k = 0, n = lb_tensor_numel(result), room = lb_tensor_numel(source);
-    for (int64_t i = 0; y && lb_frame_ok(&f) && i < n; i++) {
-        if (m[i] && k >= room) lb_frame_fail(&f, LB_ERR_INVALID, "the source has fewer elements than the mask is true");
+    for (int64_t i = 0; y && lb_frame_ok(&frame) && i < n; i++) {
+        if (m[i] && k >= room)
+            lb_frame_fail(&frame, LB_ERR_INVALID, "the source has fewer elements than the mask is true");
         if (m[i] && k < room)
             lb_elements_move(&put, y, i, s, k++, 1);
         else
             lb_elements_move(&keep, y, i, x, i, 1);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* Args: self, index, source, accumulate. */
 static lb_status put_run(lb_call *call, bool twin)
 {
     const lb_tensor *index_tensor = lb_frame_arg_tensor(call, 1);
-    target t;
-    if (!target_begin(&t, call, lb_frame_arg_tensor(call, 0), twin)) return lb_frame_end(&t.frame);
-    const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
-    const void *x = values_of(&t, lb_frame_arg_tensor(call, 2));
-    for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&t.frame) && i < n; i++) {
+    target target;
+    if (!target_begin(&target, call, lb_frame_arg_tensor(call, 0), twin)) return lb_frame_end(&target.frame);
+    const int64_t *index = lb_frame_integers(&target.frame, index_tensor);
+    const void *x = values_of(&target, lb_frame_arg_tensor(call, 2));
+    for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&target.frame) && i < n; i++) {
         int64_t at = index[i];
-        if (!wrap(&t, &at, t.n)) break;
-        combine(&t, lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1);
+        if (!wrap(&target, &at, target.n)) break;
+        combine(&target, lb_frame_arg_int(call, 3, 0) ? ADD : ASSIGN, at, (elements){x, i, 1, 1});
     }
-    return target_end(&t);
+    return target_end(&target);
 }
 
 LB_WITH_TWIN(put, put_run(call, twin))
@@ -403,21 +419,23 @@ LB_WITH_TWIN(put, put_run(call, twin))
 static lb_status bincount_run(lb_call *call, bool twin)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0), *weights = lb_frame_arg_tensor(call, 1);
-    target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = LB_NO_DTYPE};
-    t.integer = lb_dtype_is_integer(call->results[0].dtype);
-    t.n = lb_tensor_numel(&call->results[0]);
-    const int64_t *x = lb_frame_integers(&t.frame, self);
-    const void *w = weights ? values_of(&t, weights) : NULL;
-    t.y = t.integer ? (void *)lb_frame_output_integers(&t.frame, 0, t.n) : lb_frame_output(&t.frame, 0, t.n);
-    if (lb_frame_ok(&t.frame)) memset(t.y, 0, (size_t)t.n * (t.integer || t.frame.wide ? 8 : 4));
+    target target = {.frame = lb_frame_begin(call), .twin = twin, .dtype = LB_NO_DTYPE};
+    target.integer = lb_dtype_is_integer(call->results[0].dtype);
+    target.n = lb_tensor_numel(&call->results[0]);
+    const int64_t *x = lb_frame_integers(&target.frame, self);
+    const void *w = weights ? values_of(&target, weights) : NULL;
+    target.y = target.integer ? (void *)lb_frame_output_integers(&target.frame, 0, target.n)
+                              : lb_frame_output(&target.frame, 0, target.n);
+    if (lb_frame_ok(&target.frame))
+        memset(target.y, 0, (size_t)target.n * (target.integer || target.frame.wide ? 8 : 4));
     const int64_t one = 1;
-    for (int64_t i = 0, n = lb_tensor_numel(self); lb_frame_ok(&t.frame) && i < n; i++) {
-        if (x[i] < 0 || x[i] >= t.n)
-            lb_frame_fail(&t.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    for (int64_t i = 0, n = lb_tensor_numel(self); lb_frame_ok(&target.frame) && i < n; i++) {
+        if (x[i] < 0 || x[i] >= target.n)
+            lb_frame_fail(&target.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         else
-            combine(&t, ADD, x[i], w ? w : (const void *)&one, w ? i : 0, 1, 1);
+            combine(&target, ADD, x[i], (elements){w ? w : (const void *)&one, w ? i : 0, 1, 1});
     }
-    return target_end(&t);
+    return target_end(&target);
 }
 
 LB_WITH_TWIN(bincount, bincount_run(call, twin))

@@ -34,28 +34,28 @@ typedef struct rows {
 } rows;
 
 /* Args 0 (and 1, if `two`) and result 0 as dense rows along `dim`. */
-static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
+static bool rows_of(lb_frame *frame, int64_t dim, bool two, rows *rows)
 {
-    lb_call *call = f->call;
+    lb_call *call = frame->call;
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     int d = in ? lb_frame_wrap_dim(dim, in->layout.ndim) : -1;
     if (d < 0 || call->results[0].layout.ndim != in->layout.ndim) {
-        lb_frame_fail(f, LB_ERR_INVALID, "no such dimension");
+        lb_frame_fail(frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
     int64_t n = lb_tensor_numel(in);
-    r->size = in->layout.ndim ? in->layout.shape[d] : 1;
-    r->count = r->size ? n / r->size : 0;
-    r->across = d != in->layout.ndim - 1;
+    rows->size = in->layout.ndim ? in->layout.shape[d] : 1;
+    rows->count = rows->size ? n / rows->size : 0;
+    rows->across = d != in->layout.ndim - 1;
     lb_tensor a = lb_frame_dim_last(in, d);
-    r->a = lb_frame_tensor(f, &a);
+    rows->a = lb_frame_tensor(frame, &a);
     if (two) {
         lb_tensor b = lb_frame_dim_last(lb_frame_arg_tensor(call, 1), d);
-        r->b = lb_frame_tensor(f, &b);
+        rows->b = lb_frame_tensor(frame, &b);
     }
-    r->result = lb_frame_dim_last(&call->results[0], d);
-    r->y = lb_frame_output_view(f, &r->result, n);
-    return lb_frame_ok(f);
+    rows->result = lb_frame_dim_last(&call->results[0], d);
+    rows->y = lb_frame_output_view(frame, &rows->result, n);
+    return lb_frame_ok(frame);
 }
 
 typedef void (*row_f32)(const row_kind *, const float *, float *, int64_t);
@@ -65,29 +65,29 @@ typedef void (*row2_f64)(const row_kind *, const double *, const double *, doubl
 
 static lb_status each_row(lb_call *call, row_f32 narrow, row_f64 wide, bool safe)
 {
-    lb_frame f = lb_frame_begin(call);
-    rows r;
-    if (rows_of(&f, lb_frame_arg_int(call, 1, -1), false, &r)) {
+    lb_frame frame = lb_frame_begin(call);
+    rows rows;
+    if (rows_of(&frame, lb_frame_arg_int(call, 1, -1), false, &rows)) {
         lb_dtype dtype = call->results[0].dtype;
-        row_kind kind = {call->method, safe, r.across, dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE,
+        row_kind kind = {call->method, safe, rows.across, dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE,
                          lb_frame_twin_scale(call, 0)};
-        int64_t n = r.size;
-#pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
-        for (int64_t i = 0; i < r.count; i++) {
-            if (f.wide)
-                wide(&kind, (const double *)r.a + i * n, (double *)r.y + i * n, n);
+        int64_t n = rows.size;
+#pragma omp parallel for schedule(static) if (rows.count * n > PARALLEL_ELEMENTS)
+        for (int64_t i = 0; i < rows.count; i++) {
+            if (frame.wide)
+                wide(&kind, (const double *)rows.a + i * n, (double *)rows.y + i * n, n);
             else
-                narrow(&kind, (const float *)r.a + i * n, (float *)r.y + i * n, n);
+                narrow(&kind, (const float *)rows.a + i * n, (float *)rows.y + i * n, n);
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide)
 {
-    lb_frame f = lb_frame_begin(call);
-    rows r;
-    if (rows_of(&f, lb_frame_arg_int(call, 2, -1), true, &r)) {
+    lb_frame frame = lb_frame_begin(call);
+    rows rows;
+    if (rows_of(&frame, lb_frame_arg_int(call, 2, -1), true, &rows)) {
         const lb_dtype dtype = lb_frame_arg_tensor(call, 0)->dtype;
         const bool narrow_products = call->cuda && lb_dtype_bits(dtype) == 16;
         const row_kind kind = {.method = call->method,
@@ -95,16 +95,17 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
                                .scale = narrow_products ? lb_frame_twin_rounding(call, 0) : 0,
                                .grain =
                                    narrow_products ? lb_dtype_min_subnormal(dtype) / lb_dtype_unit_roundoff(dtype) : 0};
-        int64_t n = r.size;
-#pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
-        for (int64_t i = 0; i < r.count; i++) {
-            if (f.wide)
-                wide(&kind, (const double *)r.a + i * n, (const double *)r.b + i * n, (double *)r.y + i * n, n);
+        int64_t n = rows.size;
+#pragma omp parallel for schedule(static) if (rows.count * n > PARALLEL_ELEMENTS)
+        for (int64_t i = 0; i < rows.count; i++) {
+            if (frame.wide)
+                wide(&kind, (const double *)rows.a + i * n, (const double *)rows.b + i * n, (double *)rows.y + i * n,
+                     n);
             else
-                narrow(&kind, (const float *)r.a + i * n, (const float *)r.b + i * n, (float *)r.y + i * n, n);
+                narrow(&kind, (const float *)rows.a + i * n, (const float *)rows.b + i * n, (float *)rows.y + i * n, n);
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 /* ---- twins ------------------------------------------------------------------------------------------------------- */
@@ -171,18 +172,18 @@ typedef struct loss_shape {
 
 static loss_shape loss_shape_of(const lb_tensor *scores)
 {
-    const lb_layout *l = &scores->layout;
-    loss_shape s = {1, 1, 1};
-    if (l->ndim == 1) s.classes = l->shape[0];
-    if (l->ndim >= 2) s.samples = l->shape[0], s.classes = l->shape[1];
-    for (int d = 2; d < l->ndim; d++) s.spatial *= l->shape[d];
-    return s;
+    const lb_layout *layout = &scores->layout;
+    loss_shape loss_shape = {1, 1, 1};
+    if (layout->ndim == 1) loss_shape.classes = layout->shape[0];
+    if (layout->ndim >= 2) loss_shape.samples = layout->shape[0], loss_shape.classes = layout->shape[1];
+    for (int d = 2; d < layout->ndim; d++) loss_shape.spatial *= layout->shape[d];
+    return loss_shape;
 }
 
 /* One operation's rounding: to the frame's type, and to the loss's own dtype where that has 16 bits. */
-static double rounded(const lb_frame *f, double x, lb_dtype dtype)
+static double rounded(const lb_frame *frame, double x, lb_dtype dtype)
 {
-    if (!f->wide) x = (float)x;
+    if (!frame->wide) x = (float)x;
     if (dtype != LB_BF16 && dtype != LB_F16) return x;
     lb_round_to_grid_f64(&x, 1, dtype, NULL);
     return x;
@@ -200,70 +201,72 @@ static int level_power(int64_t n)
     return log2 / LEVELS > 4 ? log2 / LEVELS : 4;
 }
 
-static void flush(const lb_frame *f, partial_sums *p, int64_t i, int power, lb_dtype dtype)
+static void flush(const lb_frame *frame, partial_sums *partial_sums, int64_t i, int power, lb_dtype dtype)
 {
     int64_t mask = ((int64_t)1 << power) - 1;
     for (int j = 0; j + 1 < LEVELS && !(i & mask << (j * power)); j++) {
-        p->weight[j + 1] = rounded(f, p->weight[j + 1] + p->weight[j], dtype);
-        p->loss[j + 1] = rounded(f, p->loss[j + 1] + p->loss[j], dtype);
-        p->weight[j] = p->loss[j] = 0;
+        partial_sums->weight[j + 1] = rounded(frame, partial_sums->weight[j + 1] + partial_sums->weight[j], dtype);
+        partial_sums->loss[j + 1] = rounded(frame, partial_sums->loss[j + 1] + partial_sums->loss[j], dtype);
+        partial_sums->weight[j] = partial_sums->loss[j] = 0;
     }
 }
 
-static double total(const lb_frame *f, const double *levels, lb_dtype dtype)
+static double total(const lb_frame *frame, const double *levels, lb_dtype dtype)
 {
     double sum = 0;
-    for (int j = 0; j < LEVELS; j++) sum = rounded(f, sum + levels[j], dtype);
+    for (int j = 0; j < LEVELS; j++) sum = rounded(frame, sum + levels[j], dtype);
     return sum;
 }
 
 /* Args: self, target, weight, reduction, ignore_index. `twin`: absolute values, so that the sum is that of |terms|. */
 static lb_status nll_forward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *scores = lb_frame_arg_tensor(call, 0);
-    loss_shape s = loss_shape_of(scores);
-    const void *x = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 2);
-    const int64_t *target = lb_frame_integers(&f, lb_frame_arg_tensor(call, 1));
+    loss_shape loss_shape = loss_shape_of(scores);
+    const void *x = lb_frame_input(&frame, 0), *weight = lb_frame_input(&frame, 2);
+    const int64_t *target = lb_frame_integers(&frame, lb_frame_arg_tensor(call, 1));
     int64_t reduction = lb_frame_arg_int(call, 3, REDUCE_MEAN), ignore = lb_frame_arg_int(call, 4, -100), ignored = 0;
-    int64_t n = s.samples * s.spatial;
+    int64_t n = loss_shape.samples * loss_shape.spatial;
     bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
-    void *loss = lb_frame_output(&f, 0, each ? n : 1), *sum = lb_frame_output(&f, 1, 1);
+    void *loss = lb_frame_output(&frame, 0, each ? n : 1), *sum = lb_frame_output(&frame, 1, 1);
     lb_dtype dtype = call->results[0].dtype;
-    partial_sums p = {{0}, {0}};
+    partial_sums partial_sums = {{0}, {0}};
     int power = level_power(n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         int64_t t = target[i];
-        if (each) lb_frame_set(&f, loss, i, 0);
+        if (each) lb_frame_set(&frame, loss, i, 0);
         if (t == ignore) {
             ignored++;
             continue;
         }
-        if (t < 0 || t >= s.classes) {
-            lb_frame_fail(&f, LB_ERR_INVALID, "a target is not a class");
+        if (t < 0 || t >= loss_shape.classes) {
+            lb_frame_fail(&frame, LB_ERR_INVALID, "a target is not a class");
             break;
         }
-        double w = weight ? lb_frame_get(&f, weight, t) : 1;
-        double score = lb_frame_get(&f, x, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial);
-        double term = weight ? rounded(&f, score * w, dtype) : score;
+        double w = weight ? lb_frame_get(&frame, weight, t) : 1;
+        double score = lb_frame_get(
+            &frame, x, (i / loss_shape.spatial * loss_shape.classes + t) * loss_shape.spatial + i % loss_shape.spatial);
+        double term = weight ? rounded(&frame, score * w, dtype) : score;
         if (twin) term = -fabs(term);
         if (each) {
-            lb_frame_set(&f, loss, i, -term);
+            lb_frame_set(&frame, loss, i, -term);
             continue;
         }
-        p.loss[0] = rounded(&f, p.loss[0] - term, dtype);
-        if (weight) p.weight[0] = rounded(&f, p.weight[0] + w, dtype);
-        flush(&f, &p, i, power, dtype);
+        partial_sums.loss[0] = rounded(&frame, partial_sums.loss[0] - term, dtype);
+        if (weight) partial_sums.weight[0] = rounded(&frame, partial_sums.weight[0] + w, dtype);
+        flush(&frame, &partial_sums, i, power, dtype);
     }
-    if (lb_frame_ok(&f)) {
-        double weights = weight ? total(&f, p.weight, dtype) : rounded(&f, (double)(n - ignored), dtype);
-        double value = total(&f, p.loss, dtype);
-        if (reduction == REDUCE_MEAN) value = rounded(&f, value / weights, dtype);
+    if (lb_frame_ok(&frame)) {
+        double weights =
+            weight ? total(&frame, partial_sums.weight, dtype) : rounded(&frame, (double)(n - ignored), dtype);
+        double value = total(&frame, partial_sums.loss, dtype);
+        if (reduction == REDUCE_MEAN) value = rounded(&frame, value / weights, dtype);
         if (twin) value *= lb_frame_twin_scale(call, 0), weights *= lb_frame_twin_scale(call, 0);
-        if (!each) lb_frame_set(&f, loss, 0, value);
-        lb_frame_set(&f, sum, 0, each ? 0 : weights);
+        if (!each) lb_frame_set(&frame, loss, 0, value);
+        lb_frame_set(&frame, sum, 0, each ? 0 : weights);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(nll_loss_forward, nll_forward(call, twin))
@@ -271,31 +274,33 @@ LB_WITH_TWIN(nll_loss_forward, nll_forward(call, twin))
 /* Args: grad_output, self, target, weight, reduction, ignore_index, total_weight. */
 static lb_status nll_backward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *scores = lb_frame_arg_tensor(call, 1);
-    loss_shape s = loss_shape_of(scores);
-    const void *g = lb_frame_input(&f, 0), *weight = lb_frame_input(&f, 3), *sum = lb_frame_input(&f, 6);
-    const int64_t *target = lb_frame_integers(&f, lb_frame_arg_tensor(call, 2));
+    loss_shape loss_shape = loss_shape_of(scores);
+    const void *g = lb_frame_input(&frame, 0), *weight = lb_frame_input(&frame, 3), *sum = lb_frame_input(&frame, 6);
+    const int64_t *target = lb_frame_integers(&frame, lb_frame_arg_tensor(call, 2));
     int64_t reduction = lb_frame_arg_int(call, 4, REDUCE_MEAN), ignore = lb_frame_arg_int(call, 5, -100);
-    int64_t n = s.samples * s.spatial, elements = n * s.classes;
+    int64_t n = loss_shape.samples * loss_shape.spatial, elements = n * loss_shape.classes;
     bool each = reduction == REDUCE_NONE && scores->layout.ndim > 1;
     lb_dtype dtype = call->results[0].dtype;
-    void *d = lb_frame_output(&f, 0, elements);
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    memset(d, 0, (size_t)elements * (f.wide ? 8 : 4));
+    void *d = lb_frame_output(&frame, 0, elements);
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
+    memset(d, 0, (size_t)elements * (frame.wide ? 8 : 4));
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
-        if (t == ignore || t < 0 || t >= s.classes) continue;
-        double grad = lb_frame_get(&f, g, each ? i : 0);
-        if (reduction == REDUCE_MEAN) grad = rounded(&f, grad / lb_frame_get(&f, sum, 0), dtype);
-        if (weight) grad = rounded(&f, grad * lb_frame_get(&f, weight, t), dtype);
+        if (t == ignore || t < 0 || t >= loss_shape.classes) continue;
+        double grad = lb_frame_get(&frame, g, each ? i : 0);
+        if (reduction == REDUCE_MEAN) grad = rounded(&frame, grad / lb_frame_get(&frame, sum, 0), dtype);
+        if (weight) grad = rounded(&frame, grad * lb_frame_get(&frame, weight, t), dtype);
         if (twin) { /* the quotient is rounded to 16 bits, f16 also to its subnormals */
             grad = fabs(grad) * lb_frame_twin_scale(call, 1);
-            if (scores->dtype == LB_F16) grad += weight ? fabs(lb_frame_get(&f, weight, t)) : 1;
+            if (scores->dtype == LB_F16) grad += weight ? fabs(lb_frame_get(&frame, weight, t)) : 1;
         }
-        lb_frame_set(&f, d, (i / s.spatial * s.classes + t) * s.spatial + i % s.spatial, twin ? grad : -grad);
+        lb_frame_set(&frame, d,
+                     (i / loss_shape.spatial * loss_shape.classes + t) * loss_shape.spatial + i % loss_shape.spatial,
+                     twin ? grad : -grad);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(nll_loss_backward, nll_backward(call, twin))

@@ -28,19 +28,20 @@ static double magnitude(double x, bool twin)
 /* Args: input, eps. Without variance and eps the inverse is 0. */
 static lb_status stats_run(lb_call *call, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
     const double eps = lb_frame_arg_float(call, 1, 0);
-    void *mean = lb_frame_output(f, 0, b.channels), *invstd = lb_frame_output(f, 1, b.channels);
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        const lb_channel_moments m = lb_channel_moments_of(&b, c, eps);
-        const bool still = m.var + eps == 0;
-        const double inverse = still ? 0 : 1 / sqrt(m.var + eps), size = still ? UNDETERMINED : inverse * (1 + m.kappa);
-        lb_frame_set(f, mean, c, twin ? m.e : m.mean);
-        lb_frame_set(f, invstd, c, twin ? size : inverse);
+    void *mean = lb_frame_output(frame, 0, batch.channels), *invstd = lb_frame_output(frame, 1, batch.channels);
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        const lb_channel_moments moments = lb_channel_moments_of(&batch, c, eps);
+        const bool still = moments.var + eps == 0;
+        const double inverse = still ? 0 : 1 / sqrt(moments.var + eps),
+                     size = still ? UNDETERMINED : inverse * (1 + moments.kappa);
+        lb_frame_set(frame, mean, c, twin ? moments.e : moments.mean);
+        lb_frame_set(frame, invstd, c, twin ? size : inverse);
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(stats, stats_run(call, twin))
@@ -73,12 +74,12 @@ static void join(joined *j, double count, double mean, double spread, double eps
     j->n = n;
 }
 
-static joined join_ranks(const lb_frame *f, const ranked *s, int64_t c)
+static joined join_ranks(const lb_frame *frame, const ranked *s, int64_t c)
 {
     joined j = {0};
     for (int64_t r = 0; r < s->ranks; r++) {
-        const double inverse = lb_frame_get(f, s->invstd, r * s->channels + c);
-        join(&j, s->count[r], lb_frame_get(f, s->mean, r * s->channels + c), 1 / (inverse * inverse), s->eps);
+        const double inverse = lb_frame_get(frame, s->invstd, r * s->channels + c);
+        join(&j, s->count[r], lb_frame_get(frame, s->mean, r * s->channels + c), 1 / (inverse * inverse), s->eps);
     }
     return j;
 }
@@ -92,15 +93,15 @@ typedef struct running {
     bool twin;
 } running;
 
-static running running_of(lb_frame *f, uint32_t which, bool twin)
+static running running_of(lb_frame *frame, uint32_t which, bool twin)
 {
-    const lb_call *call = f->call;
+    const lb_call *call = frame->call;
     const uint32_t r = 2 + which;
-    running s = {.frame = f, .momentum = lb_frame_arg_float(call, 5, 0.1), .twin = twin};
+    running s = {.frame = frame, .momentum = lb_frame_arg_float(call, 5, 0.1), .twin = twin};
     if (r < call->n_results && call->results[r].data) {
-        s.before = lb_frame_input(f, 3 + which);
-        s.after = lb_frame_output(f, r, lb_tensor_numel(&call->results[r]));
-        if (!s.before) lb_frame_fail(f, LB_ERR_INVALID, "running statistics that were not there before");
+        s.before = lb_frame_input(frame, 3 + which);
+        s.after = lb_frame_output(frame, r, lb_tensor_numel(&call->results[r]));
+        if (!s.before) lb_frame_fail(frame, LB_ERR_INVALID, "running statistics that were not there before");
     }
     return s;
 }
@@ -114,18 +115,18 @@ static void go_on(const running *s, int64_t c, double value)
 
 /* The ranks' counts: a tensor, or one number for all, which torch rounds to the dtype of the running mean, else of the
  * input. */
-static const double *counts_of(lb_frame *f, int64_t ranks)
+static const double *counts_of(lb_frame *frame, int64_t ranks)
 {
-    const lb_call *call = f->call;
-    double *counts = lb_frame_scratch(f, (size_t)ranks * 8);
+    const lb_call *call = frame->call;
+    double *counts = lb_frame_scratch(frame, (size_t)ranks * 8);
     const lb_tensor *given = lb_frame_arg_tensor(call, 7), *running_mean = lb_frame_arg_tensor(call, 3);
-    const void *x = given ? lb_frame_tensor(f, given) : NULL;
+    const void *x = given ? lb_frame_tensor(frame, given) : NULL;
     double one = lb_frame_arg_float(call, 7, 0);
     if (given && lb_tensor_numel(given) != ranks)
-        lb_frame_fail(f, LB_ERR_INVALID, "another number of counts than ranks");
+        lb_frame_fail(frame, LB_ERR_INVALID, "another number of counts than ranks");
     if (!given && !call->method.exact)
         lb_round_to_grid_f64(&one, 1, (running_mean ? running_mean : lb_frame_arg_tensor(call, 0))->dtype, NULL);
-    for (int64_t r = 0; lb_frame_ok(f) && r < ranks; r++) counts[r] = given ? lb_frame_get(f, x, r) : one;
+    for (int64_t r = 0; lb_frame_ok(frame) && r < ranks; r++) counts[r] = given ? lb_frame_get(frame, x, r) : one;
     return counts;
 }
 
@@ -133,25 +134,26 @@ static const double *counts_of(lb_frame *f, int64_t ranks)
  * channels). */
 static lb_status gather_run(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *in = lb_frame_arg_tensor(call, 1), *inverse = lb_frame_arg_tensor(call, 2);
     if (in->layout.ndim != 2 || lb_tensor_numel(inverse) != lb_tensor_numel(in))
-        lb_frame_fail(&f, LB_ERR_INVALID, "statistics that are not by rank and channel");
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+        lb_frame_fail(&frame, LB_ERR_INVALID, "statistics that are not by rank and channel");
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     ranked s = {.ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_frame_arg_float(call, 6, 0)};
-    s.mean = lb_frame_tensor(&f, in), s.invstd = lb_frame_tensor(&f, inverse), s.count = counts_of(&f, s.ranks);
-    void *mean = lb_frame_output(&f, 0, s.channels), *invstd = lb_frame_output(&f, 1, s.channels);
-    const running means = running_of(&f, 0, twin), variances = running_of(&f, 1, twin);
-    for (int64_t c = 0; lb_frame_ok(&f) && c < s.channels; c++) {
-        const joined j = join_ranks(&f, &s, c);
+    s.mean = lb_frame_tensor(&frame, in), s.invstd = lb_frame_tensor(&frame, inverse),
+    s.count = counts_of(&frame, s.ranks);
+    void *mean = lb_frame_output(&frame, 0, s.channels), *invstd = lb_frame_output(&frame, 1, s.channels);
+    const running means = running_of(&frame, 0, twin), variances = running_of(&frame, 1, twin);
+    for (int64_t c = 0; lb_frame_ok(&frame) && c < s.channels; c++) {
+        const joined j = join_ranks(&frame, &s, c);
         const double spread = j.squares / j.n + s.eps, inv = 1 / sqrt(spread);
         const double off = inv * (1 + (j.size_of_squares / j.n + s.eps) / spread);
-        lb_frame_set(&f, mean, c, twin ? j.size_of_mean : j.mean);
-        lb_frame_set(&f, invstd, c, twin ? off : inv);
+        lb_frame_set(&frame, mean, c, twin ? j.size_of_mean : j.mean);
+        lb_frame_set(&frame, invstd, c, twin ? off : inv);
         go_on(&means, c, twin ? j.size_of_mean : j.mean);
         go_on(&variances, c, !twin ? j.squares / (j.n - 1) : j.n > 1 ? j.size_of_squares / (j.n - 1) : UNDETERMINED);
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 LB_WITH_TWIN(gather, gather_run(call, twin))
@@ -159,78 +161,80 @@ LB_WITH_TWIN(gather, gather_run(call, twin))
 /* ---- given the statistics ---------------------------------------------------------------------------------------- */
 
 /* One number per channel. */
-static const void *per_channel(lb_channel_batch *b, uint32_t arg)
+static const void *per_channel(lb_channel_batch *batch, uint32_t arg)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, arg);
-    if (t && lb_tensor_numel(t) != b->channels)
-        lb_frame_fail(&b->frame, LB_ERR_INVALID, "statistics or weights that are not by channel");
-    return lb_frame_tensor(&b->frame, t);
+    const lb_tensor *tensor = lb_frame_arg_tensor(batch->frame.call, arg);
+    if (tensor && lb_tensor_numel(tensor) != batch->channels)
+        lb_frame_fail(&batch->frame, LB_ERR_INVALID, "statistics or weights that are not by channel");
+    return lb_frame_tensor(&batch->frame, tensor);
 }
 
 /* Args: input, weight, bias, mean, invstd, eps, which is not read. */
 static lb_status elemt_run(lb_call *call, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
-    const void *gamma = per_channel(&b, 1), *beta = per_channel(&b, 2), *mean = per_channel(&b, 3),
-               *invstd = per_channel(&b, 4);
-    void *y = lb_frame_output(f, 0, b.n * b.channels);
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c),
-                     w = gamma ? lb_frame_get(f, gamma, c) : 1, shift = beta ? lb_frame_get(f, beta, c) : 0;
-        for (int64_t i = 0; i < b.n; i++) {
-            const int64_t at = lb_channel_place(&b, c, i);
-            const double x = lb_frame_get(f, b.x, at);
-            lb_frame_set(f, y, at, twin ? (fabs(x) + fabs(m)) * fabs(r * w) + fabs(shift) : (x - m) * r * w + shift);
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, 0))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
+    const void *gamma = per_channel(&batch, 1), *beta = per_channel(&batch, 2), *mean = per_channel(&batch, 3),
+               *invstd = per_channel(&batch, 4);
+    void *y = lb_frame_output(frame, 0, batch.n * batch.channels);
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        const double m = lb_frame_get(frame, mean, c), r = lb_frame_get(frame, invstd, c),
+                     w = gamma ? lb_frame_get(frame, gamma, c) : 1, shift = beta ? lb_frame_get(frame, beta, c) : 0;
+        for (int64_t i = 0; i < batch.n; i++) {
+            const int64_t at = lb_channel_place(&batch, c, i);
+            const double x = lb_frame_get(frame, batch.x, at);
+            lb_frame_set(frame, y, at,
+                         twin ? (fabs(x) + fabs(m)) * fabs(r * w) + fabs(shift) : (x - m) * r * w + shift);
         }
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(elemt, elemt_run(call, twin))
 
 /* Arg `arg`, as many elements as the input has. */
-static const void *like_input(lb_channel_batch *b, uint32_t arg)
+static const void *like_input(lb_channel_batch *batch, uint32_t arg)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(b->frame.call, arg);
-    if (lb_tensor_numel(t) != b->n * b->channels)
-        lb_frame_fail(&b->frame, LB_ERR_INVALID, "a gradient of another size than the input");
-    return lb_frame_tensor(&b->frame, t);
+    const lb_tensor *tensor = lb_frame_arg_tensor(batch->frame.call, arg);
+    if (lb_tensor_numel(tensor) != batch->n * batch->channels)
+        lb_frame_fail(&batch->frame, LB_ERR_INVALID, "a gradient of another size than the input");
+    return lb_frame_tensor(&batch->frame, tensor);
 }
 
 /* Result r, if it is wanted. */
-static void *wanted(lb_channel_batch *b, uint32_t r)
+static void *wanted(lb_channel_batch *batch, uint32_t r)
 {
-    const lb_call *call = b->frame.call;
-    return r < call->n_results && call->results[r].data ? lb_frame_output(&b->frame, r, b->channels) : NULL;
+    const lb_call *call = batch->frame.call;
+    return r < call->n_results && call->results[r].data ? lb_frame_output(&batch->frame, r, batch->channels) : NULL;
 }
 
-static void put(const lb_frame *f, void *y, int64_t c, double value)
+static void put(const lb_frame *frame, void *y, int64_t c, double value)
 {
-    if (y) lb_frame_set(f, y, c, value);
+    if (y) lb_frame_set(frame, y, c, value);
 }
 
 /* Args: grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g. */
 static lb_status reduce_run(lb_call *call, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
-    const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3);
-    void *sum_dy = wanted(&b, 0), *sum_dy_xmu = wanted(&b, 1), *dgamma = wanted(&b, 2), *dbeta = wanted(&b, 3);
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c);
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
+    const void *dy = like_input(&batch, 0), *mean = per_channel(&batch, 2), *invstd = per_channel(&batch, 3);
+    void *sum_dy = wanted(&batch, 0), *sum_dy_xmu = wanted(&batch, 1), *dgamma = wanted(&batch, 2),
+         *dbeta = wanted(&batch, 3);
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        const double m = lb_frame_get(frame, mean, c), r = lb_frame_get(frame, invstd, c);
         double sum = 0, dot = 0;
-        for (int64_t i = 0; i < b.n; i++) {
-            const int64_t at = lb_channel_place(&b, c, i);
-            const double d = magnitude(lb_frame_get(f, dy, at), twin), x = lb_frame_get(f, b.x, at);
+        for (int64_t i = 0; i < batch.n; i++) {
+            const int64_t at = lb_channel_place(&batch, c, i);
+            const double d = magnitude(lb_frame_get(frame, dy, at), twin), x = lb_frame_get(frame, batch.x, at);
             sum += d, dot += d * (twin ? fabs(x) + fabs(m) : x - m);
         }
-        put(f, sum_dy, c, sum), put(f, sum_dy_xmu, c, dot);
-        put(f, dgamma, c, dot * magnitude(r, twin)), put(f, dbeta, c, sum);
+        put(frame, sum_dy, c, sum), put(frame, sum_dy_xmu, c, dot);
+        put(frame, dgamma, c, dot * magnitude(r, twin)), put(frame, dbeta, c, sum);
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(reduce, reduce_run(call, twin))
@@ -238,29 +242,29 @@ LB_WITH_TWIN(reduce, reduce_run(call, twin))
 /* Args: grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count. */
 static lb_status backward_elemt_run(lb_call *call, bool twin)
 {
-    lb_channel_batch b;
-    if (!lb_channel_batch_begin(&b, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&b.frame);
-    lb_frame *f = &b.frame;
-    const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3),
-               *gamma = per_channel(&b, 4), *sum_dy = per_channel(&b, 5), *sum_dy_xmu = per_channel(&b, 6);
+    lb_channel_batch batch;
+    if (!lb_channel_batch_begin(&batch, call, lb_frame_arg_tensor(call, 1))) return lb_frame_end(&batch.frame);
+    lb_frame *frame = &batch.frame;
+    const void *dy = like_input(&batch, 0), *mean = per_channel(&batch, 2), *invstd = per_channel(&batch, 3),
+               *gamma = per_channel(&batch, 4), *sum_dy = per_channel(&batch, 5), *sum_dy_xmu = per_channel(&batch, 6);
     const lb_tensor *counts = lb_frame_arg_tensor(call, 7);
-    const int64_t *count = lb_frame_integers(f, counts);
-    void *dx = lb_frame_output(f, 0, b.n * b.channels);
+    const int64_t *count = lb_frame_integers(frame, counts);
+    void *dx = lb_frame_output(frame, 0, batch.n * batch.channels);
     double n = 0;
-    for (int64_t r = 0; lb_frame_ok(f) && r < lb_tensor_numel(counts); r++) n += (double)count[r];
-    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c),
-                     w = r * (gamma ? lb_frame_get(f, gamma, c) : 1),
-                     center = magnitude(lb_frame_get(f, sum_dy, c), twin) / n,
-                     slope = magnitude(lb_frame_get(f, sum_dy_xmu, c), twin) * r * r / n;
-        for (int64_t i = 0; i < b.n; i++) {
-            const int64_t at = lb_channel_place(&b, c, i);
-            const double d = lb_frame_get(f, dy, at), x = lb_frame_get(f, b.x, at);
+    for (int64_t r = 0; lb_frame_ok(frame) && r < lb_tensor_numel(counts); r++) n += (double)count[r];
+    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
+        const double m = lb_frame_get(frame, mean, c), r = lb_frame_get(frame, invstd, c),
+                     w = r * (gamma ? lb_frame_get(frame, gamma, c) : 1),
+                     center = magnitude(lb_frame_get(frame, sum_dy, c), twin) / n,
+                     slope = magnitude(lb_frame_get(frame, sum_dy_xmu, c), twin) * r * r / n;
+        for (int64_t i = 0; i < batch.n; i++) {
+            const int64_t at = lb_channel_place(&batch, c, i);
+            const double d = lb_frame_get(frame, dy, at), x = lb_frame_get(frame, batch.x, at);
             const double size = (fabs(d) + center + (fabs(x) + fabs(m)) * slope) * fabs(w);
-            lb_frame_set(f, dx, at, twin ? size : (d - center - (x - m) * slope) * w);
+            lb_frame_set(frame, dx, at, twin ? size : (d - center - (x - m) * slope) * w);
         }
     }
-    return lb_frame_end(f);
+    return lb_frame_end(frame);
 }
 
 LB_WITH_TWIN(backward_elemt, backward_elemt_run(call, twin))

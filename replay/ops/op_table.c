@@ -301,6 +301,28 @@ static bool ends_with_underscore(const char *base)
     return length > 1 && base[length - 1] == '_' && strncmp(base, "__", 2) != 0;
 }
 
+/* How a row that stands under the whole name is called. */
+static lb_op_form own_form(const lb_op_row *row, bool inplace)
+{
+    if (row->flags & LB_ROW_WRITES) return LB_FORM_MUTATES;
+    if (row->flags & LB_ROW_OUT) return LB_FORM_OUT;
+    if (!inplace || row->flags & (LB_ROW_VIEW | LB_ROW_HOST)) return LB_FORM_PLAIN;
+    return row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
+}
+
+/* The row of an op in place, `base` without its underscore; or of its synonym: multiply_.Tensor. */
+static const lb_op_row *inplace_row(const char *base, const char *overload)
+{
+    const lb_op_row *row = row_of(base, overload);
+    char synonym[NAME_MAX_BYTES];
+    if (row) return row;
+    snprintf(synonym, sizeof synonym, *overload ? "%s.%s" : "%s", base, overload);
+    const struct alias *alias = entry_of(synonym)->alias;
+    if (!alias || !alias->row || alias->form != LB_FORM_PLAIN) return NULL;
+    snprintf(synonym, sizeof synonym, "aten::%s", alias->row);
+    return exact_row(synonym);
+}
+
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
 {
     lb_op_form ignored;
@@ -318,15 +340,7 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
     bool inplace = ends_with_underscore(base);
 
     const lb_op_row *row = exact_row(name);
-    if (row) {
-        if (row->flags & LB_ROW_WRITES)
-            *form = LB_FORM_MUTATES;
-        else if (row->flags & LB_ROW_OUT)
-            *form = LB_FORM_OUT;
-        else if (inplace && !(row->flags & (LB_ROW_VIEW | LB_ROW_HOST)))
-            *form = row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
-        return row;
-    }
+    if (row) return *form = own_form(row, inplace), row;
     if (!strncmp(name, "prims::", 7)) return prims_row(base);
     if (strncmp(name, "aten::", 6) != 0) return NULL;
 
@@ -343,22 +357,11 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
         if (inplace && !strncmp(base + 9, "mul", 4) && !strncmp(overload, "Scalar", 6)) return row_of("mul_", "Scalar");
         return foreach_row(base + 9, overload);
     }
-    if (inplace) {
-        row = row_of(base, overload);
-        if (!row) {
-            char synonym[NAME_MAX_BYTES]; /* multiply_.Tensor: a synonym in place */
-            snprintf(synonym, sizeof synonym, *overload ? "%s.%s" : "%s", base, overload);
-            alias = entry_of(synonym)->alias;
-            if (alias && alias->row && alias->form == LB_FORM_PLAIN) {
-                snprintf(synonym, sizeof synonym, "aten::%s", alias->row);
-                row = exact_row(synonym);
-            }
-        }
-        *form = row && row->flags & LB_ROW_VIEW ? LB_FORM_PLAIN : LB_FORM_INPLACE;
-        return row;
-    }
     *form = LB_FORM_OUT;
-    return out_row(base, overload);
+    if (!inplace) return out_row(base, overload);
+    row = inplace_row(base, overload);
+    *form = row && row->flags & LB_ROW_VIEW ? LB_FORM_PLAIN : LB_FORM_INPLACE;
+    return row;
 }
 
 const lb_op_row *lb_op_find_of_parts(const char *name, lb_op_form *form)

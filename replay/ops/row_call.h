@@ -34,9 +34,9 @@ static inline lb_operand lb_operand_flag(bool b)
 {
     return (lb_operand){.tag = LB_OPERAND_BOOL, .i = b, .f = b};
 }
-static inline lb_operand lb_operand_tensor(const lb_tensor *t)
+static inline lb_operand lb_operand_tensor(const lb_tensor *tensor)
 {
-    return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = *t};
+    return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = *tensor};
 }
 static inline lb_operand lb_operand_numbers(const int64_t *ints, const double *floats, uint32_t count)
 {

@@ -35,45 +35,45 @@ typedef struct lb_row_chain {
 
 /* The chain of a call; ends by lb_row_chain_end, which frees what was made and returns its status. */
 lb_row_chain lb_row_chain_begin(lb_call *call, bool twin);
-lb_status lb_row_chain_end(lb_row_chain *c);
+lb_status lb_row_chain_end(lb_row_chain *chain);
 /* Nothing failed so far: what follows a failure does nothing. */
-bool lb_row_chain_ok(const lb_row_chain *c);
+bool lb_row_chain_ok(const lb_row_chain *chain);
 /* Ends it: the row cannot compute this. */
-lb_status lb_row_chain_refuse(lb_row_chain *c, const char *what);
+lb_status lb_row_chain_refuse(lb_row_chain *chain, const char *what);
 /* ---- tensors on the way: they live as long as the chain ---- */
 
-lb_tensor lb_row_chain_fresh(lb_row_chain *c, lb_dtype type, int ndim, const int64_t *shape);
-lb_row_chain_number lb_row_chain_number_of(lb_row_chain *c, int ndim, const int64_t *shape);
+lb_tensor lb_row_chain_fresh(lb_row_chain *chain, lb_dtype type, int ndim, const int64_t *shape);
+lb_row_chain_number lb_row_chain_number_of(lb_row_chain *chain, int ndim, const int64_t *shape);
 /* The same elements under another shape and other strides, from element `first` on. */
-lb_tensor lb_row_chain_seen_as(lb_tensor t, const lb_layout *layout, int64_t first);
+lb_tensor lb_row_chain_seen_as(lb_tensor tensor, const lb_layout *layout, int64_t first);
 lb_row_chain_number lb_row_chain_number_seen_as(lb_row_chain_number x, const lb_layout *layout);
 /* Elements `part` of `parts` along the first dimension. */
-lb_tensor lb_row_chain_part_of(const lb_tensor *t, int64_t part, int64_t parts);
+lb_tensor lb_row_chain_part_of(const lb_tensor *tensor, int64_t part, int64_t parts);
 /* An argument, exact. Where errors are asked for, they are 0. */
-lb_row_chain_number lb_row_chain_number_from(lb_row_chain *c, const lb_tensor *t);
+lb_row_chain_number lb_row_chain_number_from(lb_row_chain *chain, const lb_tensor *tensor);
 /* Runs a row, or its twin, as a part of the call `as`. */
-void lb_row_chain_run(lb_row_chain *c, lb_call *as, lb_row_call *piece, bool twin);
+void lb_row_chain_run(lb_row_chain *chain, lb_call *as, lb_row_call *piece, bool twin);
 /* a + k |b|, of dense f64 tensors. */
-void lb_row_chain_add_magnitudes(lb_row_chain *c, lb_tensor *a, const lb_tensor *b, double k);
+void lb_row_chain_add_magnitudes(lb_row_chain *chain, lb_tensor *a, const lb_tensor *b, double k);
 /* k |value| + m error */
-lb_tensor lb_row_chain_mixed(lb_row_chain *c, const lb_row_chain_number *x, double k, double m);
+lb_tensor lb_row_chain_mixed(lb_row_chain *chain, const lb_row_chain_number *x, double k, double m);
 /* What `n` roundings are in parts of all that the row's bound has. */
-double lb_row_chain_roundings(const lb_row_chain *c, double n);
-double lb_row_chain_roundings_of_sum(const lb_row_chain *c, int64_t terms);
+double lb_row_chain_roundings(const lb_row_chain *chain, double n);
+double lb_row_chain_roundings_of_sum(const lb_row_chain *chain, int64_t terms);
 /* Held in the op's type: in 16 bits `times` over. Beyond its largest number nothing more can be said. */
-void lb_row_chain_hold(lb_row_chain *c, lb_row_chain_number *x, double times);
+void lb_row_chain_hold(lb_row_chain *chain, lb_row_chain_number *x, double times);
 /* ---- links ---------------------------------------------------------------------------------------------------- *
  * y = x W' + b into the value and the error of y; products (b transposed: a b'), sums, norms, gelu or relu. */
 
-void lb_row_chain_linear_into(lb_row_chain *c, const lb_row_chain_number *x, const lb_tensor *weight,
+void lb_row_chain_linear_into(lb_row_chain *chain, const lb_row_chain_number *x, const lb_tensor *weight,
                               const lb_tensor *bias, lb_row_chain_number *y);
-lb_row_chain_number lb_row_chain_linear(lb_row_chain *c, const lb_row_chain_number *x, const lb_tensor *weight,
+lb_row_chain_number lb_row_chain_linear(lb_row_chain *chain, const lb_row_chain_number *x, const lb_tensor *weight,
                                         const lb_tensor *bias);
-void lb_row_chain_product(lb_row_chain *c, const lb_row_chain_number *a, const lb_row_chain_number *b, bool turned,
+void lb_row_chain_product(lb_row_chain *chain, const lb_row_chain_number *a, const lb_row_chain_number *b, bool turned,
                           lb_row_chain_number *y);
-lb_row_chain_number lb_row_chain_sum(lb_row_chain *c, const lb_row_chain_number *a, const lb_row_chain_number *b);
-lb_row_chain_number lb_row_chain_norm(lb_row_chain *c, const lb_row_chain_number *x, const lb_tensor *weight,
+lb_row_chain_number lb_row_chain_sum(lb_row_chain *chain, const lb_row_chain_number *a, const lb_row_chain_number *b);
+lb_row_chain_number lb_row_chain_norm(lb_row_chain *chain, const lb_row_chain_number *x, const lb_tensor *weight,
                                       const lb_tensor *bias, double eps);
-lb_row_chain_number lb_row_chain_activated(lb_row_chain *c, const lb_row_chain_number *x, bool gelu);
+lb_row_chain_number lb_row_chain_activated(lb_row_chain *chain, const lb_row_chain_number *x, bool gelu);
 
 #endif

@@ -11,20 +11,21 @@ typedef struct lister {
     bool failed;
 } lister;
 
-static void add_hop(lister *l, uint32_t from, uint32_t to, bool adds, bool own)
+static void add_hop(lister *lister, uint32_t from, uint32_t to, bool adds, bool own)
 {
-    lb_collective_hop *grown = l->failed ? NULL : lb_array_grow(l->hops->list, l->hops->n, sizeof *grown);
-    l->failed |= !grown;
+    lb_collective_hop *grown =
+        lister->failed ? NULL : lb_array_grow(lister->hops->list, lister->hops->n, sizeof *grown);
+    lister->failed |= !grown;
     if (!grown) return;
-    l->hops->list = grown;
-    grown[l->hops->n++] = (lb_collective_hop){(uint16_t)from, (uint16_t)to, l->turn, adds, own};
+    lister->hops->list = grown;
+    grown[lister->hops->n++] = (lb_collective_hop){(uint16_t)from, (uint16_t)to, lister->turn, adds, own};
 }
 
 /* A hop that waits for all before it. */
-static void then(lister *l, uint32_t from, uint32_t to, bool adds, bool own)
+static void then(lister *lister, uint32_t from, uint32_t to, bool adds, bool own)
 {
-    l->turn++;
-    add_hop(l, from, to, adds, own);
+    lister->turn++;
+    add_hop(lister, from, to, adds, own);
 }
 
 /* ---- rings and those who read from all --------------------------------------------------------------------------- */
@@ -35,32 +36,32 @@ static uint32_t on_path(const lb_collective_slice *piece, uint32_t k)
     return k ? piece->folds[k - 1].src : piece->folds[0].dst;
 }
 
-static void go_around(lister *l, const lb_collective_slice *piece, uint32_t n, uint32_t home)
+static void go_around(lister *lister, const lb_collective_slice *piece, uint32_t n, uint32_t home)
 {
     const uint32_t last = on_path(piece, n - 1);
-    for (uint32_t k = 1; k < n; k++) then(l, on_path(piece, k - 1), on_path(piece, k), true, false);
-    if (home && home - 1 != last) then(l, last, home - 1, false, false);
+    for (uint32_t k = 1; k < n; k++) then(lister, on_path(piece, k - 1), on_path(piece, k), true, false);
+    if (home && home - 1 != last) then(lister, last, home - 1, false, false);
     for (uint32_t k = 0; k + 1 < n && !home; k++)
-        then(l, on_path(piece, (n - 1 + k) % n), on_path(piece, k), false, false);
+        then(lister, on_path(piece, (n - 1 + k) % n), on_path(piece, k), false, false);
 }
 
 /* One member takes all contributions from where they were brought. */
-static void take_all(lister *l, const lb_collective_slice *piece, uint32_t n, uint32_t who, uint32_t home)
+static void take_all(lister *lister, const lb_collective_slice *piece, uint32_t n, uint32_t who, uint32_t home)
 {
-    for (uint32_t k = 0; k < n; k++) then(l, on_path(piece, k), who, k > 0, true);
-    if (home && home - 1 != who) then(l, who, home - 1, false, false);
-    l->turn++;
+    for (uint32_t k = 0; k < n; k++) then(lister, on_path(piece, k), who, k > 0, true);
+    if (home && home - 1 != who) then(lister, who, home - 1, false, false);
+    lister->turn++;
     for (uint32_t r = 0; r < n && !home; r++)
-        if (r != who) add_hop(l, who, r, false, false);
+        if (r != who) add_hop(lister, who, r, false, false);
 }
 
 /* ---- trees ------------------------------------------------------------------------------------------------------- */
 
-static void go_up_and_down(lister *l, const lb_collective_slice *piece, uint32_t n, uint32_t home)
+static void go_up_and_down(lister *lister, const lb_collective_slice *piece, uint32_t n, uint32_t home)
 {
-    for (uint32_t k = 0; k + 1 < n; k++) then(l, piece->folds[k].src, piece->folds[k].dst, true, false);
-    if (home && home - 1 != piece->root) then(l, piece->root, home - 1, false, false);
-    for (uint32_t k = n - 1; k-- > 0 && !home;) then(l, piece->folds[k].dst, piece->folds[k].src, false, false);
+    for (uint32_t k = 0; k + 1 < n; k++) then(lister, piece->folds[k].src, piece->folds[k].dst, true, false);
+    if (home && home - 1 != piece->root) then(lister, piece->root, home - 1, false, false);
+    for (uint32_t k = n - 1; k-- > 0 && !home;) then(lister, piece->folds[k].dst, piece->folds[k].src, false, false);
 }
 
 /* ---- doubling and halving ---------------------------------------------------------------------------------------- */
@@ -73,54 +74,57 @@ typedef struct survivors {
 
 static survivors survivors_of(uint32_t n, bool odd)
 {
-    survivors s = {1, 0, odd};
-    while (s.power * 2 <= n) s.power *= 2;
-    s.extra = n - s.power;
-    return s;
+    survivors survivors = {1, 0, odd};
+    while (survivors.power * 2 <= n) survivors.power *= 2;
+    survivors.extra = n - survivors.power;
+    return survivors;
 }
 
-static uint32_t member_of(const survivors *s, uint32_t v)
+static uint32_t member_of(const survivors *survivors, uint32_t v)
 {
-    return v < s->extra ? 2 * v + s->odd : v + s->extra;
+    return v < survivors->extra ? 2 * v + survivors->odd : v + survivors->extra;
 }
 
-static void fold_surplus(lister *l, const survivors *s)
+static void fold_surplus(lister *lister, const survivors *survivors)
 {
-    l->turn++;
-    for (uint32_t v = 0; v < s->extra; v++) add_hop(l, 2 * v + !s->odd, 2 * v + s->odd, true, false);
+    lister->turn++;
+    for (uint32_t v = 0; v < survivors->extra; v++)
+        add_hop(lister, 2 * v + !survivors->odd, 2 * v + survivors->odd, true, false);
 }
-static void serve_surplus(lister *l, const survivors *s)
+static void serve_surplus(lister *lister, const survivors *survivors)
 {
-    l->turn++;
-    for (uint32_t v = 0; v < s->extra; v++) add_hop(l, 2 * v + s->odd, 2 * v + !s->odd, false, false);
+    lister->turn++;
+    for (uint32_t v = 0; v < survivors->extra; v++)
+        add_hop(lister, 2 * v + survivors->odd, 2 * v + !survivors->odd, false, false);
 }
 
-static void double_up(lister *l, uint32_t n)
+static void double_up(lister *lister, uint32_t n)
 {
-    const survivors s = survivors_of(n, true);
-    fold_surplus(l, &s);
-    for (uint32_t mask = 1; mask < s.power; mask *= 2) {
-        l->turn++;
-        for (uint32_t v = 0; v < s.power; v++) add_hop(l, member_of(&s, v), member_of(&s, v ^ mask), true, false);
+    const survivors survivors = survivors_of(n, true);
+    fold_surplus(lister, &survivors);
+    for (uint32_t mask = 1; mask < survivors.power; mask *= 2) {
+        lister->turn++;
+        for (uint32_t v = 0; v < survivors.power; v++)
+            add_hop(lister, member_of(&survivors, v), member_of(&survivors, v ^ mask), true, false);
     }
-    serve_surplus(l, &s);
+    serve_surplus(lister, &survivors);
 }
 
 /* Those of one half hand this element to their partners of the other half, whose bits are those of `owner`; `known`:
  * the bits in which who still has it agrees with that. */
-static void halve_once(lister *l, const survivors *s, uint32_t owner, uint32_t mask, uint32_t known)
+static void halve_once(lister *lister, const survivors *survivors, uint32_t owner, uint32_t mask, uint32_t known)
 {
-    l->turn++;
-    for (uint32_t v = 0; v < s->power; v++)
+    lister->turn++;
+    for (uint32_t v = 0; v < survivors->power; v++)
         if ((v & known) == (owner & known) && (v & mask) != (owner & mask))
-            add_hop(l, member_of(s, v), member_of(s, v ^ mask), true, false);
+            add_hop(lister, member_of(survivors, v), member_of(survivors, v ^ mask), true, false);
 }
 
 /* In which half of each half this element lies says who ends up with it. */
-static uint32_t owner_of(const survivors *s, int64_t count, int64_t at)
+static uint32_t owner_of(const survivors *survivors, int64_t count, int64_t at)
 {
     uint32_t owner = 0;
-    for (uint32_t mask = 1; mask < s->power; mask *= 2) {
+    for (uint32_t mask = 1; mask < survivors->power; mask *= 2) {
         const int64_t lower = count / 2;
         if (at >= lower)
             owner |= mask, at -= lower, count -= lower;
@@ -130,39 +134,41 @@ static uint32_t owner_of(const survivors *s, int64_t count, int64_t at)
     return owner;
 }
 
-static void halve_and_gather(lister *l, uint32_t n, int64_t count, int64_t at, uint32_t home)
+static void halve_and_gather(lister *lister, uint32_t n, int64_t count, int64_t at, uint32_t home)
 {
-    const survivors s = survivors_of(n, false);
-    const uint32_t owner = owner_of(&s, count, at), holder = member_of(&s, owner);
+    const survivors survivors = survivors_of(n, false);
+    const uint32_t owner = owner_of(&survivors, count, at), holder = member_of(&survivors, owner);
     uint32_t known = 0;
-    fold_surplus(l, &s);
-    for (uint32_t mask = 1; mask < s.power; known |= mask, mask *= 2) halve_once(l, &s, owner, mask, known);
-    if (home && home - 1 != holder) then(l, holder, home - 1, false, false);
-    for (uint32_t mask = s.power / 2; mask && !home; mask /= 2) {
+    fold_surplus(lister, &survivors);
+    for (uint32_t mask = 1; mask < survivors.power; known |= mask, mask *= 2)
+        halve_once(lister, &survivors, owner, mask, known);
+    if (home && home - 1 != holder) then(lister, holder, home - 1, false, false);
+    for (uint32_t mask = survivors.power / 2; mask && !home; mask /= 2) {
         known &= ~mask;
-        l->turn++;
-        for (uint32_t v = 0; v < s.power; v++)
+        lister->turn++;
+        for (uint32_t v = 0; v < survivors.power; v++)
             if ((v & known) == (owner & known) && (v & mask) == (owner & mask))
-                add_hop(l, member_of(&s, v), member_of(&s, v ^ mask), false, false);
+                add_hop(lister, member_of(&survivors, v), member_of(&survivors, v ^ mask), false, false);
     }
-    if (!home) serve_surplus(l, &s);
+    if (!home) serve_surplus(lister, &survivors);
 }
 
 /* A reduce-scatter: the element goes to the member whose block it is in. */
-static void halve_to_blocks(lister *l, uint32_t n, int64_t count, int64_t at)
+static void halve_to_blocks(lister *lister, uint32_t n, int64_t count, int64_t at)
 {
-    const survivors s = survivors_of(n, false);
+    const survivors survivors = survivors_of(n, false);
     const uint32_t to = (uint32_t)(at / ((count + n - 1) / n));
-    const uint32_t owner = to < 2 * s.extra ? to / 2 : to - s.extra;
+    const uint32_t owner = to < 2 * survivors.extra ? to / 2 : to - survivors.extra;
     uint32_t known = 0;
-    fold_surplus(l, &s);
-    for (uint32_t mask = s.power / 2; mask; known |= mask, mask /= 2) halve_once(l, &s, owner, mask, known);
-    if (member_of(&s, owner) != to) then(l, member_of(&s, owner), to, false, false);
+    fold_surplus(lister, &survivors);
+    for (uint32_t mask = survivors.power / 2; mask; known |= mask, mask /= 2)
+        halve_once(lister, &survivors, owner, mask, known);
+    if (member_of(&survivors, owner) != to) then(lister, member_of(&survivors, owner), to, false, false);
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-static void list_hops(lister *l, const lb_collective_order *order, const lb_collective_slice *piece, uint32_t n,
+static void list_hops(lister *lister, const lb_collective_order *order, const lb_collective_slice *piece, uint32_t n,
                       int64_t count, int64_t at)
 {
     const uint32_t home = order->home ? (order->home - 1) % n + 1 : 0;
@@ -171,19 +177,19 @@ static void list_hops(lister *l, const lb_collective_order *order, const lb_coll
     case LB_ORDER_RING:
     case LB_ORDER_MPI_RING:
     case LB_ORDER_MPICH_RING:
-    case LB_ORDER_NBC_RING: go_around(l, piece, n, home); break;
-    case LB_ORDER_LINEAR: take_all(l, piece, n, home ? home - 1 : 0, home); break;
+    case LB_ORDER_NBC_RING: go_around(lister, piece, n, home); break;
+    case LB_ORDER_LINEAR: take_all(lister, piece, n, home ? home - 1 : 0, home); break;
     case LB_ORDER_PAIRWISE:
-    case LB_ORDER_ROTATED: take_all(l, piece, n, on_path(piece, 0), home); break;
+    case LB_ORDER_ROTATED: take_all(lister, piece, n, on_path(piece, 0), home); break;
     case LB_ORDER_RANK:
     case LB_ORDER_WIDE:
         for (uint32_t r = 0; r < n; r++)
-            if (!home || home - 1 == r) take_all(l, piece, n, r, r + 1);
+            if (!home || home - 1 == r) take_all(lister, piece, n, r, r + 1);
         break;
-    case LB_ORDER_DOUBLING: double_up(l, n); break;
-    case LB_ORDER_RABENSEIFNER: halve_and_gather(l, n, count, at, home); break;
-    case LB_ORDER_HALVING: halve_to_blocks(l, n, count, at); break;
-    default: go_up_and_down(l, piece, n, home); break;
+    case LB_ORDER_DOUBLING: double_up(lister, n); break;
+    case LB_ORDER_RABENSEIFNER: halve_and_gather(lister, n, count, at, home); break;
+    case LB_ORDER_HALVING: halve_to_blocks(lister, n, count, at); break;
+    default: go_up_and_down(lister, piece, n, home); break;
     }
 }
 
@@ -191,7 +197,7 @@ lb_status lb_collective_hops_list(const lb_collective_order *order, uint32_t n, 
                                   int64_t at, lb_collective_hops *hops, lb_err *err)
 {
     lb_collective_pieces pieces;
-    lister l = {.hops = hops};
+    lister lister = {.hops = hops};
     *hops = (lb_collective_hops){.wide = order->kind == LB_ORDER_WIDE || order->kind == LB_ORDER_ROTATED};
     if (n > LB_COLLECTIVE_HOPS_RANKS)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "the hops of %u ranks (at most %d)", n, LB_COLLECTIVE_HOPS_RANKS);
@@ -199,9 +205,9 @@ lb_status lb_collective_hops_list(const lb_collective_order *order, uint32_t n, 
     LB_TRY(lb_collective_order_pieces(order, n, count, element_bytes, &pieces, err));
     for (uint32_t p = 0; p < pieces.n && n > 1; p++)
         if (at >= pieces.pieces[p].first && at < pieces.pieces[p].last)
-            list_hops(&l, order, &pieces.pieces[p], n, count, at);
+            list_hops(&lister, order, &pieces.pieces[p], n, count, at);
     lb_collective_pieces_release(&pieces);
-    if (!l.failed) return LB_OK;
+    if (!lister.failed) return LB_OK;
     lb_collective_hops_release(hops);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the hops of a collective");
 }
@@ -245,11 +251,13 @@ double lb_hops_joined(lb_collective_reduction reduction, double a, double b)
     }
 }
 
-void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_order *order,
-                            lb_collective_reduction reduction, lb_dtype dtype, const double *brought, uint32_t n,
-                            uint32_t changed, uint64_t mask, double *held)
+void lb_collective_hops_run(const lb_collective_hops *hops, const lb_hops_element *element, lb_hops_flip flip,
+                            double *held)
 {
-    const bool mean = reduction == LB_REDUCE_AVG, last = hops->wide || order->kind == LB_ORDER_GLOO;
+    const uint32_t n = element->n;
+    const lb_dtype dtype = element->dtype;
+    const double *brought = element->brought;
+    const bool mean = element->reduction == LB_REDUCE_AVG, last = hops->wide || element->order->kind == LB_ORDER_GLOO;
     const double factor = hops->wide ? 1.0 / n : lb_hops_rounded(dtype, 1.0 / n);
     const lb_dtype at_once = !hops->wide ? dtype : dtype == LB_F32 || dtype == LB_F64 ? LB_F64 : LB_F32;
     double before[LB_COLLECTIVE_MAX_RANKS], own[LB_COLLECTIVE_MAX_RANKS];
@@ -260,9 +268,9 @@ void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_
         if (!h || hop->turn != hops->list[h - 1].turn) memcpy(before, held, n * sizeof *held);
         double carried = hop->own ? own[hop->from] : before[hop->from];
         if (hops->wide && !hop->own) carried = lb_hops_rounded(dtype, carried);
-        if (h == changed && mask) carried = turned(dtype, carried, mask);
+        if (h == flip.hop && flip.mask) carried = turned(dtype, carried, flip.mask);
         held[hop->to] =
-            hop->adds ? lb_hops_rounded(at_once, lb_hops_joined(reduction, held[hop->to], carried)) : carried;
+            hop->adds ? lb_hops_rounded(at_once, lb_hops_joined(element->reduction, held[hop->to], carried)) : carried;
     }
     for (uint32_t r = 0; r < n; r++)
         held[r] = lb_hops_rounded(dtype, !mean || !last ? held[r] : hops->wide ? held[r] * factor : held[r] / n);

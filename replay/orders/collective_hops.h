@@ -35,10 +35,23 @@ void lb_collective_hops_release(lb_collective_hops *hops);
 /* What a hop does to numbers: to the payload's type, and two contributions into one (a mean is added up, too). */
 double lb_hops_rounded(lb_dtype dtype, double x);
 double lb_hops_joined(lb_collective_reduction reduction, double a, double b);
-/* What each of n members holds in the end of what they brought; of the payload that hop `changed` carries the bits of
- * `mask` are turned over (0: of none). `held`: n numbers. */
-void lb_collective_hops_run(const lb_collective_hops *hops, const lb_collective_order *order,
-                            lb_collective_reduction reduction, lb_dtype dtype, const double *brought, uint32_t n,
-                            uint32_t changed, uint64_t mask, double *held);
+/* What is reduced: one element that each of n members brings. */
+typedef struct lb_hops_element {
+    const lb_collective_order *order;
+    lb_collective_reduction reduction;
+    lb_dtype dtype;
+    uint32_t n;
+    const double *brought; /* n numbers */
+} lb_hops_element;
+
+/* Bits of the payload that one hop carries, turned over on the way; `mask` 0: none are. */
+typedef struct lb_hops_flip {
+    uint32_t hop;
+    uint64_t mask;
+} lb_hops_flip;
+
+/* What each member holds in the end: n numbers. */
+void lb_collective_hops_run(const lb_collective_hops *hops, const lb_hops_element *element, lb_hops_flip flip,
+                            double *held);
 
 #endif

@@ -215,19 +215,19 @@ typedef struct cut {
 } cut;
 
 /* Adds [first, last) reduced by fold list number `list` (of n - 1 folds each). */
-static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, uint16_t root)
+static lb_status add_piece(cut *cut, int64_t first, int64_t last, uint32_t list, uint16_t root)
 {
     if (first >= last) return LB_OK;
-    lb_collective_slice *grown = lb_array_grow(c->pieces->pieces, c->pieces->n, sizeof *grown);
-    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
-    c->pieces->pieces = grown;
-    c->pieces->pieces[c->pieces->n++] =
-        (lb_collective_slice){first, last, root, c->pieces->folds + (size_t)list * (c->n - 1)};
+    lb_collective_slice *grown = lb_array_grow(cut->pieces->pieces, cut->pieces->n, sizeof *grown);
+    if (!grown) return lb_fail(cut->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
+    cut->pieces->pieces = grown;
+    cut->pieces->pieces[cut->pieces->n++] =
+        (lb_collective_slice){first, last, root, cut->pieces->folds + (size_t)list * (cut->n - 1)};
     return LB_OK;
 }
 
 /* One channel of NCCL's ring: loops of n chunks, the last loop with smaller ones. */
-static lb_status cut_channel(cut *c, const lb_collective_order *order, int64_t first, int64_t last, int64_t size,
+static lb_status cut_channel(cut *cut, const lb_collective_order *order, int64_t first, int64_t last, int64_t size,
                              const uint16_t *roots)
 {
     const int64_t most = last - first > 16 ? last - first : 16; /* a chunk of more holds no more */
@@ -235,32 +235,32 @@ static lb_status cut_channel(cut *c, const lb_collective_order *order, int64_t f
     if (chunk > most) chunk = most;
     for (int64_t at = first; at < last;) {
         int64_t left = last - at, one = chunk;
-        if (left < chunk * c->n) one = round_up(ceil_div(left, c->n), size < 16 ? 16 / size : 1);
+        if (left < chunk * cut->n) one = round_up(ceil_div(left, cut->n), size < 16 ? 16 / size : 1);
         if (one > chunk) one = chunk;
-        for (uint32_t k = 0; k < c->n; k++) {
+        for (uint32_t k = 0; k < cut->n; k++) {
             int64_t from = at + k * one, to = from + one < last ? from + one : last;
-            LB_TRY(add_piece(c, from, to, k, roots[k]));
+            LB_TRY(add_piece(cut, from, to, k, roots[k]));
         }
-        at += one * c->n;
+        at += one * cut->n;
     }
     return LB_OK;
 }
 
-static lb_status cut_equal(cut *c, int64_t count, int64_t chunk, const uint16_t *roots)
+static lb_status cut_equal(cut *cut, int64_t count, int64_t chunk, const uint16_t *roots)
 {
-    for (uint32_t k = 0; k < c->n; k++) {
-        int64_t last = k + 1 == c->n ? count : (k + 1) * chunk;
-        LB_TRY(add_piece(c, k * chunk < count ? k * chunk : count, last < count ? last : count, k, roots[k]));
+    for (uint32_t k = 0; k < cut->n; k++) {
+        int64_t last = k + 1 == cut->n ? count : (k + 1) * chunk;
+        LB_TRY(add_piece(cut, k * chunk < count ? k * chunk : count, last < count ? last : count, k, roots[k]));
     }
     return LB_OK;
 }
 
-static lb_status cut_mpi(cut *c, int64_t count, const uint16_t *roots)
+static lb_status cut_mpi(cut *cut, int64_t count, const uint16_t *roots)
 {
     int64_t at = 0;
-    for (uint32_t k = 0; k < c->n; k++) {
-        int64_t here = count / c->n + (k < count % c->n);
-        LB_TRY(add_piece(c, at, at + here, k, roots[k]));
+    for (uint32_t k = 0; k < cut->n; k++) {
+        int64_t here = count / cut->n + (k < count % cut->n);
+        LB_TRY(add_piece(cut, at, at + here, k, roots[k]));
         at += here;
     }
     return LB_OK;
@@ -304,30 +304,31 @@ static void make_folds(const lb_collective_order *order, uint32_t n, lb_collecti
     }
 }
 
-static lb_status cut_ring(cut *c, const lb_collective_order *order, int64_t count, int64_t size, const uint16_t *roots)
+static lb_status cut_ring(cut *cut, const lb_collective_order *order, int64_t count, int64_t size,
+                          const uint16_t *roots)
 {
     for (int64_t k = 0; k < order->channels; k++)
-        LB_TRY(cut_channel(c, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots));
+        LB_TRY(cut_channel(cut, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots));
     return LB_OK;
 }
 
-static lb_status cut_pieces(cut *c, const lb_collective_order *order, int64_t count, int64_t size,
+static lb_status cut_pieces(cut *cut, const lb_collective_order *order, int64_t count, int64_t size,
                             const uint16_t *roots)
 {
-    const uint32_t n = c->n, home = order->home ? (order->home - 1) % n : 0;
-    if (order->home && lb_collective_order_ends_at_home(order)) return add_piece(c, 0, count, home, roots[home]);
+    const uint32_t n = cut->n, home = order->home ? (order->home - 1) % n : 0;
+    if (order->home && lb_collective_order_ends_at_home(order)) return add_piece(cut, 0, count, home, roots[home]);
     switch (n > 1 ? order->kind : LB_ORDER_RANK) {
-    case LB_ORDER_GLOO: return cut_equal(c, count, gloo_chunk(n, count, size, order->home != 0), roots);
-    case LB_ORDER_ROTATED: return cut_equal(c, count, count / n > 0 ? count / n : 1, roots);
+    case LB_ORDER_GLOO: return cut_equal(cut, count, gloo_chunk(n, count, size, order->home != 0), roots);
+    case LB_ORDER_ROTATED: return cut_equal(cut, count, count / n > 0 ? count / n : 1, roots);
     case LB_ORDER_MPICH_RING:
-    case LB_ORDER_PAIRWISE: return cut_equal(c, count, ceil_div(count, n), roots);
+    case LB_ORDER_PAIRWISE: return cut_equal(cut, count, ceil_div(count, n), roots);
     case LB_ORDER_NBC_RING:
-    case LB_ORDER_MPI_RING: return cut_mpi(c, count, roots);
-    case LB_ORDER_RING: return cut_ring(c, order, count, size, roots);
+    case LB_ORDER_MPI_RING: return cut_mpi(cut, count, roots);
+    case LB_ORDER_RING: return cut_ring(cut, order, count, size, roots);
     case LB_ORDER_TREE:
-        LB_TRY(add_piece(c, 0, ceil_div(count, 2), 0, roots[0]));
-        return add_piece(c, ceil_div(count, 2), count, 1, roots[1]);
-    default: return add_piece(c, 0, count, 0, roots[0]);
+        LB_TRY(add_piece(cut, 0, ceil_div(count, 2), 0, roots[0]));
+        return add_piece(cut, ceil_div(count, 2), count, 1, roots[1]);
+    default: return add_piece(cut, 0, count, 0, roots[0]);
     }
 }
 
@@ -340,14 +341,14 @@ lb_status lb_collective_order_pieces(const lb_collective_order *order, uint32_t 
     int64_t size = element_bytes ? (int64_t)element_bytes : 1;
     uint16_t *roots = calloc(n, sizeof *roots);
     pieces->folds = calloc((size_t)n * n, sizeof *pieces->folds);
-    cut c = {pieces, n, err};
+    cut cut = {pieces, n, err};
     lb_status status = LB_OK;
     if (!roots || !pieces->folds) {
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);
         goto done;
     }
     if (n > 1) make_folds(order, n, pieces->folds, roots);
-    status = cut_pieces(&c, order, count, size, roots);
+    status = cut_pieces(&cut, order, count, size, roots);
 done:
     free(roots);
     if (status != LB_OK) lb_collective_pieces_release(pieces);

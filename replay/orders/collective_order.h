@@ -32,7 +32,7 @@
  *   chain[:F]       F chains (4) of neighbouring ranks, which the root takes in one after the other, each summed from
  *                   its end; chain:1 is what MPI libraries call pipeline, or ring of a reduce
  *   in_order_binary Open MPI's: the last rank of a range takes in its right half, then its left half
- *   nbc_binomial    binomial and chain:1 of Open MPI's nonblocking reduce, which counts ranks otherwise: the root and
+ *   nbc_binomial    binomial and chain:1 of Open MPI's nonblocking reduce, which counts ranks differently: the root and
  *   nbc_chain       rank 0 change places
  *
  * In a tree every rank takes in its children's sums, first child first. Trees end at the rank that alone receives the

@@ -89,56 +89,67 @@ typedef struct reduction_run {
     void *out;
 } reduction_run;
 
-static void *reg(const reduction_run *r, uint32_t k, size_t width)
+static void *reg(const reduction_run *reduction_run, uint32_t k, size_t width)
 {
-    return r->registers + (size_t)k * BLOCK * width;
+    return reduction_run->registers + (size_t)k * BLOCK * width;
 }
 
-static void scale_f32(const reduction_run *r, float *x, int64_t n)
+static void scale_f32(const reduction_run *reduction_run, float *x, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) x[i] = r->divides ? x[i] / (float)r->n : x[i] * (float)r->scale;
-    if (r->fold.to) lb_round_to_grid_f32(x, (size_t)n, r->fold.to, NULL);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = reduction_run->divides ? x[i] / (float)reduction_run->n : x[i] * (float)reduction_run->scale;
+    if (reduction_run->fold.to) lb_round_to_grid_f32(x, (size_t)n, reduction_run->fold.to, NULL);
 }
 
-static void block_f32(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
+static void block_f32(const reduction_run *reduction_run, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
-    size_t size = lb_dtype_bits(r->dtype) / 8;
-    for (uint32_t k = 0; k < r->n; k++) {
-        lb_load_f32(reg(r, k, 4), r->dtype, (const char *)r->inputs[k] + at * (int64_t)size, (size_t)n);
-        if (r->scale != 1 && !r->scale_last) scale_f32(r, reg(r, k, 4), n);
+    size_t size = lb_dtype_bits(reduction_run->dtype) / 8;
+    for (uint32_t k = 0; k < reduction_run->n; k++) {
+        lb_load_f32(reg(reduction_run, k, 4), reduction_run->dtype,
+                    (const char *)reduction_run->inputs[k] + at * (int64_t)size, (size_t)n);
+        if (reduction_run->scale != 1 && !reduction_run->scale_last)
+            scale_f32(reduction_run, reg(reduction_run, k, 4), n);
     }
-    for (uint32_t f = 0; f + 1 < r->n; f++)
-        fold_f32(&r->fold, reg(r, piece->folds[f].dst, 4), reg(r, piece->folds[f].src, 4), n);
-    if (r->scale != 1 && r->scale_last) scale_f32(r, reg(r, piece->root, 4), n);
-    lb_store_f32(r->dtype, (char *)r->out + at * (int64_t)size, reg(r, piece->root, 4), (size_t)n, NULL);
+    for (uint32_t f = 0; f + 1 < reduction_run->n; f++)
+        fold_f32(&reduction_run->fold, reg(reduction_run, piece->folds[f].dst, 4),
+                 reg(reduction_run, piece->folds[f].src, 4), n);
+    if (reduction_run->scale != 1 && reduction_run->scale_last)
+        scale_f32(reduction_run, reg(reduction_run, piece->root, 4), n);
+    lb_store_f32(reduction_run->dtype, (char *)reduction_run->out + at * (int64_t)size,
+                 reg(reduction_run, piece->root, 4), (size_t)n, NULL);
 }
 
-static void block_f64(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
+static void block_f64(const reduction_run *reduction_run, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
-    size_t size = lb_dtype_bits(r->dtype) / 8;
-    for (uint32_t k = 0; k < r->n; k++) {
-        double *x = reg(r, k, 8);
-        lb_load_f64(x, r->dtype, (const char *)r->inputs[k] + at * (int64_t)size, (size_t)n);
-        for (int64_t i = 0; r->scale != 1 && !r->scale_last && i < n; i++) x[i] *= r->scale;
+    size_t size = lb_dtype_bits(reduction_run->dtype) / 8;
+    for (uint32_t k = 0; k < reduction_run->n; k++) {
+        double *x = reg(reduction_run, k, 8);
+        lb_load_f64(x, reduction_run->dtype, (const char *)reduction_run->inputs[k] + at * (int64_t)size, (size_t)n);
+        for (int64_t i = 0; reduction_run->scale != 1 && !reduction_run->scale_last && i < n; i++)
+            x[i] *= reduction_run->scale;
     }
-    for (uint32_t f = 0; f + 1 < r->n; f++)
-        fold_f64(&r->fold, reg(r, piece->folds[f].dst, 8), reg(r, piece->folds[f].src, 8), n);
-    double *root = reg(r, piece->root, 8);
-    for (int64_t i = 0; r->scale != 1 && r->scale_last && i < n; i++)
-        root[i] = r->divides ? root[i] / r->n : root[i] * r->scale;
-    lb_store_f64(r->dtype, (char *)r->out + at * (int64_t)size, root, (size_t)n, NULL);
+    for (uint32_t f = 0; f + 1 < reduction_run->n; f++)
+        fold_f64(&reduction_run->fold, reg(reduction_run, piece->folds[f].dst, 8),
+                 reg(reduction_run, piece->folds[f].src, 8), n);
+    double *root = reg(reduction_run, piece->root, 8);
+    for (int64_t i = 0; reduction_run->scale != 1 && reduction_run->scale_last && i < n; i++)
+        root[i] = reduction_run->divides ? root[i] / reduction_run->n : root[i] * reduction_run->scale;
+    lb_store_f64(reduction_run->dtype, (char *)reduction_run->out + at * (int64_t)size, root, (size_t)n, NULL);
 }
 
-static void block_int(const reduction_run *r, const lb_collective_slice *piece, int64_t at, int64_t n)
+static void block_int(const reduction_run *reduction_run, const lb_collective_slice *piece, int64_t at, int64_t n)
 {
-    size_t size = lb_dtype_bits(r->dtype) / 8;
-    for (uint32_t k = 0; k < r->n; k++)
-        lb_convert(LB_I64, reg(r, k, 8), r->dtype, (const char *)r->inputs[k] + at * (int64_t)size, (size_t)n, NULL);
-    for (uint32_t f = 0; f + 1 < r->n; f++)
-        fold_int(&r->fold, reg(r, piece->folds[f].dst, 8), reg(r, piece->folds[f].src, 8), n);
-    int64_t *root = reg(r, piece->root, 8);
-    for (int64_t i = 0; r->scale_last && i < n; i++) root[i] /= (int64_t)r->n; /* AVG of integers: SumPostDiv */
-    lb_convert(r->dtype, (char *)r->out + at * (int64_t)size, LB_I64, root, (size_t)n, NULL);
+    size_t size = lb_dtype_bits(reduction_run->dtype) / 8;
+    for (uint32_t k = 0; k < reduction_run->n; k++)
+        lb_convert(LB_I64, reg(reduction_run, k, 8), reduction_run->dtype,
+                   (const char *)reduction_run->inputs[k] + at * (int64_t)size, (size_t)n, NULL);
+    for (uint32_t f = 0; f + 1 < reduction_run->n; f++)
+        fold_int(&reduction_run->fold, reg(reduction_run, piece->folds[f].dst, 8),
+                 reg(reduction_run, piece->folds[f].src, 8), n);
+    int64_t *root = reg(reduction_run, piece->root, 8);
+    for (int64_t i = 0; reduction_run->scale_last && i < n; i++)
+        root[i] /= (int64_t)reduction_run->n; /* AVG of integers: SumPostDiv */
+    lb_convert(reduction_run->dtype, (char *)reduction_run->out + at * (int64_t)size, LB_I64, root, (size_t)n, NULL);
 }
 
 /* Complex sums are sums of their parts; nothing else is defined on them. */
@@ -161,23 +172,27 @@ lb_status lb_collective_reduce(const lb_collective_order *order, lb_collective_r
     /* Pieces count whole complex numbers; the arithmetic then runs over their parts. */
     LB_TRY(lb_collective_order_pieces(order, n, terms->count, lb_dtype_bits(dtype) / 8, &pieces, err));
     int64_t parts = 1;
-    reduction_run r = {
+    reduction_run reduction_run = {
         .n = n, .inputs = terms->inputs, .dtype = arithmetic_dtype(dtype, &parts), .out = out, .scale = 1};
-    bool wide = order->kind == LB_ORDER_WIDE || order->kind == LB_ORDER_ROTATED, integer = lb_dtype_is_integer(r.dtype);
-    bool f64 = r.dtype == LB_F64 || (wide && r.dtype == LB_F32);
-    r.fold = (folder){reduction, r.dtype, wide || r.dtype == LB_F32 || r.dtype == LB_F64 ? LB_NO_DTYPE : r.dtype};
+    bool wide = order->kind == LB_ORDER_WIDE || order->kind == LB_ORDER_ROTATED,
+         integer = lb_dtype_is_integer(reduction_run.dtype);
+    bool f64 = reduction_run.dtype == LB_F64 || (wide && reduction_run.dtype == LB_F32);
+    reduction_run.fold = (folder){
+        reduction, reduction_run.dtype,
+        wide || reduction_run.dtype == LB_F32 || reduction_run.dtype == LB_F64 ? LB_NO_DTYPE : reduction_run.dtype};
     if (reduction == LB_REDUCE_AVG) {
-        r.divides = order->kind == LB_ORDER_GLOO; /* torch's ProcessGroupGloo divides the sum, seen with 2.13 */
-        r.scale_last = wide || integer || r.divides;
-        r.scale = 1.0 / n;
-        if (!integer && !wide && r.dtype != LB_F64) {
-            float scale = (float)r.scale;
-            if (r.fold.to) lb_round_to_grid_f32(&scale, 1, r.fold.to, NULL);
-            r.scale = scale;
+        reduction_run.divides =
+            order->kind == LB_ORDER_GLOO; /* torch's ProcessGroupGloo divides the sum, seen with 2.13 */
+        reduction_run.scale_last = wide || integer || reduction_run.divides;
+        reduction_run.scale = 1.0 / n;
+        if (!integer && !wide && reduction_run.dtype != LB_F64) {
+            float scale = (float)reduction_run.scale;
+            if (reduction_run.fold.to) lb_round_to_grid_f32(&scale, 1, reduction_run.fold.to, NULL);
+            reduction_run.scale = scale;
         }
     }
-    r.registers = malloc((size_t)n * BLOCK * 8);
-    if (!r.registers) {
+    reduction_run.registers = malloc((size_t)n * BLOCK * 8);
+    if (!reduction_run.registers) {
         lb_collective_pieces_release(&pieces);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);
     }
@@ -185,13 +200,13 @@ lb_status lb_collective_reduce(const lb_collective_order *order, lb_collective_r
         for (int64_t at = pieces.pieces[p].first * parts; at < pieces.pieces[p].last * parts; at += BLOCK) {
             int64_t left = pieces.pieces[p].last * parts - at, k = left < BLOCK ? left : BLOCK;
             if (integer)
-                block_int(&r, &pieces.pieces[p], at, k);
+                block_int(&reduction_run, &pieces.pieces[p], at, k);
             else if (f64)
-                block_f64(&r, &pieces.pieces[p], at, k);
+                block_f64(&reduction_run, &pieces.pieces[p], at, k);
             else
-                block_f32(&r, &pieces.pieces[p], at, k);
+                block_f32(&reduction_run, &pieces.pieces[p], at, k);
         }
-    free(r.registers);
+    free(reduction_run.registers);
     lb_collective_pieces_release(&pieces);
     return LB_OK;
 }

@@ -25,53 +25,55 @@ typedef struct naming {
     uint32_t sizes[MOST_SIZES];
 } naming;
 
-static void keep_name(naming *n, const char *name)
+static void keep_name(naming *naming, const char *name)
 {
-    const size_t length = strlen(n->names);
-    if (n->found++ < MOST_NAMES && length + strlen(name) + 4 < n->room)
-        snprintf(n->names + length, n->room - length, "%s%s", length ? " = " : "", name);
+    const size_t length = strlen(naming->names);
+    if (naming->found++ < MOST_NAMES && length + strlen(name) + 4 < naming->room)
+        snprintf(naming->names + length, naming->room - length, "%s%s", length ? " = " : "", name);
 }
 
 /* Keeps the name if its order makes the tree. */
-static bool try_as(naming *n, const char *name, lb_sum_of of)
+static bool try_as(naming *naming, const char *name, lb_sum_of of)
 {
     lb_sum_tree *made = NULL;
-    if (n->found >= MOST_NAMES || lb_sum_tree_named(name, n->terms, of, n->dtype, &made, NULL) != LB_OK) return false;
-    lb_sum_tree *cut = n->sample ? lb_sum_tree_sampled(made, n->sample, n->tree->leaves) : NULL;
-    const bool same = n->sample ? cut && lb_sum_tree_equal(cut, n->tree) : lb_sum_tree_equal(made, n->tree);
+    if (naming->found >= MOST_NAMES || lb_sum_tree_named(name, naming->terms, of, naming->dtype, &made, NULL) != LB_OK)
+        return false;
+    lb_sum_tree *cut = naming->sample ? lb_sum_tree_sampled(made, naming->sample, naming->tree->leaves) : NULL;
+    const bool same =
+        naming->sample ? cut && lb_sum_tree_equal(cut, naming->tree) : lb_sum_tree_equal(made, naming->tree);
     lb_sum_tree_free(made);
     lb_sum_tree_free(cut);
-    if (same) keep_name(n, name);
+    if (same) keep_name(naming, name);
     return same;
 }
 
-static bool try_name(naming *n, const char *name)
+static bool try_name(naming *naming, const char *name)
 {
-    return try_as(n, name, n->of);
+    return try_as(naming, name, naming->of);
 }
 
-static bool try_size(naming *n, const char *family, uint32_t size)
+static bool try_size(naming *naming, const char *family, uint32_t size)
 {
     char name[48];
     snprintf(name, sizeof name, "%s:%u", family, size);
-    return try_name(n, name);
+    return try_name(naming, name);
 }
 
 /* ---- what the tree tells ----------------------------------------------------------------------------------------- */
 
-static bool read_off(naming *n)
+static bool read_off(naming *naming)
 {
-    const lb_sum_tree *t = n->tree;
-    uint32_t *parent = lb_sum_tree_parents(t), *size = lb_sum_tree_sizes(t), last = 0;
+    const lb_sum_tree *tree = naming->tree;
+    uint32_t *parent = lb_sum_tree_parents(tree), *size = lb_sum_tree_sizes(tree), last = 0;
     const bool done = parent && size;
-    if (done && t->nodes) {
+    if (done && tree->nodes) {
         const uint32_t node = parent[0];
-        n->together = t->first[node + 1] - t->first[node];
-        uint32_t x = t->operand[t->first[node] + 1]; /* canonical: term 0 is the first operand */
-        while (x >= t->leaves) x = t->operand[t->first[x - t->leaves]];
-        n->partner = n->sample ? n->sample[x] : x;
-        for (uint32_t up = node; up != UINT32_MAX && n->n_sizes < MOST_SIZES; up = parent[t->leaves + up]) {
-            if (last && size[up] > last + 1) n->sizes[n->n_sizes++] = last;
+        naming->together = tree->first[node + 1] - tree->first[node];
+        uint32_t x = tree->operand[tree->first[node] + 1]; /* canonical: term 0 is the first operand */
+        while (x >= tree->leaves) x = tree->operand[tree->first[x - tree->leaves]];
+        naming->partner = naming->sample ? naming->sample[x] : x;
+        for (uint32_t up = node; up != UINT32_MAX && naming->n_sizes < MOST_SIZES; up = parent[tree->leaves + up]) {
+            if (last && size[up] > last + 1) naming->sizes[naming->n_sizes++] = last;
             last = size[up];
         }
     }
@@ -81,12 +83,13 @@ static bool read_off(naming *n)
 }
 
 /* Whether terms [from, from + count) are added up in order below `x`, and nothing else is there. */
-static bool is_run(const lb_sum_tree *t, const uint32_t *size, uint32_t x, uint32_t from, uint32_t count)
+static bool is_run(const lb_sum_tree *tree, const uint32_t *size, uint32_t x, uint32_t from, uint32_t count)
 {
     for (uint32_t left = count; left > 1; left--) {
-        if (x < t->leaves || size[x - t->leaves] != left || t->first[x - t->leaves + 1] - t->first[x - t->leaves] != 2)
+        if (x < tree->leaves || size[x - tree->leaves] != left ||
+            tree->first[x - tree->leaves + 1] - tree->first[x - tree->leaves] != 2)
             return false;
-        const uint32_t *operand = t->operand + t->first[x - t->leaves];
+        const uint32_t *operand = tree->operand + tree->first[x - tree->leaves];
         if (operand[1] != from + left - 1) return false;
         x = operand[0];
     }
@@ -95,25 +98,26 @@ static bool is_run(const lb_sum_tree *t, const uint32_t *size, uint32_t x, uint3
 
 /* The slices of K terms in the order in which a second pass adds them up, "2,0,3,1"; false: the tree is none of that
  * kind. */
-static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t room)
+static bool slice_order(const lb_sum_tree *tree, uint32_t k, char *text, size_t room)
 {
-    const uint32_t slices = (t->leaves + k - 1) / k;
-    uint32_t order[MOST_SLICES], left = slices, x = t->leaves + t->nodes - 1, *size = lb_sum_tree_sizes(t);
+    const uint32_t slices = (tree->leaves + k - 1) / k;
+    uint32_t order[MOST_SLICES], left = slices, x = tree->leaves + tree->nodes - 1, *size = lb_sum_tree_sizes(tree);
     bool fine = size && slices > 2 && slices <= MOST_SLICES;
     while (fine && left) {
         /* One operand is a slice, the other everything before it; of the first two either may come first. */
-        const uint32_t *pair = left > 1 ? t->operand + t->first[x - t->leaves] : &x;
+        const uint32_t *pair = left > 1 ? tree->operand + tree->first[x - tree->leaves] : &x;
         fine = false;
         for (uint32_t side = left > 1 ? 2 : 1; side > 0 && !fine; side--) {
             uint32_t at = pair[side - 1];
-            while (at >= t->leaves) at = t->operand[t->first[at - t->leaves]];
-            const uint32_t from = at / k * k, count = t->leaves - from < k ? t->leaves - from : k;
-            if (at != from || !is_run(t, size, pair[side - 1], from, count)) continue;
+            while (at >= tree->leaves) at = tree->operand[tree->first[at - tree->leaves]];
+            const uint32_t from = at / k * k, count = tree->leaves - from < k ? tree->leaves - from : k;
+            if (at != from || !is_run(tree, size, pair[side - 1], from, count)) continue;
             fine = true;
             order[--left] = from / k;
             x = left ? pair[2 - side] : x;
         }
-        fine &= !left || left == 1 || (x >= t->leaves && t->first[x - t->leaves + 1] - t->first[x - t->leaves] == 2);
+        fine &= !left || left == 1 ||
+                (x >= tree->leaves && tree->first[x - tree->leaves + 1] - tree->first[x - tree->leaves] == 2);
     }
     free(size);
     int n = 0;
@@ -124,64 +128,64 @@ static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t roo
 
 /* ---- the candidates ---------------------------------------------------------------------------------------------- */
 
-static void try_blocks(naming *n)
+static void try_blocks(naming *naming)
 {
-    const uint32_t terms = n->terms;
-    for (uint32_t k = 2; n->sample && k < terms; k *= 2)
-        if (try_size(n, "blocked", k)) return;
-    for (uint32_t slices = 2; n->sample && slices <= 64; slices++)
-        if (try_size(n, "splitk", slices)) return;
-    for (uint32_t i = 0; !n->sample && i < n->n_sizes; i++) {
-        const uint32_t k = n->sizes[i], slices = (terms + k - 1) / k;
+    const uint32_t terms = naming->terms;
+    for (uint32_t k = 2; naming->sample && k < terms; k *= 2)
+        if (try_size(naming, "blocked", k)) return;
+    for (uint32_t slices = 2; naming->sample && slices <= 64; slices++)
+        if (try_size(naming, "splitk", slices)) return;
+    for (uint32_t i = 0; !naming->sample && i < naming->n_sizes; i++) {
+        const uint32_t k = naming->sizes[i], slices = (terms + k - 1) / k;
         char order[80], name[128];
-        if (try_size(n, "halved", 192)) return;
-        if (try_size(n, "blocked", k)) {
-            if ((terms + slices - 1) / slices == k) try_size(n, "splitk", slices);
+        if (try_size(naming, "halved", 192)) return;
+        if (try_size(naming, "blocked", k)) {
+            if ((terms + slices - 1) / slices == k) try_size(naming, "splitk", slices);
             return;
         }
-        if ((terms + slices - 1) / slices != k || !slice_order(n->tree, k, order, sizeof order)) continue;
+        if ((terms + slices - 1) / slices != k || !slice_order(naming->tree, k, order, sizeof order)) continue;
         snprintf(name, sizeof name, "splitk:%u@%s", slices, order);
-        if (try_name(n, name)) return;
+        if (try_name(naming, name)) return;
     }
 }
 
 /* Threads may be more than there are terms: then several widths make one tree, and the least is the name. */
-static void try_butterflies(naming *n)
+static void try_butterflies(naming *naming)
 {
     for (uint32_t vector = 1; vector <= 16; vector *= 2) {
-        if ((vector > 1) != (n->partner == 1 && n->terms > 2) && n->terms > vector) continue;
+        if ((vector > 1) != (naming->partner == 1 && naming->terms > 2) && naming->terms > vector) continue;
         for (uint32_t threads = 2; threads <= LB_SCHEDULE_MAX_SIZE; threads += threads < 32 ? threads : 32) {
             char name[48];
             snprintf(name, sizeof name, vector > 1 ? "butterfly:%ux%u" : "butterfly:%u", threads, vector);
-            if (try_name(n, name)) return;
+            if (try_name(naming, name)) return;
         }
     }
 }
 
-static void try_units(naming *n)
+static void try_units(naming *naming)
 {
-    uint32_t width = n->together;
+    uint32_t width = naming->together;
     if (width < 3) return;
-    try_size(n, "fused", width);
+    try_size(naming, "fused", width);
     for (int arch = 0; lb_tensor_core_name(arch); arch++) {
         char name[64];
         snprintf(name, sizeof name, "tensorcore:%s", lb_tensor_core_name(arch));
-        if (try_name(n, name)) continue;
-        for (uint32_t i = 0; !n->sample && i < n->n_sizes; i++) {
-            snprintf(name, sizeof name, "tensorcore:%s:%u", lb_tensor_core_name(arch), n->sizes[i]);
-            if (n->sizes[i] > width && try_name(n, name)) break;
+        if (try_name(naming, name)) continue;
+        for (uint32_t i = 0; !naming->sample && i < naming->n_sizes; i++) {
+            snprintf(name, sizeof name, "tensorcore:%s:%u", lb_tensor_core_name(arch), naming->sizes[i]);
+            if (naming->sizes[i] > width && try_name(naming, name)) break;
         }
     }
 }
 
 /* Every folded:L; that products are rounded is nothing that a tree shows. */
-static bool try_folded(naming *n)
+static bool try_folded(naming *naming)
 {
     static const char *const known[] = {"folded:4,aligned:0,tail:after", "folded:8,pairs",
                                         "folded:16,head:1,tail:again", "folded:4,head:1,tail:after"};
     static const char *const tails[] = {"", ",tail:after", ",tail:again"}, *const folds[] = {"", ",pairs"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (try_name(n, known[i])) return true;
+        if (try_name(naming, known[i])) return true;
     for (int lanes = 2; lanes <= LB_FOLDED_MAX_LANES; lanes *= 2)
         for (int head = -2; head < lanes; head++)
             for (int way = 0; way < 6; way++) {
@@ -189,72 +193,68 @@ static bool try_folded(naming *n)
                 if (head == -1) snprintf(first, sizeof first, ",head:1");
                 if (head >= 0) snprintf(first, sizeof first, ",aligned:%d", head);
                 snprintf(name, sizeof name, "folded:%d%s%s%s", lanes, first, tails[way / 2], folds[way % 2]);
-                if ((lanes > 2 || way % 2 == 0) && try_name(n, name)) return true;
+                if ((lanes > 2 || way % 2 == 0) && try_name(naming, name)) return true;
             }
     return false;
 }
 
 /* Chains as long as one of the sizes, or one chain of all. */
-static void try_dot_products(naming *n)
+static void try_dot_products(naming *naming)
 {
-    if (n->of != LB_SUM_PRODUCT) return;
-    if (try_name(n, "torchdot") || try_name(n, "eights")) return;
-    for (uint32_t shares = 1; (n->sample || n->partner == 2) && shares <= MOST_SHARES; shares++)
-        if (try_size(n, "tdpbf16", shares)) return;
-    if (n->partner != 1 || try_name(n, "dpbf16")) return;
-    for (uint32_t i = 0; i < n->n_sizes; i++)
-        if (try_size(n, "dpbf16", n->sizes[i])) return;
-    try_size(n, "dpbf16", n->terms + n->terms % 2);
+    if (naming->of != LB_SUM_PRODUCT) return;
+    if (try_name(naming, "torchdot") || try_name(naming, "eights")) return;
+    for (uint32_t shares = 1; (naming->sample || naming->partner == 2) && shares <= MOST_SHARES; shares++)
+        if (try_size(naming, "tdpbf16", shares)) return;
+    if (naming->partner != 1 || try_name(naming, "dpbf16")) return;
+    for (uint32_t i = 0; i < naming->n_sizes; i++)
+        if (try_size(naming, "dpbf16", naming->sizes[i])) return;
+    try_size(naming, "dpbf16", naming->terms + naming->terms % 2);
 }
 
-static void try_all(naming *n)
+static void try_all(naming *naming)
 {
     static const char *const plain[] = {"pairwise", "numpy", "cascade:8", "cascade:4", "cascade:16"};
-    if (try_name(n, "sequential")) return;
-    if (n->together > 2) {
-        try_units(n);
+    if (try_name(naming, "sequential")) return;
+    if (naming->together > 2) {
+        try_units(naming);
         return;
     }
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) try_name(n, plain[i]);
-    try_dot_products(n);
-    if (n->partner > 1) try_size(n, "lanes", n->partner);
-    try_blocks(n);
-    if (!n->found || n->of == LB_SUM_PRODUCT) {
-        const uint32_t most = n->of == LB_SUM_PRODUCT ? 16 : n->terms >= 32768 ? 64 : 0;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) try_name(naming, plain[i]);
+    try_dot_products(naming);
+    if (naming->partner > 1) try_size(naming, "lanes", naming->partner);
+    try_blocks(naming);
+    if (!naming->found || naming->of == LB_SUM_PRODUCT) {
+        const uint32_t most = naming->of == LB_SUM_PRODUCT ? 16 : naming->terms >= 32768 ? 64 : 0;
         for (uint32_t threads = 1; threads <= most; threads++)
-            if (try_size(n, "torch", threads)) break;
+            if (try_size(naming, "torch", threads)) break;
     }
-    if (!n->found && n->of == LB_SUM_PRODUCT) try_folded(n);
-    if (!n->found) try_butterflies(n);
-    if (!n->found) try_as(n, "cascade:1", LB_SUM_ROW);
-    if (!n->found) try_name(n, "cascade:8 of columns");
-    if (!n->found) try_name(n, "reversed");
+    if (!naming->found && naming->of == LB_SUM_PRODUCT) try_folded(naming);
+    if (!naming->found) try_butterflies(naming);
+    if (!naming->found) try_as(naming, "cascade:1", LB_SUM_ROW);
+    if (!naming->found) try_name(naming, "cascade:8 of columns");
+    if (!naming->found) try_name(naming, "reversed");
 }
 
-static bool name(const lb_sum_tree *tree, const uint32_t *sample, uint32_t terms, lb_sum_of of, lb_dtype dtype,
-                 char *names, size_t room)
+/* `naming` has the tree as it was given, what it adds up, and room for the names. */
+static bool name(naming *naming)
 {
-    naming n = {.tree = lb_sum_tree_canonical(tree),
-                .sample = sample,
-                .terms = terms,
-                .of = of,
-                .dtype = dtype,
-                .names = names,
-                .room = room};
-    if (room) *names = 0;
-    if (n.tree && n.tree->leaves > 1 && read_off(&n)) try_all(&n);
-    if (n.tree && n.tree->leaves == 1) keep_name(&n, "sequential");
-    lb_sum_tree_free((lb_sum_tree *)n.tree);
-    return n.found > 0;
+    naming->tree = lb_sum_tree_canonical(naming->tree);
+    if (naming->room) *naming->names = 0;
+    if (naming->tree && naming->tree->leaves > 1 && read_off(naming)) try_all(naming);
+    if (naming->tree && naming->tree->leaves == 1) keep_name(naming, "sequential");
+    lb_sum_tree_free((lb_sum_tree *)naming->tree);
+    return naming->found > 0;
 }
 
 bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room)
 {
-    return name(tree, NULL, tree->leaves, of, dtype, names, room);
+    return lb_sum_tree_name_sampled(tree, NULL, tree->leaves, of, dtype, names, room);
 }
 
 bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype,
                               char *names, size_t room)
 {
-    return name(tree, sample, n, of, dtype, names, room);
+    naming naming = {
+        .tree = tree, .sample = sample, .terms = n, .of = of, .dtype = dtype, .names = names, .room = room};
+    return name(&naming);
 }

@@ -203,8 +203,8 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         "\"%s\" is not an order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
         "streamk:C[xTILE], dpbf16[:K], tdpbf16[:N], torchdot, halved:K, "
         "folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
-        "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
-        "h100-fp8 b200), tree:FILE",
+        "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] "
+        "(v100 a100 ada h100 h100-fp8 b200), tree:FILE",
         text);
 }
 
@@ -286,49 +286,49 @@ typedef struct accumulator {
     bool seen;
 } accumulator;
 
-static void accumulator_add(accumulator *a, double x)
+static void accumulator_add(accumulator *accumulator, double x)
 {
     if (!isfinite(x)) {
-        a->special = a->seen ? a->special + x : x;
-        a->seen = true;
+        accumulator->special = accumulator->seen ? accumulator->special + x : x;
+        accumulator->seen = true;
         return;
     }
     int exponent;
     int64_t significand = (int64_t)ldexp(frexp(x, &exponent), 53); /* exact, also for subnormals */
     int position = exponent - 53 + BIAS;
-    if (significand) a->bin[position / 32] += (__int128)significand * ((int64_t)1 << position % 32);
+    if (significand) accumulator->bin[position / 32] += (__int128)significand * ((int64_t)1 << position % 32);
 }
 
 /* Carries, so that every bin but the top one lies in [0, 2^32); returns the sign. Negative sums are negated first. */
-static bool accumulator_carry(accumulator *a)
+static bool accumulator_carry(accumulator *accumulator)
 {
     for (int round = 0; round < 2; round++) {
         __int128 carry = 0;
         for (int i = 0; i < BINS - 1; i++) {
-            __int128 value = a->bin[i] + carry;
-            a->bin[i] = value & 0xFFFFFFFF;
+            __int128 value = accumulator->bin[i] + carry;
+            accumulator->bin[i] = value & 0xFFFFFFFF;
             carry = value >> 32;
         }
-        a->bin[BINS - 1] += carry;
-        if (a->bin[BINS - 1] >= 0) return round == 1;
-        for (int i = 0; i < BINS; i++) a->bin[i] = -a->bin[i];
+        accumulator->bin[BINS - 1] += carry;
+        if (accumulator->bin[BINS - 1] >= 0) return round == 1;
+        for (int i = 0; i < BINS; i++) accumulator->bin[i] = -accumulator->bin[i];
     }
     return true;
 }
 
 /* Rounded to nearest even with `precision` bits, and to the subnormal grid 2^min_exponent. */
-static double accumulator_round(accumulator *a, int precision, int min_exponent)
+static double accumulator_round(accumulator *accumulator, int precision, int min_exponent)
 {
-    if (a->seen) return a->special;
-    bool negative = accumulator_carry(a);
+    if (accumulator->seen) return accumulator->special;
+    bool negative = accumulator_carry(accumulator);
     int top = BINS - 1;
-    while (top >= 0 && !a->bin[top]) top--;
+    while (top >= 0 && !accumulator->bin[top]) top--;
     if (top < 0) return 0;
     /* the leading 96 bits, a sticky bit for the rest */
     unsigned __int128 lead = 0;
-    for (int i = top; i > top - 3; i--) lead = lead << 32 | (i >= 0 ? (uint32_t)a->bin[i] : 0);
+    for (int i = top; i > top - 3; i--) lead = lead << 32 | (i >= 0 ? (uint32_t)accumulator->bin[i] : 0);
     bool sticky = false;
-    for (int i = top - 3; i >= 0; i--) sticky |= a->bin[i] != 0;
+    for (int i = top - 3; i >= 0; i--) sticky |= accumulator->bin[i] != 0;
     int low = (top - 2) * 32 - BIAS; /* weight of bit 0 of lead */
     int length = lead >> 64 ? 128 - __builtin_clzll((uint64_t)(lead >> 64)) : 64 - __builtin_clzll((uint64_t)lead);
     int drop = length - precision;
@@ -346,16 +346,16 @@ static double accumulator_round(accumulator *a, int precision, int min_exponent)
 
 static float exact_f32(const float *x, int64_t stride, int64_t n)
 {
-    accumulator a = {0};
-    for (int64_t i = 0; i < n; i++) accumulator_add(&a, x[i * stride]);
-    return (float)accumulator_round(&a, 24, -149);
+    accumulator accumulator = {0};
+    for (int64_t i = 0; i < n; i++) accumulator_add(&accumulator, x[i * stride]);
+    return (float)accumulator_round(&accumulator, 24, -149);
 }
 
 static double exact_f64(const double *x, int64_t stride, int64_t n)
 {
-    accumulator a = {0};
-    for (int64_t i = 0; i < n; i++) accumulator_add(&a, x[i * stride]);
-    return accumulator_round(&a, 53, -1074);
+    accumulator accumulator = {0};
+    for (int64_t i = 0; i < n; i++) accumulator_add(&accumulator, x[i * stride]);
+    return accumulator_round(&accumulator, 53, -1074);
 }
 
 /* ---- the engine -------------------------------------------------------------------------------------------------- */

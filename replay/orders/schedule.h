@@ -171,7 +171,8 @@ float lb_schedule_cascade_f32(const float *x, int64_t vectors, int lanes, const 
 
 /* The terms of the next block when `left` terms of a product's chain are left, under torch:N: MKL's sgemm of AVX-512
  * takes 384 at a time and halves what lies between that and twice it. Seen with MKL 2024.2 for up to some 64 rows or
- * columns, where two threads cut k in half first if it is more than one block; larger products are tiled otherwise. */
+ * columns, where two threads cut k in half first if it is more than one block; larger products are tiled
+ * differently. */
 int64_t lb_schedule_block(int64_t left);
 /* tdpbf16:N: the terms of a share of `terms`, and those of a tile of a share. */
 int64_t lb_schedule_share(int64_t shares, int64_t terms);

@@ -21,9 +21,9 @@ typedef struct terms {
     int64_t count;
 } terms;
 
-static uint32_t term(const terms *x, int64_t i)
+static uint32_t term(const terms *terms, int64_t i)
 {
-    return x->base + (uint32_t)i * x->step;
+    return terms->base + (uint32_t)i * terms->step;
 }
 static terms part(const terms *x, int64_t from, int64_t count)
 {
@@ -32,75 +32,75 @@ static terms part(const terms *x, int64_t from, int64_t count)
 
 /* ---- the orders -------------------------------------------------------------------------------------------------- */
 
-static uint32_t in_order(lb_tree_builder *b, const terms *x)
+static uint32_t in_order(lb_tree_builder *builder, const terms *terms)
 {
     uint32_t sum = LB_TREE_NOTHING;
-    for (int64_t i = 0; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    for (int64_t i = 0; i < terms->count; i++) sum = lb_tree_add(builder, sum, term(terms, i));
     return sum;
 }
 
 typedef uint32_t (*chain)(lb_tree_builder *b, const terms *x);
 
-static uint32_t in_blocks(lb_tree_builder *b, const terms *x, int64_t block, chain in_block)
+static uint32_t in_blocks(lb_tree_builder *builder, const terms *x, int64_t block, chain in_block)
 {
     uint32_t sum = LB_TREE_NOTHING;
     for (int64_t i = 0; i < x->count; i += block) {
         const terms slice = part(x, i, x->count - i < block ? x->count - i : block);
-        sum = lb_tree_add(b, sum, in_block(b, &slice));
+        sum = lb_tree_add(builder, sum, in_block(builder, &slice));
     }
     return sum;
 }
 
 /* `order`: slice numbers, four bits each, first one lowest; 0: ascending. */
-static uint32_t in_slices(lb_tree_builder *b, const terms *x, int64_t slices, uint64_t order)
+static uint32_t in_slices(lb_tree_builder *builder, const terms *x, int64_t slices, uint64_t order)
 {
     const int64_t block = x->count ? (x->count + slices - 1) / slices : 1;
-    if (!order) return in_blocks(b, x, block, in_order);
+    if (!order) return in_blocks(builder, x, block, in_order);
     uint32_t sum = LB_TREE_NOTHING;
     for (int64_t s = 0; s < slices; s++) {
         const int64_t from = (int64_t)(order >> 4 * s & 15) * block;
         if (from >= x->count) continue;
         const terms slice = part(x, from, x->count - from < block ? x->count - from : block);
-        sum = lb_tree_add(b, sum, in_order(b, &slice));
+        sum = lb_tree_add(builder, sum, in_order(builder, &slice));
     }
     return sum;
 }
 
 /* Two by two, the second of each first. */
-static uint32_t in_swapped_pairs(lb_tree_builder *b, const terms *x)
+static uint32_t in_swapped_pairs(lb_tree_builder *builder, const terms *terms)
 {
     uint32_t sum = LB_TREE_NOTHING;
-    for (int64_t i = 0; i < x->count; i++)
-        sum = lb_tree_add(b, sum, term(x, i % 2 ? i - 1 : i + 1 < x->count ? i + 1 : i));
+    for (int64_t i = 0; i < terms->count; i++)
+        sum = lb_tree_add(builder, sum, term(terms, i % 2 ? i - 1 : i + 1 < terms->count ? i + 1 : i));
     return sum;
 }
 
-static uint32_t in_pairs(lb_tree_builder *b, const terms *x)
+static uint32_t in_pairs(lb_tree_builder *builder, const terms *terms)
 {
     uint32_t partial[48], sum = LB_TREE_NOTHING; /* partial[l]: 2^l terms */
-    for (int64_t i = 0; i < x->count; i++) {
-        uint32_t now = term(x, i);
+    for (int64_t i = 0; i < terms->count; i++) {
+        uint32_t now = term(terms, i);
         int level = 0;
-        for (; i >> level & 1; level++) now = lb_tree_add(b, partial[level], now);
+        for (; i >> level & 1; level++) now = lb_tree_add(builder, partial[level], now);
         partial[level] = now;
     }
     for (int level = 0; level < 48; level++)
-        if (x->count >> level & 1) sum = lb_tree_add(b, sum, partial[level]);
+        if (terms->count >> level & 1) sum = lb_tree_add(builder, sum, partial[level]);
     return sum;
 }
 
-static uint32_t in_lanes(lb_tree_builder *b, const terms *x, int64_t lanes)
+static uint32_t in_lanes(lb_tree_builder *builder, const terms *x, int64_t lanes)
 {
     uint32_t sum = LB_TREE_NOTHING;
     for (int64_t l = 0; l < lanes && l < x->count; l++) {
         const terms lane = {term(x, l), x->step * (uint32_t)lanes, (x->count - l + lanes - 1) / lanes};
-        sum = lb_tree_add(b, sum, in_order(b, &lane));
+        sum = lb_tree_add(builder, sum, in_order(builder, &lane));
     }
     return sum;
 }
 
 /* Shares of tiles, in each of which even and odd terms are chains of their own. */
-static uint32_t in_tiles(lb_tree_builder *b, const terms *x, int64_t shares)
+static uint32_t in_tiles(lb_tree_builder *builder, const terms *x, int64_t shares)
 {
     const int64_t share = lb_schedule_share(shares, x->count);
     uint32_t all = LB_TREE_NOTHING;
@@ -109,191 +109,194 @@ static uint32_t in_tiles(lb_tree_builder *b, const terms *x, int64_t shares)
         uint32_t sum = LB_TREE_NOTHING;
         for (int64_t i = from; i < end; i += tile) {
             const terms one = part(x, i, end - i < tile ? end - i : tile);
-            sum = lb_tree_add(b, sum, in_lanes(b, &one, 2));
+            sum = lb_tree_add(builder, sum, in_lanes(builder, &one, 2));
         }
-        all = lb_tree_add(b, all, sum);
+        all = lb_tree_add(builder, all, sum);
     }
     return all;
 }
 
 /* The exchange over a warp: what thread 0 holds in the end. */
-static uint32_t over_warp(lb_tree_builder *b, uint32_t *acc, int threads)
+static uint32_t over_warp(lb_tree_builder *builder, uint32_t *acc, int threads)
 {
     for (int distance = threads / 2; distance >= 1; distance /= 2)
-        for (int t = 0; t < distance; t++) acc[t] = lb_tree_add(b, acc[t], acc[t + distance]);
+        for (int t = 0; t < distance; t++) acc[t] = lb_tree_add(builder, acc[t], acc[t + distance]);
     return acc[0];
 }
 
-static uint32_t in_butterfly(lb_tree_builder *b, const terms *x, int threads, int64_t vector)
+static uint32_t in_butterfly(lb_tree_builder *builder, const terms *terms, int threads, int64_t vector)
 {
     uint32_t acc[LB_SCHEDULE_MAX_SIZE], warps[32];
     for (int t = 0; t < threads; t++) acc[t] = LB_TREE_NOTHING;
-    for (int64_t i = 0; i < x->count; i++) {
+    for (int64_t i = 0; i < terms->count; i++) {
         uint32_t *own = &acc[i / vector % threads];
-        *own = lb_tree_add(b, *own, term(x, i));
+        *own = lb_tree_add(builder, *own, term(terms, i));
     }
-    if (threads <= 32) return over_warp(b, acc, threads);
-    for (int g = 0; g < 32; g++) warps[g] = g < threads / 32 ? over_warp(b, acc + g * 32, 32) : LB_TREE_NOTHING;
-    return over_warp(b, warps, 32);
+    if (threads <= 32) return over_warp(builder, acc, threads);
+    for (int g = 0; g < 32; g++) warps[g] = g < threads / 32 ? over_warp(builder, acc + g * 32, 32) : LB_TREE_NOTHING;
+    return over_warp(builder, warps, 32);
 }
 
-static uint32_t in_halves(lb_tree_builder *b, const terms *x)
+static uint32_t in_halves(lb_tree_builder *builder, const terms *x)
 {
     if (x->count > 128) {
         const int64_t half = x->count / 2 - x->count / 2 % 8;
         const terms low = part(x, 0, half), high = part(x, half, x->count - half);
-        const uint32_t left = in_halves(b, &low);
-        return lb_tree_add(b, left, in_halves(b, &high));
+        const uint32_t left = in_halves(builder, &low);
+        return lb_tree_add(builder, left, in_halves(builder, &high));
     }
     uint32_t acc[8], sum = LB_TREE_NOTHING;
     const int64_t whole = x->count - x->count % 8;
     for (int r = 0; whole && r < 8; r++) {
         const terms own = {term(x, r), x->step * 8, whole / 8};
-        acc[r] = in_order(b, &own);
+        acc[r] = in_order(builder, &own);
     }
     for (int distance = 1; whole && distance < 8; distance *= 2)
-        for (int r = 0; r < 8; r += 2 * distance) acc[r] = lb_tree_add(b, acc[r], acc[r + distance]);
+        for (int r = 0; r < 8; r += 2 * distance) acc[r] = lb_tree_add(builder, acc[r], acc[r + distance]);
     if (whole) sum = acc[0];
-    for (int64_t i = whole; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    for (int64_t i = whole; i < x->count; i++) sum = lb_tree_add(builder, sum, term(x, i));
     return sum;
 }
 
 /* Term i in accumulator i mod `lanes` (a power of two), which are folded: the upper half onto the lower one. */
-static uint32_t in_folded_lanes(lb_tree_builder *b, const terms *x, int64_t lanes)
+static uint32_t in_folded_lanes(lb_tree_builder *builder, const terms *x, int64_t lanes)
 {
     uint32_t acc[64];
     for (int64_t l = 0; l < lanes; l++) {
         const terms own = {term(x, l), x->step * (uint32_t)lanes, x->count / lanes};
-        acc[l] = in_order(b, &own);
+        acc[l] = in_order(builder, &own);
     }
     for (int64_t distance = lanes / 2; distance; distance /= 2)
-        for (int64_t l = 0; l < distance; l++) acc[l] = lb_tree_add(b, acc[l], acc[l + distance]);
+        for (int64_t l = 0; l < distance; l++) acc[l] = lb_tree_add(builder, acc[l], acc[l + distance]);
     return acc[0];
 }
 
-static uint32_t in_torch_dot(lb_tree_builder *b, const terms *x)
+static uint32_t in_torch_dot(lb_tree_builder *builder, const terms *x)
 {
     const int64_t body = x->count - x->count % 64, vectors = x->count - x->count % 16;
     uint32_t sum = LB_TREE_NOTHING;
     if (body) {
         const terms whole = part(x, 0, body);
-        sum = in_folded_lanes(b, &whole, 64);
+        sum = in_folded_lanes(builder, &whole, 64);
     }
     if (vectors > body) {
         const terms left = part(x, body, vectors - body);
-        sum = lb_tree_add(b, sum, in_folded_lanes(b, &left, 8));
+        sum = lb_tree_add(builder, sum, in_folded_lanes(builder, &left, 8));
     }
-    for (int64_t i = vectors; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    for (int64_t i = vectors; i < x->count; i++) sum = lb_tree_add(builder, sum, term(x, i));
     return sum;
 }
 
 /* Lanes folded onto lane 0; `pairs`: neighbours first. */
-static uint32_t fold(lb_tree_builder *b, uint32_t *lane, int64_t lanes, bool pairs)
+static uint32_t fold(lb_tree_builder *builder, uint32_t *lane, int64_t lanes, bool pairs)
 {
     const int64_t step = pairs ? 2 : 1;
-    for (int64_t l = 0; pairs && l < lanes; l += 2) lane[l] = lb_tree_add(b, lane[l], lane[l + 1]);
+    for (int64_t l = 0; pairs && l < lanes; l += 2) lane[l] = lb_tree_add(builder, lane[l], lane[l + 1]);
     for (int64_t distance = lanes / 2; distance >= step; distance /= 2)
-        for (int64_t l = 0; l < distance; l += step) lane[l] = lb_tree_add(b, lane[l], lane[l + distance]);
+        for (int64_t l = 0; l < distance; l += step) lane[l] = lb_tree_add(builder, lane[l], lane[l + distance]);
     return lane[0];
 }
 
 /* As it is in the columns of which there are whole fours. */
-static uint32_t in_folded(lb_tree_builder *b, const terms *x, const lb_schedule *s)
+static uint32_t in_folded(lb_tree_builder *builder, const terms *x, const lb_schedule *schedule)
 {
     uint32_t lane[LB_FOLDED_MAX_LANES];
-    const bool again = s->vector & LB_FOLDED_TAIL_AGAIN, after = s->vector & LB_FOLDED_TAIL_AFTER,
-               pairs = s->vector & LB_FOLDED_PAIRS;
-    const int64_t head = lb_schedule_head(s, x->count), body = x->count - head,
-                  whole = again || after ? body - body % s->size : body;
+    const bool again = schedule->vector & LB_FOLDED_TAIL_AGAIN, after = schedule->vector & LB_FOLDED_TAIL_AFTER,
+               pairs = schedule->vector & LB_FOLDED_PAIRS;
+    const int64_t head = lb_schedule_head(schedule, x->count), body = x->count - head,
+                  whole = again || after ? body - body % schedule->size : body;
     const terms first = part(x, 0, head);
-    for (int64_t l = 0; l < s->size; l++) lane[l] = LB_TREE_NOTHING;
-    lane[0] = in_order(b, &first);
-    for (int64_t i = 0; i < whole; i++) lane[i % s->size] = lb_tree_add(b, lane[i % s->size], term(x, head + i));
-    uint32_t sum = fold(b, lane, s->size, pairs);
-    for (int64_t i = whole; after && i < body; i++) sum = lb_tree_add(b, sum, term(x, head + i));
+    for (int64_t l = 0; l < schedule->size; l++) lane[l] = LB_TREE_NOTHING;
+    lane[0] = in_order(builder, &first);
+    for (int64_t i = 0; i < whole; i++)
+        lane[i % schedule->size] = lb_tree_add(builder, lane[i % schedule->size], term(x, head + i));
+    uint32_t sum = fold(builder, lane, schedule->size, pairs);
+    for (int64_t i = whole; after && i < body; i++) sum = lb_tree_add(builder, sum, term(x, head + i));
     if (!again || whole == body) return sum;
-    for (int64_t l = 0; l < s->size; l++) lane[l] = whole + l < body ? term(x, head + whole + l) : LB_TREE_NOTHING;
-    lane[0] = lb_tree_add(b, sum, lane[0]);
-    return fold(b, lane, s->size, pairs);
+    for (int64_t l = 0; l < schedule->size; l++)
+        lane[l] = whole + l < body ? term(x, head + whole + l) : LB_TREE_NOTHING;
+    lane[0] = lb_tree_add(builder, sum, lane[0]);
+    return fold(builder, lane, schedule->size, pairs);
 }
 
 /* As it is in the columns of which there are whole sixteens. */
-static uint32_t in_eights(lb_tree_builder *b, const terms *x)
+static uint32_t in_eights(lb_tree_builder *builder, const terms *terms)
 {
     uint32_t sum = LB_TREE_NOTHING;
     int64_t i = 0;
-    for (; i + 8 <= x->count; i += 8) {
-        sum = lb_tree_add(b, lb_tree_add(b, sum, term(x, i + 6)), term(x, i + 4));
-        sum = lb_tree_add(b, sum, lb_tree_add(b, term(x, i + 7), term(x, i + 5)));
-        const uint32_t even = lb_tree_add(b, term(x, i + 2), term(x, i));
-        sum = lb_tree_add(b, sum, lb_tree_add(b, even, lb_tree_add(b, term(x, i + 3), term(x, i + 1))));
+    for (; i + 8 <= terms->count; i += 8) {
+        sum = lb_tree_add(builder, lb_tree_add(builder, sum, term(terms, i + 6)), term(terms, i + 4));
+        sum = lb_tree_add(builder, sum, lb_tree_add(builder, term(terms, i + 7), term(terms, i + 5)));
+        const uint32_t even = lb_tree_add(builder, term(terms, i + 2), term(terms, i));
+        sum = lb_tree_add(builder, sum,
+                          lb_tree_add(builder, even, lb_tree_add(builder, term(terms, i + 3), term(terms, i + 1))));
     }
-    for (; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    for (; i < terms->count; i++) sum = lb_tree_add(builder, sum, term(terms, i));
     return sum;
 }
 
 /* torch's multi_row_sum */
-static uint32_t in_levels(lb_tree_builder *b, const terms *x)
+static uint32_t in_levels(lb_tree_builder *builder, const terms *terms)
 {
     int log = 0;
-    while (((int64_t)1 << log) < x->count) log++;
+    while (((int64_t)1 << log) < terms->count) log++;
     const int power = log / 4 > 4 ? log / 4 : 4;
     const int64_t step = (int64_t)1 << power;
     uint32_t acc[4] = {LB_TREE_NOTHING, LB_TREE_NOTHING, LB_TREE_NOTHING, LB_TREE_NOTHING};
     int64_t i = 0;
-    while (i + step <= x->count) {
-        for (const int64_t end = i + step; i < end; i++) acc[0] = lb_tree_add(b, acc[0], term(x, i));
+    while (i + step <= terms->count) {
+        for (const int64_t end = i + step; i < end; i++) acc[0] = lb_tree_add(builder, acc[0], term(terms, i));
         for (int j = 1; j < 4; j++) {
-            acc[j] = lb_tree_add(b, acc[j], acc[j - 1]);
+            acc[j] = lb_tree_add(builder, acc[j], acc[j - 1]);
             acc[j - 1] = LB_TREE_NOTHING;
             if (i & ((step - 1) << (j * power))) break;
         }
     }
-    for (; i < x->count; i++) acc[0] = lb_tree_add(b, acc[0], term(x, i));
-    for (int j = 1; j < 4; j++) acc[0] = lb_tree_add(b, acc[0], acc[j]);
+    for (; i < terms->count; i++) acc[0] = lb_tree_add(builder, acc[0], term(terms, i));
+    for (int j = 1; j < 4; j++) acc[0] = lb_tree_add(builder, acc[0], acc[j]);
     return acc[0];
 }
 
 /* torch's row_sum: four rows of every fourth term, what is left over goes to the first. */
-static uint32_t in_four_rows(lb_tree_builder *b, const terms *x)
+static uint32_t in_four_rows(lb_tree_builder *builder, const terms *x)
 {
     uint32_t row[4];
     for (int r = 0; r < 4; r++) {
         const terms own = {term(x, r), x->step * 4, x->count / 4};
-        row[r] = own.count ? in_levels(b, &own) : LB_TREE_NOTHING;
+        row[r] = own.count ? in_levels(builder, &own) : LB_TREE_NOTHING;
     }
-    for (int64_t i = x->count / 4 * 4; i < x->count; i++) row[0] = lb_tree_add(b, row[0], term(x, i));
-    for (int r = 1; r < 4; r++) row[0] = lb_tree_add(b, row[0], row[r]);
+    for (int64_t i = x->count / 4 * 4; i < x->count; i++) row[0] = lb_tree_add(builder, row[0], term(x, i));
+    for (int r = 1; r < 4; r++) row[0] = lb_tree_add(builder, row[0], row[r]);
     return row[0];
 }
 
 /* torch's sum of a row: the tail first, then the lanes. */
-static uint32_t in_cascade(lb_tree_builder *b, const terms *x, int64_t lanes)
+static uint32_t in_cascade(lb_tree_builder *builder, const terms *x, int64_t lanes)
 {
     if (x->count < lanes) lanes = 1;
-    if (lanes == 1) return in_four_rows(b, x);
+    if (lanes == 1) return in_four_rows(builder, x);
     const int64_t whole = x->count / lanes * lanes;
     uint32_t sum = LB_TREE_NOTHING;
-    for (int64_t i = whole; i < x->count; i++) sum = lb_tree_add(b, sum, term(x, i));
+    for (int64_t i = whole; i < x->count; i++) sum = lb_tree_add(builder, sum, term(x, i));
     for (int64_t l = 0; l < lanes; l++) {
         const terms lane = {term(x, l), x->step * (uint32_t)lanes, whole / lanes};
-        sum = lb_tree_add(b, sum, in_four_rows(b, &lane));
+        sum = lb_tree_add(builder, sum, in_four_rows(builder, &lane));
     }
     return sum;
 }
 
 /* torch's sum over threads: a piece for each, their sums as a row with zeros for idle threads. */
-static uint32_t in_pieces(lb_tree_builder *b, const terms *x, int64_t threads, int64_t lanes)
+static uint32_t in_pieces(lb_tree_builder *builder, const terms *x, int64_t threads, int64_t lanes)
 {
     enum { GRAIN = 32768 };
     const int64_t most = (x->count + GRAIN - 1) / GRAIN, used = most < threads ? most : threads;
-    if (x->count < GRAIN || threads == 1) return in_cascade(b, x, lanes);
+    if (x->count < GRAIN || threads == 1) return in_cascade(builder, x, lanes);
     uint32_t sums[LB_SCHEDULE_MAX_SIZE];
     for (int64_t t = 0; t < threads; t++) sums[t] = LB_TREE_NOTHING;
     const int64_t size = (x->count + used - 1) / used;
     for (int64_t i = 0, t = 0; i < x->count; i += size, t++) {
         const terms piece = part(x, i, x->count - i < size ? x->count - i : size);
-        sums[t] = in_cascade(b, &piece, lanes);
+        sums[t] = in_cascade(builder, &piece, lanes);
     }
     /* The final row has one number per thread. Its own tree over positions is built, then the sums put in their
      * place. */
@@ -302,17 +305,17 @@ static uint32_t in_pieces(lb_tree_builder *b, const terms *x, int64_t threads, i
     in_cascade(&row, &places, lanes);
     const lb_sum_tree *t = row.tree;
     uint32_t *now = malloc(((size_t)threads * 2 + 1) * sizeof *now), last = LB_TREE_NOTHING;
-    b->failed |= !now || row.failed;
-    for (int64_t i = 0; !b->failed && i < threads; i++) now[i] = sums[i];
-    for (uint32_t i = 0; !b->failed && i < t->nodes; i++)
-        now[threads + i] = last = lb_tree_add(b, now[t->operand[t->first[i]]], now[t->operand[t->first[i] + 1]]);
+    builder->failed |= !now || row.failed;
+    for (int64_t i = 0; !builder->failed && i < threads; i++) now[i] = sums[i];
+    for (uint32_t i = 0; !builder->failed && i < t->nodes; i++)
+        now[threads + i] = last = lb_tree_add(builder, now[t->operand[t->first[i]]], now[t->operand[t->first[i] + 1]]);
     free(now);
     lb_sum_tree_free(row.tree);
     return last;
 }
 
 /* MKL's products: blocks of k in each thread's share of it. */
-static uint32_t in_shares(lb_tree_builder *b, const terms *x, int64_t threads)
+static uint32_t in_shares(lb_tree_builder *builder, const terms *x, int64_t threads)
 {
     if (lb_schedule_block(x->count) == x->count) threads = 1;
     uint32_t all = LB_TREE_NOTHING;
@@ -322,88 +325,91 @@ static uint32_t in_shares(lb_tree_builder *b, const terms *x, int64_t threads)
         for (int64_t i = from, size; i < end; i += size) {
             size = lb_schedule_block(end - i);
             const terms block = part(x, i, size);
-            sum = lb_tree_add(b, sum, in_order(b, &block));
+            sum = lb_tree_add(builder, sum, in_order(builder, &block));
         }
-        all = lb_tree_add(b, all, sum);
+        all = lb_tree_add(builder, all, sum);
     }
     return all;
 }
 
 /* Fused sums of `width` terms and the sum before them; a new chain every `promote` terms. */
-static uint32_t in_fused_groups(lb_tree_builder *b, const terms *x, int64_t width, int64_t promote)
+static uint32_t in_fused_groups(lb_tree_builder *builder, const terms *terms, int64_t width, int64_t promote)
 {
     uint32_t operand[65], all = LB_TREE_NOTHING;
-    for (int64_t from = 0; from < x->count; from += promote) {
-        const int64_t end = x->count - from < promote ? x->count : from + promote;
+    for (int64_t from = 0; from < terms->count; from += promote) {
+        const int64_t end = terms->count - from < promote ? terms->count : from + promote;
         uint32_t sum = LB_TREE_NOTHING;
         for (int64_t i = from; i < end; i += width) {
             uint32_t n = 0;
             operand[n++] = sum;
-            for (int64_t k = i; k < end && k < i + width; k++) operand[n++] = term(x, k);
-            sum = lb_tree_fuse(b, operand, n);
+            for (int64_t k = i; k < end && k < i + width; k++) operand[n++] = term(terms, k);
+            sum = lb_tree_fuse(builder, operand, n);
         }
-        all = lb_tree_add(b, all, sum);
+        all = lb_tree_add(builder, all, sum);
     }
     return all;
 }
 
 /* ---- names to trees ---------------------------------------------------------------------------------------------- */
 
-static bool build(lb_tree_builder *b, const lb_schedule *s, lb_sum_of of, int64_t lanes, const terms *x)
+static bool build(lb_tree_builder *builder, const lb_schedule *schedule, lb_sum_of of, int64_t lanes,
+                  const terms *terms)
 {
-    switch (s->kind) {
-    case LB_SCHEDULE_SEQUENTIAL: in_order(b, x); return true;
-    case LB_SCHEDULE_PAIRWISE: in_pairs(b, x); return true;
+    switch (schedule->kind) {
+    case LB_SCHEDULE_SEQUENTIAL: in_order(builder, terms); return true;
+    case LB_SCHEDULE_PAIRWISE: in_pairs(builder, terms); return true;
     case LB_SCHEDULE_CASCADE:
         if (of == LB_SUM_COLUMN)
-            in_levels(b, x);
+            in_levels(builder, terms);
         else
-            in_cascade(b, x, s->size);
+            in_cascade(builder, terms, schedule->size);
         return true;
-    case LB_SCHEDULE_BLOCKED: in_blocks(b, x, s->size, in_order); return true;
-    case LB_SCHEDULE_DPBF16: in_blocks(b, x, s->size, in_swapped_pairs); return true;
-    case LB_SCHEDULE_TDPBF16: in_tiles(b, x, s->size); return true;
-    case LB_SCHEDULE_TORCHDOT: in_torch_dot(b, x); return true;
-    case LB_SCHEDULE_HALVED: in_blocks(b, x, lb_schedule_halved(s->size, x->count), in_order); return true;
-    case LB_SCHEDULE_FOLDED: in_folded(b, x, s); return true;
-    case LB_SCHEDULE_EIGHTS: in_eights(b, x); return true;
-    case LB_SCHEDULE_SPLITK: in_slices(b, x, s->size, (uint64_t)s->vector); return true;
-    case LB_SCHEDULE_LANES: in_lanes(b, x, s->size); return true;
-    case LB_SCHEDULE_BUTTERFLY: in_butterfly(b, x, (int)s->size, s->vector); return true;
-    case LB_SCHEDULE_NUMPY: in_halves(b, x); return true;
+    case LB_SCHEDULE_BLOCKED: in_blocks(builder, terms, schedule->size, in_order); return true;
+    case LB_SCHEDULE_DPBF16: in_blocks(builder, terms, schedule->size, in_swapped_pairs); return true;
+    case LB_SCHEDULE_TDPBF16: in_tiles(builder, terms, schedule->size); return true;
+    case LB_SCHEDULE_TORCHDOT: in_torch_dot(builder, terms); return true;
+    case LB_SCHEDULE_HALVED:
+        in_blocks(builder, terms, lb_schedule_halved(schedule->size, terms->count), in_order);
+        return true;
+    case LB_SCHEDULE_FOLDED: in_folded(builder, terms, schedule); return true;
+    case LB_SCHEDULE_EIGHTS: in_eights(builder, terms); return true;
+    case LB_SCHEDULE_SPLITK: in_slices(builder, terms, schedule->size, (uint64_t)schedule->vector); return true;
+    case LB_SCHEDULE_LANES: in_lanes(builder, terms, schedule->size); return true;
+    case LB_SCHEDULE_BUTTERFLY: in_butterfly(builder, terms, (int)schedule->size, schedule->vector); return true;
+    case LB_SCHEDULE_NUMPY: in_halves(builder, terms); return true;
     case LB_SCHEDULE_TORCH:
         if (of == LB_SUM_PRODUCT)
-            in_shares(b, x, s->size);
+            in_shares(builder, terms, schedule->size);
         else if (of == LB_SUM_COLUMN)
-            in_levels(b, x);
+            in_levels(builder, terms);
         else
-            in_pieces(b, x, s->size, lanes);
+            in_pieces(builder, terms, schedule->size, lanes);
         return true;
     default: return false;
     }
 }
 
-lb_status lb_schedule_tree(const lb_schedule *s, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree,
+lb_status lb_schedule_tree(const lb_schedule *schedule, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree,
                            lb_err *err)
 {
     *tree = NULL;
     if (!n || n > LB_TREE_MAX_LEAVES)
         return lb_fail(err, LB_ERR_INVALID, "a tree has 1 to %u terms, not %u", LB_TREE_MAX_LEAVES, n);
-    lb_tree_builder b = lb_tree_begin(n);
-    const terms x = {0, 1, n};
+    lb_tree_builder builder = lb_tree_begin(n);
+    const terms terms = {0, 1, n};
     bool known = true;
-    if (s->kind == LB_SCHEDULE_TENSOR_CORE) {
+    if (schedule->kind == LB_SCHEDULE_TENSOR_CORE) {
         lb_tensor_core core;
-        const lb_status status = lb_tensor_core_find((int)s->size, dtype, dtype, LB_NO_DTYPE, &core, err);
+        const lb_status status = lb_tensor_core_find((int)schedule->size, dtype, dtype, LB_NO_DTYPE, &core, err);
         if (status != LB_OK) {
-            lb_sum_tree_free(b.tree);
+            lb_sum_tree_free(builder.tree);
             return status;
         }
-        in_fused_groups(&b, &x, core.terms, s->vector ? s->vector : n);
+        in_fused_groups(&builder, &terms, core.terms, schedule->vector ? schedule->vector : n);
     } else
-        known = build(&b, s, of, dtype == LB_F64 ? 4 : 8, &x);
-    if (known) return lb_tree_end(&b, tree, err);
-    lb_sum_tree_free(b.tree);
+        known = build(&builder, schedule, of, dtype == LB_F64 ? 4 : 8, &terms);
+    if (known) return lb_tree_end(&builder, tree, err);
+    lb_sum_tree_free(builder.tree);
     return lb_fail(err, LB_ERR_INVALID, "the order \"exact\" is not a tree");
 }
 
@@ -424,13 +430,13 @@ lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype
     if (!n || n > LB_TREE_MAX_LEAVES)
         return lb_fail(err, LB_ERR_INVALID, "a tree has 1 to %u terms, not %u", LB_TREE_MAX_LEAVES, n);
     if (reversed || parse_fused(name, &width)) {
-        lb_tree_builder b = lb_tree_begin(n);
-        const terms x = {reversed ? n - 1 : 0, reversed ? UINT32_MAX : 1, n};
+        lb_tree_builder builder = lb_tree_begin(n);
+        const terms terms = {reversed ? n - 1 : 0, reversed ? UINT32_MAX : 1, n};
         if (reversed)
-            in_order(&b, &x);
+            in_order(&builder, &terms);
         else
-            in_fused_groups(&b, &x, width, n);
-        return lb_tree_end(&b, tree, err);
+            in_fused_groups(&builder, &terms, width, n);
+        return lb_tree_end(&builder, tree, err);
     }
     char plain[128];
     const char *suffix = strstr(name, " of columns");
@@ -439,14 +445,14 @@ lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype
         name = plain;
         of = LB_SUM_COLUMN;
     }
-    lb_schedule s;
-    LB_TRY(lb_schedule_parse(name, &s, err));
+    lb_schedule schedule;
+    LB_TRY(lb_schedule_parse(name, &schedule, err));
     lb_status status =
-        lb_schedule_applies(&s, n) ? LB_OK : lb_fail(err, LB_ERR_INVALID, "that tree has not %u terms", n);
-    if (status == LB_OK && s.kind == LB_SCHEDULE_TREE)
-        *tree = s.tree, s.tree = NULL;
+        lb_schedule_applies(&schedule, n) ? LB_OK : lb_fail(err, LB_ERR_INVALID, "that tree has not %u terms", n);
+    if (status == LB_OK && schedule.kind == LB_SCHEDULE_TREE)
+        *tree = schedule.tree, schedule.tree = NULL;
     else if (status == LB_OK)
-        status = lb_schedule_tree(&s, n, of, dtype, tree, err);
-    lb_schedule_release(&s);
+        status = lb_schedule_tree(&schedule, n, of, dtype, tree, err);
+    lb_schedule_release(&schedule);
     return status;
 }

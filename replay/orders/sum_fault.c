@@ -17,14 +17,14 @@ typedef struct numbers {
     bool full; /* there are more: nothing is proven */
 } numbers;
 
-static void add_number(numbers *s, double x)
+static void add_number(numbers *numbers, double x)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->list[i] == x) return;
-    if (s->n == MOST_NUMBERS)
-        s->full = true;
+    for (uint32_t i = 0; i < numbers->n; i++)
+        if (numbers->list[i] == x) return;
+    if (numbers->n == MOST_NUMBERS)
+        numbers->full = true;
     else
-        s->list[s->n++] = x;
+        numbers->list[numbers->n++] = x;
 }
 
 /* All trees, subset by subset; every addition is rounded to `dtype`. What a wider accumulator gave for the whole subset
@@ -48,10 +48,10 @@ static void grow(lb_collective_reduction reduction, const double *x, uint32_t n,
     }
 }
 
-static bool is_among(const numbers *s, double x)
+static bool is_among(const numbers *numbers, double x)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->list[i] == x) return true;
+    for (uint32_t i = 0; i < numbers->n; i++)
+        if (numbers->list[i] == x) return true;
     return false;
 }
 
@@ -165,81 +165,91 @@ typedef struct hop_search {
     uint32_t room, found;
 } hop_search;
 
-static uint64_t bits_of(const hop_search *s, double x)
+static uint64_t bits_of(const hop_search *hop_search, double x)
 {
     unsigned char bytes[8] = {0};
     uint64_t word;
-    lb_store_f64(s->dtype, bytes, &x, 1, NULL);
+    lb_store_f64(hop_search->dtype, bytes, &x, 1, NULL);
     memcpy(&word, bytes, 8);
     return word;
 }
 
 /* Do members hold what they received, with these bits of that hop turned over? */
-static bool gives_received(const hop_search *s, uint32_t hop, uint64_t mask, double *held)
+static bool gives_received(const hop_search *hop_search, uint32_t hop, uint64_t mask, double *held)
 {
-    lb_collective_hops_run(&s->hops, s->order, s->reduction, s->dtype, s->brought, s->n, hop, mask, held);
-    for (uint32_t r = 0; r < s->n; r++)
-        if (s->receives[r] && bits_of(s, held[r]) != s->received[r]) return false;
+    const lb_hops_element element = {hop_search->order, hop_search->reduction, hop_search->dtype, hop_search->n,
+                                     hop_search->brought};
+    lb_collective_hops_run(&hop_search->hops, &element, (lb_hops_flip){hop, mask}, held);
+    for (uint32_t r = 0; r < hop_search->n; r++)
+        if (hop_search->receives[r] && bits_of(hop_search, held[r]) != hop_search->received[r]) return false;
     return true;
 }
 
-static void try_mask(hop_search *s, uint32_t hop, uint64_t mask)
+static void try_mask(hop_search *hop_search, uint32_t hop, uint64_t mask)
 {
     double held[LB_COLLECTIVE_HOPS_RANKS];
-    const lb_collective_hop *h = &s->hops.list[hop];
-    if (!gives_received(s, hop, mask, held)) return;
-    if (s->found < s->room) s->out[s->found].from = h->from, s->out[s->found].to = h->to, s->out[s->found].bits = mask;
-    s->found++;
+    const lb_collective_hop *h = &hop_search->hops.list[hop];
+    if (!gives_received(hop_search, hop, mask, held)) return;
+    if (hop_search->found < hop_search->room)
+        hop_search->out[hop_search->found].from = h->from, hop_search->out[hop_search->found].to = h->to,
+        hop_search->out[hop_search->found].bits = mask;
+    hop_search->found++;
 }
 
-static void try_pairs(hop_search *s, uint32_t hop)
+static void try_pairs(hop_search *hop_search, uint32_t hop)
 {
-    for (uint32_t a = 0; a < s->width * 8; a++)
-        for (uint32_t b = 0; b < a; b++) try_mask(s, hop, (uint64_t)1 << a | (uint64_t)1 << b);
+    for (uint32_t a = 0; a < hop_search->width * 8; a++)
+        for (uint32_t b = 0; b < a; b++) try_mask(hop_search, hop, (uint64_t)1 << a | (uint64_t)1 << b);
 }
 
 /* One bit first; then what a copied result shows to have changed, and two bits of a partial sum. */
-static void try_hops(hop_search *s)
+static void try_hops(hop_search *hop_search)
 {
     enum { FEW_RANKS = 8 };
     double right[LB_COLLECTIVE_HOPS_RANKS];
-    if (gives_received(s, 0, 0, right)) return;
-    for (uint32_t h = 0; h < s->hops.n; h++)
-        for (uint32_t bit = 0; bit < s->width * 8 && s->hops.list[h].from != s->hops.list[h].to; bit++)
-            try_mask(s, h, (uint64_t)1 << bit);
-    const bool several = !s->found;
+    if (gives_received(hop_search, 0, 0, right)) return;
+    for (uint32_t h = 0; h < hop_search->hops.n; h++)
+        for (uint32_t bit = 0;
+             bit < hop_search->width * 8 && hop_search->hops.list[h].from != hop_search->hops.list[h].to; bit++)
+            try_mask(hop_search, h, (uint64_t)1 << bit);
+    const bool several = !hop_search->found;
     bool some_right = false; /* else any bits at all would explain a result that one member alone received */
-    for (uint32_t r = 0; r < s->n; r++) some_right |= s->receives[r] && bits_of(s, right[r]) == s->received[r];
-    for (uint32_t h = 0; h < s->hops.n && several && some_right; h++) {
-        const lb_collective_hop *hop = &s->hops.list[h];
-        const uint64_t changed = s->receives[hop->to] ? bits_of(s, right[hop->to]) ^ s->received[hop->to] : 0;
-        if (hop->from != hop->to && !hop->adds && changed) try_mask(s, h, changed);
+    for (uint32_t r = 0; r < hop_search->n; r++)
+        some_right |= hop_search->receives[r] && bits_of(hop_search, right[r]) == hop_search->received[r];
+    for (uint32_t h = 0; h < hop_search->hops.n && several && some_right; h++) {
+        const lb_collective_hop *hop = &hop_search->hops.list[h];
+        const uint64_t changed =
+            hop_search->receives[hop->to] ? bits_of(hop_search, right[hop->to]) ^ hop_search->received[hop->to] : 0;
+        if (hop->from != hop->to && !hop->adds && changed) try_mask(hop_search, h, changed);
     }
-    for (uint32_t h = 0; h < s->hops.n && several && s->n <= FEW_RANKS; h++)
-        if (s->hops.list[h].from != s->hops.list[h].to && s->hops.list[h].adds) try_pairs(s, h);
+    for (uint32_t h = 0; h < hop_search->hops.n && several && hop_search->n <= FEW_RANKS; h++)
+        if (hop_search->hops.list[h].from != hop_search->hops.list[h].to && hop_search->hops.list[h].adds)
+            try_pairs(hop_search, h);
 }
 
 uint32_t lb_sum_fault_hops(const lb_collective_order *order, lb_collective_reduction reduction,
                            const lb_rank_terms *terms, int64_t at, const void *const *received, lb_sum_fault_hop *hops,
                            uint32_t room)
 {
-    hop_search s = {.order = order,
-                    .reduction = reduction,
-                    .dtype = terms->dtype,
-                    .width = lb_dtype_bits(terms->dtype) / 8,
-                    .n = terms->n,
-                    .out = hops,
-                    .room = room};
+    hop_search hop_search = {.order = order,
+                             .reduction = reduction,
+                             .dtype = terms->dtype,
+                             .width = lb_dtype_bits(terms->dtype) / 8,
+                             .n = terms->n,
+                             .out = hops,
+                             .room = room};
     if (!is_plain_float(terms->dtype) || reduction > LB_REDUCE_MAX || terms->n > LB_COLLECTIVE_HOPS_RANKS) return 0;
-    if (lb_collective_hops_list(order, terms->n, terms->count, s.width, at, &s.hops, NULL) != LB_OK) return 0;
+    if (lb_collective_hops_list(order, terms->n, terms->count, hop_search.width, at, &hop_search.hops, NULL) != LB_OK)
+        return 0;
     for (uint32_t r = 0; r < terms->n; r++) {
-        lb_load_f64(&s.brought[r], terms->dtype, (const char *)terms->inputs[r] + (size_t)at * s.width, 1);
-        s.receives[r] = received[r] != NULL;
-        if (received[r]) memcpy(&s.received[r], received[r], s.width);
+        lb_load_f64(&hop_search.brought[r], terms->dtype,
+                    (const char *)terms->inputs[r] + (size_t)at * hop_search.width, 1);
+        hop_search.receives[r] = received[r] != NULL;
+        if (received[r]) memcpy(&hop_search.received[r], received[r], hop_search.width);
     }
-    try_hops(&s);
-    lb_collective_hops_release(&s.hops);
-    return s.found;
+    try_hops(&hop_search);
+    lb_collective_hops_release(&hop_search.hops);
+    return hop_search.found;
 }
 
 static bool is_known_way(const lb_sum_fault_way *ways, uint32_t n, const lb_sum_fault_way *way)
@@ -262,12 +272,13 @@ static void try_way(const lb_sum_fault_question *q, const char *text, lb_sum_fau
     if (way.n && way.n <= MOST && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
 }
 
-uint32_t lb_sum_fault_ways(const lb_sum_fault_question *q, lb_sum_fault_way *ways, uint32_t room)
+uint32_t lb_sum_fault_ways(const lb_sum_fault_question *question, lb_sum_fault_way *ways, uint32_t room)
 {
     uint32_t n = 0;
     char name[LB_COLLECTIVE_ORDER_NAME];
-    if (q->told) try_way(q, q->told, ways, &n, room);
-    for (const char *at = LB_COLLECTIVE_ORDERS; lb_collective_order_next(&at, name);) try_way(q, name, ways, &n, room);
+    if (question->told) try_way(question, question->told, ways, &n, room);
+    for (const char *at = LB_COLLECTIVE_ORDERS; lb_collective_order_next(&at, name);)
+        try_way(question, name, ways, &n, room);
     return n;
 }
 

@@ -17,14 +17,14 @@ void lb_sum_tree_free(lb_sum_tree *tree)
 
 lb_tree_builder lb_tree_begin(uint32_t leaves)
 {
-    lb_tree_builder b = {.tree = calloc(1, sizeof(lb_sum_tree)), .room_nodes = 16, .room_operands = 32};
-    if (b.tree) {
-        b.tree->leaves = leaves;
-        b.tree->first = calloc(b.room_nodes, sizeof *b.tree->first);
-        b.tree->operand = malloc(b.room_operands * sizeof *b.tree->operand);
+    lb_tree_builder builder = {.tree = calloc(1, sizeof(lb_sum_tree)), .room_nodes = 16, .room_operands = 32};
+    if (builder.tree) {
+        builder.tree->leaves = leaves;
+        builder.tree->first = calloc(builder.room_nodes, sizeof *builder.tree->first);
+        builder.tree->operand = malloc(builder.room_operands * sizeof *builder.tree->operand);
     }
-    b.failed = !b.tree || !b.tree->first || !b.tree->operand;
-    return b;
+    builder.failed = !builder.tree || !builder.tree->first || !builder.tree->operand;
+    return builder;
 }
 
 static bool grow(uint32_t **array, uint32_t *room, size_t wanted)
@@ -34,97 +34,97 @@ static bool grow(uint32_t **array, uint32_t *room, size_t wanted)
     return grown;
 }
 
-uint32_t lb_tree_fuse(lb_tree_builder *b, const uint32_t *operands, uint32_t count)
+uint32_t lb_tree_fuse(lb_tree_builder *builder, const uint32_t *operands, uint32_t count)
 {
     uint32_t real = 0, last = LB_TREE_NOTHING;
     for (uint32_t i = 0; i < count; i++)
         if (operands[i] != LB_TREE_NOTHING) real++, last = operands[i];
-    if (b->failed || real < 2) return last;
-    lb_sum_tree *t = b->tree;
-    const uint32_t start = t->first[t->nodes];
-    b->failed = !grow(&t->first, &b->room_nodes, (size_t)t->nodes + 2) ||
-                !grow(&t->operand, &b->room_operands, (size_t)start + real);
-    if (b->failed) return LB_TREE_NOTHING;
+    if (builder->failed || real < 2) return last;
+    lb_sum_tree *tree = builder->tree;
+    const uint32_t start = tree->first[tree->nodes];
+    builder->failed = !grow(&tree->first, &builder->room_nodes, (size_t)tree->nodes + 2) ||
+                      !grow(&tree->operand, &builder->room_operands, (size_t)start + real);
+    if (builder->failed) return LB_TREE_NOTHING;
     uint32_t at = start;
     for (uint32_t i = 0; i < count; i++)
-        if (operands[i] != LB_TREE_NOTHING) t->operand[at++] = operands[i];
-    t->first[++t->nodes] = at;
-    return t->leaves + t->nodes - 1;
+        if (operands[i] != LB_TREE_NOTHING) tree->operand[at++] = operands[i];
+    tree->first[++tree->nodes] = at;
+    return tree->leaves + tree->nodes - 1;
 }
 
 /* Every term and every node but the last is an operand once, of a later node. */
-static lb_status check(const lb_sum_tree *t, lb_err *err)
+static lb_status check(const lb_sum_tree *tree, lb_err *err)
 {
-    if (!t->leaves || t->leaves > LB_TREE_MAX_LEAVES)
-        return lb_fail(err, LB_ERR_INVALID, "a tree has 1 to %u terms, not %u", LB_TREE_MAX_LEAVES, t->leaves);
-    const uint32_t all = t->leaves + t->nodes;
+    if (!tree->leaves || tree->leaves > LB_TREE_MAX_LEAVES)
+        return lb_fail(err, LB_ERR_INVALID, "a tree has 1 to %u terms, not %u", LB_TREE_MAX_LEAVES, tree->leaves);
+    const uint32_t all = tree->leaves + tree->nodes;
     uint8_t *used = calloc(all, 1);
     if (!used) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
-    for (uint32_t i = 0; i < t->nodes && status == LB_OK; i++)
-        for (uint32_t k = t->first[i]; k < t->first[i + 1] && status == LB_OK; k++) {
-            const uint32_t x = t->operand[k];
-            if (x >= t->leaves + i)
+    for (uint32_t i = 0; i < tree->nodes && status == LB_OK; i++)
+        for (uint32_t k = tree->first[i]; k < tree->first[i + 1] && status == LB_OK; k++) {
+            const uint32_t x = tree->operand[k];
+            if (x >= tree->leaves + i)
                 status = lb_fail(err, LB_ERR_INVALID, "node %u adds what no node before it gives", i);
             else if (used[x]++) {
-                const bool term = x < t->leaves;
+                const bool term = x < tree->leaves;
                 status = lb_fail(err, LB_ERR_INVALID, "%s %u is added twice", term ? "term" : "node",
-                                 term ? x : x - t->leaves);
+                                 term ? x : x - tree->leaves);
             }
         }
     for (uint32_t x = 0; x + 1 < all && status == LB_OK; x++)
         if (!used[x]) {
-            const bool term = x < t->leaves;
-            status =
-                lb_fail(err, LB_ERR_INVALID, "%s %u is never added", term ? "term" : "node", term ? x : x - t->leaves);
+            const bool term = x < tree->leaves;
+            status = lb_fail(err, LB_ERR_INVALID, "%s %u is never added", term ? "term" : "node",
+                             term ? x : x - tree->leaves);
         }
     free(used);
     return status;
 }
 
-lb_status lb_tree_end(lb_tree_builder *b, lb_sum_tree **tree, lb_err *err)
+lb_status lb_tree_end(lb_tree_builder *builder, lb_sum_tree **tree, lb_err *err)
 {
     *tree = NULL;
-    lb_status status = b->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : check(b->tree, err);
+    lb_status status = builder->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : check(builder->tree, err);
     if (status == LB_OK)
-        *tree = b->tree;
+        *tree = builder->tree;
     else
-        lb_sum_tree_free(b->tree);
-    *b = (lb_tree_builder){.failed = true};
+        lb_sum_tree_free(builder->tree);
+    *builder = (lb_tree_builder){.failed = true};
     return status;
 }
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
-static uint32_t *least_terms(const lb_sum_tree *t)
+static uint32_t *least_terms(const lb_sum_tree *tree)
 {
-    uint32_t *least = malloc((t->nodes + 1) * sizeof *least);
-    for (uint32_t i = 0; least && i < t->nodes; i++) {
+    uint32_t *least = malloc((tree->nodes + 1) * sizeof *least);
+    for (uint32_t i = 0; least && i < tree->nodes; i++) {
         least[i] = UINT32_MAX;
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
-            const uint32_t x = t->operand[k], low = x < t->leaves ? x : least[x - t->leaves];
+        for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++) {
+            const uint32_t x = tree->operand[k], low = x < tree->leaves ? x : least[x - tree->leaves];
             if (low < least[i]) least[i] = low;
         }
     }
     return least;
 }
 
-uint32_t *lb_sum_tree_sizes(const lb_sum_tree *t)
+uint32_t *lb_sum_tree_sizes(const lb_sum_tree *tree)
 {
-    uint32_t *size = calloc(t->nodes + 1, sizeof *size);
-    for (uint32_t i = 0; size && i < t->nodes; i++)
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
-            size[i] += t->operand[k] < t->leaves ? 1 : size[t->operand[k] - t->leaves];
+    uint32_t *size = calloc(tree->nodes + 1, sizeof *size);
+    for (uint32_t i = 0; size && i < tree->nodes; i++)
+        for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++)
+            size[i] += tree->operand[k] < tree->leaves ? 1 : size[tree->operand[k] - tree->leaves];
     return size;
 }
 
-uint32_t *lb_sum_tree_parents(const lb_sum_tree *t)
+uint32_t *lb_sum_tree_parents(const lb_sum_tree *tree)
 {
-    uint32_t *parent = malloc((t->leaves + t->nodes) * sizeof *parent);
+    uint32_t *parent = malloc((tree->leaves + tree->nodes) * sizeof *parent);
     if (!parent) return NULL;
-    parent[t->leaves + t->nodes - 1] = UINT32_MAX;
-    for (uint32_t i = 0; i < t->nodes; i++)
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) parent[t->operand[k]] = i;
+    parent[tree->leaves + tree->nodes - 1] = UINT32_MAX;
+    for (uint32_t i = 0; i < tree->nodes; i++)
+        for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++) parent[tree->operand[k]] = i;
     return parent;
 }
 
@@ -139,17 +139,17 @@ static int by_least(const void *a, const void *b)
 }
 
 /* `operands` of each node sorted by their least term. */
-static bool sort_operands(lb_sum_tree *t)
+static bool sort_operands(lb_sum_tree *tree)
 {
-    uint32_t *least = least_terms(t), most = 2;
-    for (uint32_t i = 0; i < t->nodes; i++)
-        if (t->first[i + 1] - t->first[i] > most) most = t->first[i + 1] - t->first[i];
+    uint32_t *least = least_terms(tree), most = 2;
+    for (uint32_t i = 0; i < tree->nodes; i++)
+        if (tree->first[i + 1] - tree->first[i] > most) most = tree->first[i + 1] - tree->first[i];
     sorting *s = malloc(most * sizeof *s);
-    for (uint32_t i = 0; least && s && i < t->nodes; i++) {
-        const uint32_t n = t->first[i + 1] - t->first[i];
-        uint32_t *operand = t->operand + t->first[i];
+    for (uint32_t i = 0; least && s && i < tree->nodes; i++) {
+        const uint32_t n = tree->first[i + 1] - tree->first[i];
+        uint32_t *operand = tree->operand + tree->first[i];
         for (uint32_t k = 0; k < n; k++)
-            s[k] = (sorting){operand[k] < t->leaves ? operand[k] : least[operand[k] - t->leaves], operand[k]};
+            s[k] = (sorting){operand[k] < tree->leaves ? operand[k] : least[operand[k] - tree->leaves], operand[k]};
         qsort(s, n, sizeof *s, by_least);
         for (uint32_t k = 0; k < n; k++) operand[k] = s[k].operand;
     }
@@ -159,12 +159,12 @@ static bool sort_operands(lb_sum_tree *t)
     return done;
 }
 
-static lb_sum_tree *blank_like(const lb_sum_tree *t)
+static lb_sum_tree *blank_like(const lb_sum_tree *tree)
 {
     lb_sum_tree *copy = calloc(1, sizeof *copy);
     if (!copy) return NULL;
-    *copy = (lb_sum_tree){t->leaves, t->nodes, calloc(t->nodes + 1, sizeof(uint32_t)),
-                          malloc((t->first[t->nodes] + 1) * sizeof(uint32_t)), t->rounded};
+    *copy = (lb_sum_tree){tree->leaves, tree->nodes, calloc(tree->nodes + 1, sizeof(uint32_t)),
+                          malloc((tree->first[tree->nodes] + 1) * sizeof(uint32_t)), tree->rounded};
     if (copy->first && copy->operand) return copy;
     lb_sum_tree_free(copy);
     return NULL;
@@ -237,7 +237,7 @@ lb_sum_tree *lb_sum_tree_sampled(const lb_sum_tree *tree, const uint32_t *positi
 {
     const uint32_t all = tree->leaves + tree->nodes;
     uint32_t *now = malloc(all * sizeof *now), most = 2;
-    lb_tree_builder b = lb_tree_begin(count);
+    lb_tree_builder builder = lb_tree_begin(count);
     for (uint32_t i = 0; i < tree->nodes; i++)
         if (tree->first[i + 1] - tree->first[i] > most) most = tree->first[i + 1] - tree->first[i];
     uint32_t *operands = malloc(most * sizeof *operands);
@@ -246,11 +246,11 @@ lb_sum_tree *lb_sum_tree_sampled(const lb_sum_tree *tree, const uint32_t *positi
     for (uint32_t i = 0; now && operands && i < tree->nodes; i++) {
         uint32_t n = 0;
         for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++) operands[n++] = now[tree->operand[k]];
-        now[tree->leaves + i] = lb_tree_fuse(&b, operands, n);
+        now[tree->leaves + i] = lb_tree_fuse(&builder, operands, n);
     }
-    b.failed |= !now || !operands;
+    builder.failed |= !now || !operands;
     lb_sum_tree *out;
-    lb_tree_end(&b, &out, NULL);
+    lb_tree_end(&builder, &out, NULL);
     free(now);
     free(operands);
     return out;

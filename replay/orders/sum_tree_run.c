@@ -16,15 +16,15 @@ typedef struct slots {
     uint32_t n, most; /* slots; operands of the widest node */
 } slots;
 
-static bool slots_plan(const lb_sum_tree *t, slots *s)
+static bool slots_plan(const lb_sum_tree *tree, slots *s)
 {
-    uint32_t *idle = malloc((t->nodes + 1) * sizeof *idle), n_idle = 0;
-    *s = (slots){malloc((t->nodes + 1) * sizeof *s->of), 0, 2};
-    for (uint32_t i = 0; idle && s->of && i < t->nodes; i++) {
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
-            if (t->operand[k] >= t->leaves) idle[n_idle++] = s->of[t->operand[k] - t->leaves];
+    uint32_t *idle = malloc((tree->nodes + 1) * sizeof *idle), n_idle = 0;
+    *s = (slots){malloc((tree->nodes + 1) * sizeof *s->of), 0, 2};
+    for (uint32_t i = 0; idle && s->of && i < tree->nodes; i++) {
+        for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++)
+            if (tree->operand[k] >= tree->leaves) idle[n_idle++] = s->of[tree->operand[k] - tree->leaves];
         s->of[i] = n_idle ? idle[--n_idle] : s->n++;
-        if (t->first[i + 1] - t->first[i] > s->most) s->most = t->first[i + 1] - t->first[i];
+        if (tree->first[i + 1] - tree->first[i] > s->most) s->most = tree->first[i + 1] - tree->first[i];
     }
     const bool done = idle && s->of;
     free(idle);

@@ -41,9 +41,10 @@ typedef struct reader {
     lb_err *err;
 } reader;
 
-static lb_status broken(const reader *r, const char *why)
+static lb_status broken(const reader *reader, const char *why)
 {
-    return lb_fail(r->err, LB_ERR_INVALID, "tree, character %zu: %s", (size_t)(r->at - r->text) + 1, why);
+    return lb_fail(reader->err, LB_ERR_INVALID, "tree, character %zu: %s", (size_t)(reader->at - reader->text) + 1,
+                   why);
 }
 
 static bool number(const char **at, uint32_t *x)
@@ -61,107 +62,107 @@ typedef struct range {
 } range;
 
 /* "A", "A..B" or "A..B/STEP"; B may be below A. */
-static lb_status read_range(reader *r, range *x)
+static lb_status read_range(reader *reader, range *range)
 {
-    if (!number(&r->at, &x->from)) return broken(r, "expected a term, ( or [");
-    x->to = x->from;
-    x->step = 1;
-    if (r->at[0] != '.' || r->at[1] != '.') return LB_OK;
-    r->at += 2;
-    if (!number(&r->at, &x->to)) return broken(r, "expected the last term of a range");
-    if (*r->at == '/') {
-        r->at++;
-        if (!number(&r->at, &x->step) || !x->step) return broken(r, "expected the step of a range");
+    if (!number(&reader->at, &range->from)) return broken(reader, "expected a term, ( or [");
+    range->to = range->from;
+    range->step = 1;
+    if (reader->at[0] != '.' || reader->at[1] != '.') return LB_OK;
+    reader->at += 2;
+    if (!number(&reader->at, &range->to)) return broken(reader, "expected the last term of a range");
+    if (*reader->at == '/') {
+        reader->at++;
+        if (!number(&reader->at, &range->step) || !range->step) return broken(reader, "expected the step of a range");
     }
-    const uint32_t distance = x->to > x->from ? x->to - x->from : x->from - x->to;
-    return distance % x->step ? broken(r, "the range does not meet its last term") : LB_OK;
+    const uint32_t distance = range->to > range->from ? range->to - range->from : range->from - range->to;
+    return distance % range->step ? broken(reader, "the range does not meet its last term") : LB_OK;
 }
 
 /* The largest term, so that nodes can be numbered while they are read. */
-static lb_status count_leaves(reader *r)
+static lb_status count_leaves(reader *reader)
 {
-    for (r->at = r->text; *r->at;) {
-        range x;
-        if (!isdigit((unsigned char)*r->at)) {
-            r->at++;
+    for (reader->at = reader->text; *reader->at;) {
+        range range;
+        if (!isdigit((unsigned char)*reader->at)) {
+            reader->at++;
             continue;
         }
-        LB_TRY(read_range(r, &x));
-        if (x.from >= r->leaves) r->leaves = x.from + 1;
-        if (x.to >= r->leaves) r->leaves = x.to + 1;
+        LB_TRY(read_range(reader, &range));
+        if (range.from >= reader->leaves) reader->leaves = range.from + 1;
+        if (range.to >= reader->leaves) reader->leaves = range.to + 1;
     }
-    if (r->leaves > LB_TREE_MAX_LEAVES) return broken(r, "too many terms");
-    r->at = r->text;
-    return r->leaves ? LB_OK : broken(r, "no term");
+    if (reader->leaves > LB_TREE_MAX_LEAVES) return broken(reader, "too many terms");
+    reader->at = reader->text;
+    return reader->leaves ? LB_OK : broken(reader, "no term");
 }
 
-static lb_status read_terms(reader *r)
+static lb_status read_terms(reader *reader)
 {
-    range x;
-    LB_TRY(read_range(r, &x));
-    const uint32_t count = (x.to > x.from ? x.to - x.from : x.from - x.to) / x.step + 1;
-    if (r->seen + count > r->leaves) return broken(r, "more terms than there are: one is added twice");
-    r->seen += count;
+    range range;
+    LB_TRY(read_range(reader, &range));
+    const uint32_t count = (range.to > range.from ? range.to - range.from : range.from - range.to) / range.step + 1;
+    if (reader->seen + count > reader->leaves) return broken(reader, "more terms than there are: one is added twice");
+    reader->seen += count;
     for (uint32_t i = 0; i < count; i++)
-        if (!push(&r->items, x.to > x.from ? x.from + i * x.step : x.from - i * x.step))
-            return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+        if (!push(&reader->items, range.to > range.from ? range.from + i * range.step : range.from - i * range.step))
+            return lb_fail(reader->err, LB_ERR_NOMEM, "out of memory");
     return LB_OK;
 }
 
-static lb_status close_bracket(reader *r, char bracket)
+static lb_status close_bracket(reader *reader, char bracket)
 {
-    if (!r->open.n) return broken(r, "a bracket closes that was not opened");
-    const uint32_t kind = r->open.at[r->open.n - 1];
-    const size_t start = r->open.at[r->open.n - 2], count = r->items.n - start;
-    if ((kind == '(') != (bracket == ')')) return broken(r, "the other kind of bracket is open");
-    if (count < 2) return broken(r, "an addition needs two operands");
-    uint32_t *operands = r->items.at + start, sum = operands[0];
+    if (!reader->open.n) return broken(reader, "a bracket closes that was not opened");
+    const uint32_t kind = reader->open.at[reader->open.n - 1];
+    const size_t start = reader->open.at[reader->open.n - 2], count = reader->items.n - start;
+    if ((kind == '(') != (bracket == ')')) return broken(reader, "the other kind of bracket is open");
+    if (count < 2) return broken(reader, "an addition needs two operands");
+    uint32_t *operands = reader->items.at + start, sum = operands[0];
     if (kind == '(')
-        sum = lb_tree_fuse(&r->builder, operands, (uint32_t)count);
+        sum = lb_tree_fuse(&reader->builder, operands, (uint32_t)count);
     else
-        for (size_t i = 1; i < count; i++) sum = lb_tree_add(&r->builder, sum, operands[i]);
-    r->open.n -= 2;
-    r->items.n = start;
+        for (size_t i = 1; i < count; i++) sum = lb_tree_add(&reader->builder, sum, operands[i]);
+    reader->open.n -= 2;
+    reader->items.n = start;
     operands[0] = sum;
-    r->items.n++;
-    r->at++;
+    reader->items.n++;
+    reader->at++;
     return LB_OK;
 }
 
-static lb_status read_all(reader *r)
+static lb_status read_all(reader *reader)
 {
-    while (*r->at) {
-        const char c = *r->at;
+    while (*reader->at) {
+        const char c = *reader->at;
         if (isspace((unsigned char)c))
-            r->at++;
+            reader->at++;
         else if (c == '(' || c == '[') {
-            if (!push(&r->open, (uint32_t)r->items.n) || !push(&r->open, (uint32_t)c))
-                return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-            r->at++;
+            if (!push(&reader->open, (uint32_t)reader->items.n) || !push(&reader->open, (uint32_t)c))
+                return lb_fail(reader->err, LB_ERR_NOMEM, "out of memory");
+            reader->at++;
         } else if (c == ')' || c == ']')
-            LB_TRY(close_bracket(r, c));
+            LB_TRY(close_bracket(reader, c));
         else
-            LB_TRY(read_terms(r));
+            LB_TRY(read_terms(reader));
     }
-    if (r->open.n) return broken(r, "a bracket is still open");
-    return r->items.n == 1 ? LB_OK : broken(r, "more than one tree");
+    if (reader->open.n) return broken(reader, "a bracket is still open");
+    return reader->items.n == 1 ? LB_OK : broken(reader, "more than one tree");
 }
 
 lb_status lb_sum_tree_parse(const char *text, lb_sum_tree **tree, lb_err *err)
 {
     *tree = NULL;
-    reader r = {.text = text, .err = err};
-    lb_status status = count_leaves(&r);
+    reader reader = {.text = text, .err = err};
+    lb_status status = count_leaves(&reader);
     if (status == LB_OK) {
-        r.builder = lb_tree_begin(r.leaves);
-        status = read_all(&r);
+        reader.builder = lb_tree_begin(reader.leaves);
+        status = read_all(&reader);
         if (status == LB_OK)
-            status = lb_tree_end(&r.builder, tree, err);
+            status = lb_tree_end(&reader.builder, tree, err);
         else
-            lb_sum_tree_free(r.builder.tree);
+            lb_sum_tree_free(reader.builder.tree);
     }
-    free(r.items.at);
-    free(r.open.at);
+    free(reader.items.at);
+    free(reader.open.at);
     return status;
 }
 
@@ -176,20 +177,20 @@ typedef struct writer {
 } writer;
 enum { CLOSE = 0x40000000 };
 
-static uint32_t size_of(const writer *w, uint32_t x)
+static uint32_t size_of(const writer *writer, uint32_t x)
 {
-    return x < w->tree->leaves ? 1 : w->size[x - w->tree->leaves];
+    return x < writer->tree->leaves ? 1 : writer->size[x - writer->tree->leaves];
 }
 
 /* The elements of the chain that ends in binary node x: follows the operand that is at least twice as large as the
  * other. */
-static bool chain_elements(const writer *w, uint32_t x, list *elements)
+static bool chain_elements(const writer *writer, uint32_t x, list *elements)
 {
-    const lb_sum_tree *t = w->tree;
+    const lb_sum_tree *tree = writer->tree;
     for (;;) {
-        const uint32_t node = x < t->leaves ? 0 : x - t->leaves, *operand = t->operand + t->first[node];
-        if (x < t->leaves || t->first[node + 1] - t->first[node] != 2) return push(elements, x);
-        const uint32_t a = size_of(w, operand[0]), b = size_of(w, operand[1]);
+        const uint32_t node = x < tree->leaves ? 0 : x - tree->leaves, *operand = tree->operand + tree->first[node];
+        if (x < tree->leaves || tree->first[node + 1] - tree->first[node] != 2) return push(elements, x);
+        const uint32_t a = size_of(writer, operand[0]), b = size_of(writer, operand[1]);
         if (a < 2 * b && b < 2 * a) return push(elements, operand[1]) && push(elements, operand[0]);
         if (!push(elements, operand[a > b])) return false;
         x = operand[a < b];
@@ -206,90 +207,90 @@ static void reverse(list *l)
 }
 
 /* A chain that runs down starts with the larger of its first two terms. */
-static void order_first_two(const writer *w, list *l)
+static void order_first_two(const writer *writer, list *l)
 {
-    if (l->n > 2 && l->at[0] < w->tree->leaves && l->at[1] < w->tree->leaves && l->at[2] < l->at[0]) {
+    if (l->n > 2 && l->at[0] < writer->tree->leaves && l->at[1] < writer->tree->leaves && l->at[2] < l->at[0]) {
         const uint32_t x = l->at[0];
         l->at[0] = l->at[1];
         l->at[1] = x;
     }
 }
 
-static void put_space(writer *w)
+static void put_space(writer *writer)
 {
-    if (w->space) fputc(' ', w->out);
-    w->space = true;
+    if (writer->space) fputc(' ', writer->out);
+    writer->space = true;
 }
 
 /* The terms in a row, of equal distance, from element i on; returns how many were written. */
-static size_t put_terms(writer *w, const list *l, size_t i)
+static size_t put_terms(writer *writer, const list *l, size_t i)
 {
-    const uint32_t leaves = w->tree->leaves, *x = l->at;
+    const uint32_t leaves = writer->tree->leaves, *x = l->at;
     size_t n = 1;
     while (i + n < l->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
     if (n < 3) n = 1;
-    put_space(w);
-    fprintf(w->out, "%u", x[i]);
+    put_space(writer);
+    fprintf(writer->out, "%u", x[i]);
     if (n == 1) return 1;
     const uint32_t step = x[i + 1] > x[i] ? x[i + 1] - x[i] : x[i] - x[i + 1];
-    fprintf(w->out, "..%u", x[i + n - 1]);
-    if (step > 1) fprintf(w->out, "/%u", step);
+    fprintf(writer->out, "..%u", x[i + n - 1]);
+    if (step > 1) fprintf(writer->out, "/%u", step);
     return n;
 }
 
 /* Writes what it can of a bracket's elements; from the first node on the rest waits in `work`. */
-static bool put_elements(writer *w, const list *l)
+static bool put_elements(writer *writer, const list *l)
 {
     size_t i = 0;
-    while (i < l->n && l->at[i] < w->tree->leaves) i += put_terms(w, l, i);
+    while (i < l->n && l->at[i] < writer->tree->leaves) i += put_terms(writer, l, i);
     for (size_t k = l->n; k > i; k--)
-        if (!push(&w->work, l->at[k - 1])) return false;
+        if (!push(&writer->work, l->at[k - 1])) return false;
     return true;
 }
 
-static bool put_node(writer *w, uint32_t x, list *elements)
+static bool put_node(writer *writer, uint32_t x, list *elements)
 {
-    const lb_sum_tree *t = w->tree;
-    const uint32_t node = x - t->leaves, n = t->first[node + 1] - t->first[node];
+    const lb_sum_tree *tree = writer->tree;
+    const uint32_t node = x - tree->leaves, n = tree->first[node + 1] - tree->first[node];
     elements->n = 0;
-    if (n == 2 && !chain_elements(w, x, elements)) return false;
+    if (n == 2 && !chain_elements(writer, x, elements)) return false;
     for (uint32_t k = n; n > 2 && k > 0; k--)
-        if (!push(elements, t->operand[t->first[node] + k - 1])) return false;
+        if (!push(elements, tree->operand[tree->first[node] + k - 1])) return false;
     reverse(elements);
-    if (n == 2) order_first_two(w, elements);
+    if (n == 2) order_first_two(writer, elements);
     const bool chain = n == 2 && elements->n > 2;
-    put_space(w);
-    fputc(chain ? '[' : '(', w->out);
-    w->space = false;
-    return push(&w->work, CLOSE + (chain ? ']' : ')')) && put_elements(w, elements);
+    put_space(writer);
+    fputc(chain ? '[' : '(', writer->out);
+    writer->space = false;
+    return push(&writer->work, CLOSE + (chain ? ']' : ')')) && put_elements(writer, elements);
 }
 
 /* Terms that follow each other in `work` are written together. */
-static bool put_waiting_terms(writer *w, list *elements)
+static bool put_waiting_terms(writer *writer, list *elements)
 {
     elements->n = 0;
-    while (w->work.n && w->work.at[w->work.n - 1] < w->tree->leaves)
-        if (!push(elements, w->work.at[--w->work.n])) return false;
-    for (size_t i = 0; i < elements->n;) i += put_terms(w, elements, i);
+    while (writer->work.n && writer->work.at[writer->work.n - 1] < writer->tree->leaves)
+        if (!push(elements, writer->work.at[--writer->work.n])) return false;
+    for (size_t i = 0; i < elements->n;) i += put_terms(writer, elements, i);
     return true;
 }
 
-static bool put_tree(writer *w)
+static bool put_tree(writer *writer)
 {
     list elements = {0};
-    bool fine = push(&w->work, w->tree->leaves + w->tree->nodes - 1);
-    while (fine && w->work.n) {
-        const uint32_t x = w->work.at[w->work.n - 1];
-        if (x < w->tree->leaves) {
-            fine = put_waiting_terms(w, &elements);
+    bool fine = push(&writer->work, writer->tree->leaves + writer->tree->nodes - 1);
+    while (fine && writer->work.n) {
+        const uint32_t x = writer->work.at[writer->work.n - 1];
+        if (x < writer->tree->leaves) {
+            fine = put_waiting_terms(writer, &elements);
             continue;
         }
-        w->work.n--;
+        writer->work.n--;
         if (x >= CLOSE) {
-            fputc((int)(x - CLOSE), w->out);
-            w->space = true;
+            fputc((int)(x - CLOSE), writer->out);
+            writer->space = true;
         } else
-            fine = put_node(w, x, &elements);
+            fine = put_node(writer, x, &elements);
     }
     free(elements.at);
     return fine;
@@ -301,10 +302,10 @@ char *lb_sum_tree_print(const lb_sum_tree *tree)
     size_t size = 0;
     lb_sum_tree *canonical = lb_sum_tree_canonical(tree);
     uint32_t *sizes = canonical ? lb_sum_tree_sizes(canonical) : NULL;
-    writer w = {.tree = canonical, .size = sizes, .out = lb_text_stream_open(&text, &size)};
-    bool fine = sizes && w.out && put_tree(&w);
-    if (w.out) fine &= !fclose(w.out);
-    free(w.work.at);
+    writer writer = {.tree = canonical, .size = sizes, .out = lb_text_stream_open(&text, &size)};
+    bool fine = sizes && writer.out && put_tree(&writer);
+    if (writer.out) fine &= !fclose(writer.out);
+    free(writer.work.at);
     free(sizes);
     lb_sum_tree_free(canonical);
     if (fine) return text;
@@ -337,9 +338,9 @@ char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
     return out;
 }
 
-static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *b, lb_err *err)
+static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *builder, lb_err *err)
 {
-    for (size_t i = 0; i < json_array_size(nodes) && !b->failed; i++) {
+    for (size_t i = 0; i < json_array_size(nodes) && !builder->failed; i++) {
         const json_t *node = json_array_get(nodes, i);
         const size_t n = json_array_size(node);
         uint32_t *operands = n >= 2 && n <= LB_TREE_MAX_LEAVES ? malloc(n * sizeof *operands) : NULL;
@@ -348,10 +349,10 @@ static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *b, lb_err
         for (size_t k = 0; k < n; k++) {
             const json_t *x = json_array_get(node, k);
             const json_int_t value = json_is_integer(x) ? json_integer_value(x) : -1;
-            fine &= value >= 0 && value < (json_int_t)(b->tree->leaves + i);
+            fine &= value >= 0 && value < (json_int_t)(builder->tree->leaves + i);
             operands[k] = fine ? (uint32_t)value : 0;
         }
-        if (fine) lb_tree_fuse(b, operands, (uint32_t)n);
+        if (fine) lb_tree_fuse(builder, operands, (uint32_t)n);
         free(operands);
         if (!fine) return lb_fail(err, LB_ERR_INVALID, "tree: node %zu adds what no node before it gives", i);
     }
@@ -371,13 +372,13 @@ lb_status lb_sum_tree_from_json(const char *text, lb_sum_tree **tree, lb_err *er
         status = lb_fail(err, LB_ERR_INVALID, "tree: \"leaves\" (1 to %u) and a list \"nodes\" are needed",
                          LB_TREE_MAX_LEAVES);
     if (status == LB_OK) {
-        lb_tree_builder b = lb_tree_begin((uint32_t)leaves);
+        lb_tree_builder builder = lb_tree_begin((uint32_t)leaves);
         const char *products = json_string_value(json_object_get(all, "products"));
-        status = nodes_from_json(nodes, &b, err);
+        status = nodes_from_json(nodes, &builder, err);
         if (status == LB_OK)
-            status = lb_tree_end(&b, tree, err);
+            status = lb_tree_end(&builder, tree, err);
         else
-            lb_sum_tree_free(b.tree);
+            lb_sum_tree_free(builder.tree);
         if (status == LB_OK) (*tree)->rounded = products && !strcmp(products, "rounded");
     }
     json_decref(all);

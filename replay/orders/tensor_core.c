@@ -274,38 +274,40 @@ typedef struct product {
 } product;
 
 /* The terms [p, p + depth) of all rows by sixteen columns from j on; `fresh`: the chains start from +0 here. */
-static void panel(const product *s, size_t j, size_t p, size_t depth, bool fresh)
+static void panel(const product *product, size_t j, size_t p, size_t depth, bool fresh)
 {
     double b[DEPTH * WIDTH];
     int32_t eb[DEPTH * WIDTH];
     float acc[ROWS][WIDTH];
-    const size_t width = s->n - j < WIDTH ? s->n - j : WIDTH;
+    const size_t width = product->n - j < WIDTH ? product->n - j : WIDTH;
     for (size_t x = 0; x < WIDTH; x++) {
         const size_t column = j + (x < width ? x : 0);
-        split(s->b, (ptrdiff_t)p * s->b->row_stride + (ptrdiff_t)column * s->b->col_stride, s->b->row_stride, depth,
-              s->core->input, (halves){b + x, eb + x, WIDTH});
+        split(product->b, (ptrdiff_t)p * product->b->row_stride + (ptrdiff_t)column * product->b->col_stride,
+              product->b->row_stride, depth, product->core->input, (halves){b + x, eb + x, WIDTH});
     }
-    for (size_t i = 0; i < s->m; i += ROWS) {
-        const size_t rows = s->m - i < ROWS ? s->m - i : ROWS;
-        float *c = s->c + i * s->n + j;
+    for (size_t i = 0; i < product->m; i += ROWS) {
+        const size_t rows = product->m - i < ROWS ? product->m - i : ROWS;
+        float *c = product->c + i * product->n + j;
         memset(acc, 0, sizeof acc);
-        for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + r * s->n, width * sizeof *c);
-        chains(s->core, acc, rows, &(group){(int)depth, s->value + i * DEPTH, b, s->exponent + i * DEPTH, eb});
-        for (size_t r = 0; r < rows; r++) memcpy(c + r * s->n, acc[r], width * sizeof *c);
+        for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + r * product->n, width * sizeof *c);
+        chains(product->core, acc, rows,
+               &(group){(int)depth, product->value + i * DEPTH, b, product->exponent + i * DEPTH, eb});
+        for (size_t r = 0; r < rows; r++) memcpy(c + r * product->n, acc[r], width * sizeof *c);
     }
 }
 
 /* The chain of terms [first, last); a piece of it ends where a group does. */
-static void pass(const product *s, size_t first, size_t last, bool fresh)
+static void pass(const product *product, size_t first, size_t last, bool fresh)
 {
     for (size_t p = first; p < last; p += DEPTH) {
         const size_t depth = last - p < DEPTH ? last - p : DEPTH;
-#pragma omp parallel for schedule(static) if (s->m * depth > 65536)
-        for (size_t i = 0; i < s->m; i++)
-            split(s->a, (ptrdiff_t)i * s->a->row_stride + (ptrdiff_t)p * s->a->col_stride, s->a->col_stride, depth,
-                  s->core->input, (halves){s->value + i * DEPTH, s->exponent + i * DEPTH, 1});
-#pragma omp parallel for schedule(static) if (s->m * s->n * depth > 65536)
-        for (size_t j = 0; j < s->n; j += WIDTH) panel(s, j, p, depth, fresh && p == first);
+#pragma omp parallel for schedule(static) if (product->m * depth > 65536)
+        for (size_t i = 0; i < product->m; i++)
+            split(product->a, (ptrdiff_t)i * product->a->row_stride + (ptrdiff_t)p * product->a->col_stride,
+                  product->a->col_stride, depth, product->core->input,
+                  (halves){product->value + i * DEPTH, product->exponent + i * DEPTH, 1});
+#pragma omp parallel for schedule(static) if (product->m * product->n * depth > 65536)
+        for (size_t j = 0; j < product->n; j += WIDTH) panel(product, j, p, depth, fresh && p == first);
     }
 }
 
@@ -320,20 +322,20 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, const lb_tensor_cor
 {
     const size_t m = shape->m, n = shape->n, k = shape->k, promote = shape->promote > 0 ? (size_t)shape->promote : k;
     const bool pieces = promote < k;
-    product s = {
+    product product = {
         core, m, n, k, a, b, c, malloc(m * DEPTH * sizeof(double) + 1), malloc(m * DEPTH * sizeof(int32_t) + 1)};
     float *part = pieces ? malloc(m * n * sizeof *part + 1) : NULL;
-    const lb_status status = s.value && s.exponent && (part || !pieces) ? LB_OK : LB_ERR_NOMEM;
+    const lb_status status = product.value && product.exponent && (part || !pieces) ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK && !shape->add && (pieces || !k)) memset(c, 0, m * n * sizeof *c);
-    if (status == LB_OK && !pieces) pass(&s, 0, k, !shape->add);
-    if (pieces) s.c = part;
+    if (status == LB_OK && !pieces) pass(&product, 0, k, !shape->add);
+    if (pieces) product.c = part;
     for (size_t p = 0; status == LB_OK && pieces && p < k; p += promote) {
-        pass(&s, p, k - p < promote ? k : p + promote, true);
+        pass(&product, p, k - p < promote ? k : p + promote, true);
         for (size_t i = 0; i < m * n; i++) c[i] = added(c[i], part[i]);
     }
     free(part);
-    free(s.exponent);
-    free(s.value);
+    free(product.exponent);
+    free(product.value);
     return status;
 }
 

@@ -13,97 +13,97 @@ typedef struct trial {
     char order[LB_COLLECTIVE_ORDER_NAME];
 } trial;
 
-static bool has_all_parts(const trial *t)
+static bool has_all_parts(const trial *trial)
 {
-    const size_t size = lb_dtype_bits(t->sum->terms.dtype) / 8;
-    for (uint32_t p = 0; p < t->sum->n_parts; p++) {
-        const lb_term_part *part = &t->sum->parts[p];
-        if (memcmp(t->out + (size_t)part->first * size, part->bytes, (size_t)part->n * size)) return false;
+    const size_t size = lb_dtype_bits(trial->sum->terms.dtype) / 8;
+    for (uint32_t p = 0; p < trial->sum->n_parts; p++) {
+        const lb_term_part *part = &trial->sum->parts[p];
+        if (memcmp(trial->out + (size_t)part->first * size, part->bytes, (size_t)part->n * size)) return false;
     }
-    return t->sum->n_parts > 0;
+    return trial->sum->n_parts > 0;
 }
 
 /* A rank less, or one more, moves the blocks of a reduce-scatter: they are those of all ranks in any case. */
-static bool gives(trial *t, const lb_collective_order *order)
+static bool gives(trial *trial, const lb_collective_order *order)
 {
-    const lb_term_sum *s = t->sum;
-    const lb_rank_terms terms = {t->inputs, t->n, s->terms.dtype, s->terms.count};
+    const lb_term_sum *s = trial->sum;
+    const lb_rank_terms terms = {trial->inputs, trial->n, s->terms.dtype, s->terms.count};
     lb_collective_order mine = *order;
-    mine.home = s->home <= t->n ? s->home : 0;
-    const bool blocks = s->blocks && t->n == s->terms.n;
-    const lb_status status = blocks ? lb_collective_reduce_blocks(order, s->reduction, &terms, t->out, NULL)
-                                    : lb_collective_reduce(&mine, s->reduction, &terms, t->out, NULL);
-    return status == LB_OK && has_all_parts(t);
+    mine.home = s->home <= trial->n ? s->home : 0;
+    const bool blocks = s->blocks && trial->n == s->terms.n;
+    const lb_status status = blocks ? lb_collective_reduce_blocks(order, s->reduction, &terms, trial->out, NULL)
+                                    : lb_collective_reduce(&mine, s->reduction, &terms, trial->out, NULL);
+    return status == LB_OK && has_all_parts(trial);
 }
 
-static bool some_order_gives(trial *t)
+static bool some_order_gives(trial *trial)
 {
     lb_collective_order order;
-    for (const char *at = LB_COLLECTIVE_ORDERS; t->n && lb_collective_order_next(&at, t->order);)
-        if (lb_collective_order_parse(t->order, &order, NULL) == LB_OK && gives(t, &order)) return true;
+    for (const char *at = LB_COLLECTIVE_ORDERS; trial->n && lb_collective_order_next(&at, trial->order);)
+        if (lb_collective_order_parse(trial->order, &order, NULL) == LB_OK && gives(trial, &order)) return true;
     return false;
 }
 
-static void bring_all(trial *t)
+static void bring_all(trial *trial)
 {
-    t->n = t->sum->terms.n;
-    memcpy(t->inputs, t->sum->terms.inputs, t->n * sizeof *t->inputs);
+    trial->n = trial->sum->terms.n;
+    memcpy(trial->inputs, trial->sum->terms.inputs, trial->n * sizeof *trial->inputs);
 }
 
 /* `who` is added once more before place `at`. */
-static bool is_twice(trial *t, uint32_t who, uint32_t at)
+static bool is_twice(trial *trial, uint32_t who, uint32_t at)
 {
-    bring_all(t);
-    memmove(t->inputs + at + 1, t->inputs + at, (t->n - at) * sizeof *t->inputs);
-    t->inputs[at] = t->sum->terms.inputs[who];
-    t->n++;
-    return some_order_gives(t);
+    bring_all(trial);
+    memmove(trial->inputs + at + 1, trial->inputs + at, (trial->n - at) * sizeof *trial->inputs);
+    trial->inputs[at] = trial->sum->terms.inputs[who];
+    trial->n++;
+    return some_order_gives(trial);
 }
 
-static bool is_exchanged(trial *t, uint32_t who, const void *other)
+static bool is_exchanged(trial *trial, uint32_t who, const void *other)
 {
-    bring_all(t);
-    t->inputs[who] = other;
-    return some_order_gives(t);
+    bring_all(trial);
+    trial->inputs[who] = other;
+    return some_order_gives(trial);
 }
 
-static bool is_missing(trial *t, uint32_t who)
+static bool is_missing(trial *trial, uint32_t who)
 {
-    bring_all(t);
-    t->n--;
-    memmove(t->inputs + who, t->inputs + who + 1, (t->n - who) * sizeof *t->inputs);
-    return some_order_gives(t);
+    bring_all(trial);
+    trial->n--;
+    memmove(trial->inputs + who, trial->inputs + who + 1, (trial->n - who) * sizeof *trial->inputs);
+    return some_order_gives(trial);
 }
 
-static bool find_kind(trial *t, uint32_t who, const char *zeros, lb_term_fault_kind *kind)
+static bool find_kind(trial *trial, uint32_t who, const char *zeros, lb_term_fault_kind *kind)
 {
-    const lb_term_sum *s = t->sum;
+    const lb_term_sum *s = trial->sum;
     *kind = LB_TERM_STALE;
-    if (s->earlier && s->earlier[who] && is_exchanged(t, who, s->earlier[who])) return true;
+    if (s->earlier && s->earlier[who] && is_exchanged(trial, who, s->earlier[who])) return true;
     *kind = LB_TERM_MISSING;
-    if (is_missing(t, who)) return true;
+    if (is_missing(trial, who)) return true;
     *kind = LB_TERM_ZEROS;
-    if (is_exchanged(t, who, zeros)) return true;
+    if (is_exchanged(trial, who, zeros)) return true;
     *kind = LB_TERM_TWICE;
-    return is_twice(t, who, t->sum->terms.n) || is_twice(t, who, who);
+    return is_twice(trial, who, trial->sum->terms.n) || is_twice(trial, who, who);
 }
 
 lb_status lb_term_fault_find(const lb_term_sum *sum, bool *found, lb_term_fault *fault, lb_err *err)
 {
     const size_t bytes = (size_t)(sum->terms.count + 1) * (lb_dtype_bits(sum->terms.dtype) / 8);
-    trial t = {.sum = sum};
+    trial trial = {.sum = sum};
     *found = false;
     if (!lb_dtype_is_float(sum->terms.dtype) || sum->terms.n > LB_TERM_FAULT_RANKS || sum->reduction > LB_REDUCE_AVG)
         return LB_OK;
     char *zeros = calloc(bytes, 1);
-    t.out = malloc(bytes);
-    lb_status status = zeros && t.out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for contributions");
+    trial.out = malloc(bytes);
+    lb_status status = zeros && trial.out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for contributions");
     for (uint32_t who = 0; who < sum->terms.n && status == LB_OK && !*found; who++) {
-        *found = find_kind(&t, who, zeros, &fault->kind);
+        *found = find_kind(&trial, who, zeros, &fault->kind);
         fault->who = who;
-        memcpy(fault->order, t.order, sizeof fault->order);
+        memcpy(fault->order, trial.order, sizeof fault->order);
     }
-    free(zeros), free(t.out);
+    free(zeros), free(trial.out);
     return status;
 }
 

@@ -32,56 +32,56 @@ static int compare(const dimension *a, const dimension *b)
     return 0;
 }
 
-static void sort(plan *p)
+static void sort(plan *plan)
 {
-    for (int i = 1; i < p->n; i++) {
+    for (int i = 1; i < plan->n; i++) {
         for (int a = i - 1, b = i; a >= 0; a--) {
-            int c = compare(&p->dim[a], &p->dim[b]);
+            int c = compare(&plan->dim[a], &plan->dim[b]);
             if (c < 0) break;
             if (c > 0) {
-                dimension swap = p->dim[a];
-                p->dim[a] = p->dim[b], p->dim[b] = swap;
+                dimension swap = plan->dim[a];
+                plan->dim[a] = plan->dim[b], plan->dim[b] = swap;
                 b = a;
             }
         }
     }
 }
 
-static void merge(plan *p)
+static void merge(plan *plan)
 {
     int last = 0;
-    for (int i = 1; i < p->n; i++) {
-        dimension *a = &p->dim[last], *b = &p->dim[i];
+    for (int i = 1; i < plan->n; i++) {
+        dimension *a = &plan->dim[last], *b = &plan->dim[i];
         bool joins = a->size * a->in == b->in && a->size * a->out == b->out && a->size * a->dense == b->dense;
         if (a->size == 1 || b->size == 1 || joins) {
             if (a->size == 1) a->in = b->in, a->out = b->out, a->dense = b->dense;
             a->size *= b->size;
         } else {
-            p->dim[++last] = *b;
+            plan->dim[++last] = *b;
         }
     }
-    p->n = last + 1;
-    p->reduced = 0;
-    while (p->reduced < p->n && p->dim[p->reduced].out == 0) p->reduced++;
+    plan->n = last + 1;
+    plan->reduced = 0;
+    while (plan->reduced < plan->n && plan->dim[plan->reduced].out == 0) plan->reduced++;
 }
 
-static void make_plan(plan *p, const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride)
+static void make_plan(plan *plan, const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride)
 {
-    p->n = in->layout.ndim;
+    plan->n = in->layout.ndim;
     int64_t dense = 1;
-    for (int d = 0; d < p->n; d++) { /* torch starts with the last dimension first */
-        int from = p->n - 1 - d;
+    for (int d = 0; d < plan->n; d++) { /* torch starts with the last dimension first */
+        int from = plan->n - 1 - d;
         bool sum = reduced >> from & 1;
         int64_t size = in->layout.shape[from];
-        p->dim[d] = (dimension){size, in->layout.stride[from], sum ? 0 : kept_stride[from], sum ? 0 : dense};
+        plan->dim[d] = (dimension){size, in->layout.stride[from], sum ? 0 : kept_stride[from], sum ? 0 : dense};
         if (!sum) {
-            if (!p->dim[d].out) p->dim[d].out = 1;
+            if (!plan->dim[d].out) plan->dim[d].out = 1;
             dense *= size;
         }
     }
-    if (p->n == 0) p->dim[p->n++] = (dimension){1, 1, 0, 0};
-    sort(p);
-    merge(p);
+    if (plan->n == 0) plan->dim[plan->n++] = (dimension){1, 1, 0, 0};
+    sort(plan);
+    merge(plan);
 }
 
 /* Elements from `offset` on as f32; borrowed where they lie as such. */
@@ -96,22 +96,22 @@ static const float *row(const plan *p, int64_t offset, int64_t stride, int64_t n
 }
 
 /* One contiguous row by vectors. Rows of 16-bit elements enter two halves at a time. */
-static float sum_row(const plan *p, const float *x, int64_t n, float *buffer)
+static float sum_row(const plan *plan, const float *x, int64_t n, float *buffer)
 {
-    int64_t vectors = n / p->vector, tail = n % p->vector;
-    if (p->vector == 2 * p->lanes) {
+    int64_t vectors = n / plan->vector, tail = n % plan->vector;
+    if (plan->vector == 2 * plan->lanes) {
         for (int64_t v = 0; v < vectors; v++) /* buffer may be x: what is written was read before */
-            for (int l = 0; l < p->lanes; l++)
-                buffer[v * p->lanes + l] = x[v * p->vector + l] + x[v * p->vector + p->lanes + l];
-        if (p->accumulate) lb_round_to_grid_f32(buffer, (size_t)(vectors * p->lanes), p->accumulate, NULL);
-        return lb_schedule_cascade_f32(buffer, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+            for (int l = 0; l < plan->lanes; l++)
+                buffer[v * plan->lanes + l] = x[v * plan->vector + l] + x[v * plan->vector + plan->lanes + l];
+        if (plan->accumulate) lb_round_to_grid_f32(buffer, (size_t)(vectors * plan->lanes), plan->accumulate, NULL);
+        return lb_schedule_cascade_f32(buffer, vectors, plan->lanes, x + n - tail, tail, plan->accumulate);
     }
-    return lb_schedule_cascade_f32(x, vectors, p->lanes, x + n - tail, tail, p->accumulate);
+    return lb_schedule_cascade_f32(x, vectors, plan->lanes, x + n - tail, tail, plan->accumulate);
 }
 
-static float sum_scalar_row(const plan *p, int64_t offset, int64_t stride, int64_t n, float *buffer)
+static float sum_scalar_row(const plan *plan, int64_t offset, int64_t stride, int64_t n, float *buffer)
 {
-    return lb_schedule_cascade_f32(row(p, offset, stride, n, buffer), n, 1, NULL, 0, p->accumulate);
+    return lb_schedule_cascade_f32(row(plan, offset, stride, n, buffer), n, 1, NULL, 0, plan->accumulate);
 }
 
 typedef enum way { INNER_VECTORS, OUTER_VECTORS, INNER_SCALARS, OUTER_SCALARS } way;
@@ -123,84 +123,84 @@ typedef struct plane {
 } plane;
 
 /* `width` <= BLOCK places of `across` from `offset` on. */
-static void sum_columns(const plan *p, const plane *of, int64_t offset, int64_t width, float *buffer, float *out)
+static void sum_columns(const plan *plan, const plane *of, int64_t offset, int64_t width, float *buffer, float *out)
 {
-    const lb_schedule schedule = {LB_SCHEDULE_CASCADE, of->how == OUTER_VECTORS ? p->lanes : 1, 0};
+    const lb_schedule schedule = {LB_SCHEDULE_CASCADE, of->how == OUTER_VECTORS ? plan->lanes : 1, 0};
     const int64_t n = of->down->size, stride = of->down->in, step = of->across->in;
-    bool rounds = p->compute && p->compute != LB_F32;
-    if (p->in->dtype == LB_F32 && step == 1 && !rounds) {
-        lb_schedule_sum_columns_f32(&schedule, (const float *)p->in->data + offset, stride, n, width, out,
-                                    p->accumulate);
+    bool rounds = plan->compute && plan->compute != LB_F32;
+    if (plan->in->dtype == LB_F32 && step == 1 && !rounds) {
+        lb_schedule_sum_columns_f32(&schedule, (const float *)plan->in->data + offset, stride, n, width, out,
+                                    plan->accumulate);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
-        const float *x = row(p, offset + i * stride, step, width, buffer + i * width);
+        const float *x = row(plan, offset + i * stride, step, width, buffer + i * width);
         if (x != buffer + i * width) memcpy(buffer + i * width, x, (size_t)width * sizeof *x);
     }
-    lb_schedule_sum_columns_f32(&schedule, buffer, width, n, width, out, p->accumulate);
+    lb_schedule_sum_columns_f32(&schedule, buffer, width, n, width, out, plan->accumulate);
 }
 
-static void add_to_result(const plan *p, float *out, float value)
+static void add_to_result(const plan *plan, float *out, float value)
 {
     *out += value;
-    if (p->accumulate) lb_round_to_grid_f32(out, 1, p->accumulate, NULL);
+    if (plan->accumulate) lb_round_to_grid_f32(out, 1, plan->accumulate, NULL);
 }
 
-static way choose(const plan *p, const dimension *d0, const dimension *d1)
+static way choose(const plan *plan, const dimension *d0, const dimension *d1)
 {
-    if (d0->in == 1 && d0->size >= p->vector) return INNER_VECTORS;
-    if (d1->in == 1 && d1->size >= p->vector) return OUTER_VECTORS;
+    if (d0->in == 1 && d0->size >= plan->vector) return INNER_VECTORS;
+    if (d1->in == 1 && d1->size >= plan->vector) return OUTER_VECTORS;
     return d0->in < d1->in ? INNER_SCALARS : OUTER_SCALARS;
 }
 
 /* The sums at places first..first+count of `across`, added to `out` with stride across->dense (0: all to one). */
-static void sum_plane(const plan *p, const plane *of, int64_t offset, int64_t first, int64_t count, float *buffer,
+static void sum_plane(const plan *plan, const plane *of, int64_t offset, int64_t first, int64_t count, float *buffer,
                       float *out)
 {
     const dimension *d0 = of->down, *d1 = of->across;
     if (of->how == INNER_VECTORS || of->how == INNER_SCALARS) {
         for (int64_t j = first; j < first + count; j++) {
             int64_t at = offset + j * d1->in;
-            float sum = of->how == INNER_SCALARS ? sum_scalar_row(p, at, d0->in, d0->size, buffer)
-                                                 : sum_row(p, row(p, at, 1, d0->size, buffer), d0->size, buffer);
-            add_to_result(p, out + j * d1->dense, sum);
+            float sum = of->how == INNER_SCALARS ? sum_scalar_row(plan, at, d0->in, d0->size, buffer)
+                                                 : sum_row(plan, row(plan, at, 1, d0->size, buffer), d0->size, buffer);
+            add_to_result(plan, out + j * d1->dense, sum);
         }
         return;
     }
     float sums[BLOCK];
     for (int64_t j = first; j < first + count; j += BLOCK) {
         int64_t width = first + count - j < BLOCK ? first + count - j : BLOCK;
-        sum_columns(p, of, offset + j * d1->in, width, buffer, sums);
-        for (int64_t k = 0; k < width; k++) add_to_result(p, out + (j + k) * d1->dense, sums[k]);
+        sum_columns(plan, of, offset + j * d1->in, width, buffer, sums);
+        for (int64_t k = 0; k < width; k++) add_to_result(plan, out + (j + k) * d1->dense, sums[k]);
     }
 }
 
 /* Splits a flat index over dims first..n into offsets; dims are counted fastest first. */
-static void locate(const plan *p, int first, int end, int64_t index, int64_t *in, int64_t *dense)
+static void locate(const plan *plan, int first, int end, int64_t index, int64_t *in, int64_t *dense)
 {
     for (int d = first; d < end; d++) {
-        int64_t i = index % p->dim[d].size;
-        index /= p->dim[d].size;
-        *in += i * p->dim[d].in;
-        *dense += i * p->dim[d].dense;
+        int64_t i = index % plan->dim[d].size;
+        index /= plan->dim[d].size;
+        *in += i * plan->dim[d].in;
+        *dense += i * plan->dim[d].dense;
     }
 }
 
-static int64_t count(const plan *p, int first, int end)
+static int64_t count(const plan *plan, int first, int end)
 {
     int64_t n = 1;
-    for (int d = first; d < end; d++) n *= p->dim[d].size;
+    for (int d = first; d < end; d++) n *= plan->dim[d].size;
     return n;
 }
 
-static bool run(const plan *p, float *out)
+static bool run(const plan *plan, float *out)
 {
     static const dimension one = {1, 0, 0, 0};
-    bool plane_reduced = p->reduced >= 2;
-    const dimension *d0 = &p->dim[0], *d1 = p->n > 1 ? &p->dim[1] : &one;
-    const plane of = {choose(p, d0, d1), d0, d1};
-    int first_kept = plane_reduced ? p->reduced : p->n < 2 ? 1 : 2;
-    int64_t outer = plane_reduced ? count(p, 2, p->reduced) : 1, kept = count(p, first_kept, p->n);
+    bool plane_reduced = plan->reduced >= 2;
+    const dimension *d0 = &plan->dim[0], *d1 = plan->n > 1 ? &plan->dim[1] : &one;
+    const plane of = {choose(plan, d0, d1), d0, d1};
+    int first_kept = plane_reduced ? plan->reduced : plan->n < 2 ? 1 : 2;
+    int64_t outer = plane_reduced ? count(plan, 2, plan->reduced) : 1, kept = count(plan, first_kept, plan->n);
     int64_t pieces = plane_reduced ? 1 : (d1->size + BLOCK - 1) / BLOCK;
     bool failed = false;
     int64_t room = d0->size * (of.how == INNER_VECTORS || of.how == INNER_SCALARS ? 1 : BLOCK);
@@ -215,12 +215,12 @@ static bool run(const plan *p, float *out)
         for (int64_t task = 0; task < kept * pieces; task++) {
             int64_t in = 0, dense = 0, piece = task % pieces * BLOCK;
             if (!buffer) continue;
-            locate(p, first_kept, p->n, task / pieces, &in, &dense);
+            locate(plan, first_kept, plan->n, task / pieces, &in, &dense);
             int64_t width = plane_reduced ? d1->size : d1->size - piece < BLOCK ? d1->size - piece : BLOCK;
             for (int64_t o = 0; o < outer; o++) {
                 int64_t at = in, none = 0;
-                if (plane_reduced) locate(p, 2, p->reduced, o, &at, &none);
-                sum_plane(p, &of, at, piece, width, buffer, out + dense);
+                if (plane_reduced) locate(plan, 2, plan->reduced, o, &at, &none);
+                sum_plane(plan, &of, at, piece, width, buffer, out + dense);
             }
         }
         free(buffer);
@@ -230,22 +230,22 @@ static bool run(const plan *p, float *out)
 
 lb_status lb_torch_sum(const lb_tensor *in, const lb_torch_sum_way *way, float *out, lb_err *err)
 {
-    plan p = {.in = in, .lanes = way->lanes, .vector = way->lanes};
-    p.compute = way->compute, p.accumulate = way->accumulate;
-    if (in->dtype == way->dtype && lb_dtype_bits(way->dtype) == 16) p.vector = 2 * way->lanes;
-    make_plan(&p, in, way->reduced, way->kept_stride);
-    int64_t n = count(&p, p.reduced, p.n);
+    plan plan = {.in = in, .lanes = way->lanes, .vector = way->lanes};
+    plan.compute = way->compute, plan.accumulate = way->accumulate;
+    if (in->dtype == way->dtype && lb_dtype_bits(way->dtype) == 16) plan.vector = 2 * way->lanes;
+    make_plan(&plan, in, way->reduced, way->kept_stride);
+    int64_t n = count(&plan, plan.reduced, plan.n);
     memset(out, 0, (size_t)n * sizeof *out);
     if (lb_layout_numel(&in->layout) == 0) return LB_OK;
-    if (p.reduced == 0) { /* nothing is summed: 0 + x */
+    if (plan.reduced == 0) { /* nothing is summed: 0 + x */
         for (int64_t i = 0; i < n; i++) {
             int64_t at = 0, dense = 0;
             float x;
-            locate(&p, 0, p.n, i, &at, &dense);
-            out[dense] += *row(&p, at, 2, 1, &x);
+            locate(&plan, 0, plan.n, i, &at, &dense);
+            out[dense] += *row(&plan, at, 2, 1, &x);
         }
         return LB_OK;
     }
-    if (!run(&p, out)) return lb_fail(err, LB_ERR_NOMEM, "no memory for a row of a sum");
+    if (!run(&plan, out)) return lb_fail(err, LB_ERR_NOMEM, "no memory for a row of a sum");
     return LB_OK;
 }

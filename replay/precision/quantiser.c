@@ -45,13 +45,14 @@ float lb_quantiser_amax(const float *x, int64_t n)
 
 lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_precision_role role, bool weight_gradient)
 {
-    lb_quantiser q = {
+    lb_quantiser quantiser = {
         .scaling = recipe->scaling, .rule = recipe->rule, .element = recipe->element[role], .own = LB_F32, .scale = 1};
-    q.cast = role == LB_ROLE_GRADIENT ? recipe->gradient_cast : recipe->cast;
-    q.square = role == LB_ROLE_WEIGHT &&
-               (q.scaling == LB_SCALING_BLOCK || (q.scaling == LB_SCALING_NV && !recipe->flat_weights));
-    q.rotate = q.scaling == LB_SCALING_NV && recipe->hadamard && weight_gradient && role != LB_ROLE_WEIGHT;
-    return q;
+    quantiser.cast = role == LB_ROLE_GRADIENT ? recipe->gradient_cast : recipe->cast;
+    quantiser.square = role == LB_ROLE_WEIGHT && (quantiser.scaling == LB_SCALING_BLOCK ||
+                                                  (quantiser.scaling == LB_SCALING_NV && !recipe->flat_weights));
+    quantiser.rotate =
+        quantiser.scaling == LB_SCALING_NV && recipe->hadamard && weight_gradient && role != LB_ROLE_WEIGHT;
+    return quantiser;
 }
 
 /* ---- scales ----------------------------------------------------------------------------------------------------- */
@@ -66,27 +67,28 @@ float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest
 
 /* What the scales of all blocks of one tensor have in common. */
 typedef struct scaler {
-    const lb_quantiser *q;
+    const lb_quantiser *quantiser;
     float max, largest; /* of the element type; of the tensor's own */
     float up, down, rest;
     float global, global_inverse; /* nvfp4: g and 1/g */
     int64_t width, height;        /* of a block */
 } scaler;
 
-static int mx_exponent(const lb_quantiser *q, float max, float amax)
+static int mx_exponent(const lb_quantiser *quantiser, float max, float amax)
 {
     uint32_t bits = float_bits(amax);
-    const int fraction = lb_dtype_precision(q->element) - 1;
-    if (q->rule == LB_SCALE_RCEIL) {
+    const int fraction = lb_dtype_precision(quantiser->element) - 1;
+    if (quantiser->rule == LB_SCALE_RCEIL) {
         bits = float_bits(amax * (1.0f / max));
         const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffu;
         if (exponent >= 254) return 254;
         return (int)exponent + (exponent ? mantissa != 0 : mantissa > 0x400000u);
     }
-    if (q->rule == LB_SCALE_EVEN && bits <= 0x7f800000u) bits = (bits + (1u << (23 - fraction - 1))) & 0xff800000u;
+    if (quantiser->rule == LB_SCALE_EVEN && bits <= 0x7f800000u)
+        bits = (bits + (1u << (23 - fraction - 1))) & 0xff800000u;
     if (bits >= 0x7f800000u) return 255;
     int exponent = (int)(bits >> 23) - 127 - ilogbf(max);
-    if (q->rule == LB_SCALE_CEIL) exponent += (bits & 0x7fffffu) != 0;
+    if (quantiser->rule == LB_SCALE_CEIL) exponent += (bits & 0x7fffffu) != 0;
     return (exponent < -127 ? -127 : exponent > 127 ? 127 : exponent) + 127;
 }
 
@@ -95,61 +97,61 @@ static float power_of_e8m0(int code)
     return float_of(code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : (uint32_t)code << 23);
 }
 
-static void block_scale(const scaler *s, float amax, float *up, float *down)
+static void block_scale(const scaler *scaler, float amax, float *up, float *down)
 {
-    const lb_quantiser *q = s->q;
-    switch (q->scaling) {
+    const lb_quantiser *quantiser = scaler->quantiser;
+    switch (quantiser->scaling) {
     case LB_SCALING_BLOCK:
-        *up = lb_quantiser_scale_of_amax(amax, s->max, q->rule == LB_SCALE_POW2, s->largest);
+        *up = lb_quantiser_scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
         *down = 1.0f / *up;
         return;
     case LB_SCALING_MX: {
-        const int code = mx_exponent(q, s->max, amax);
+        const int code = mx_exponent(quantiser, scaler->max, amax);
         *up = power_of_e8m0(code == 255 ? 255 : 254 - code);
         *down = power_of_e8m0(code);
         return;
     }
     case LB_SCALING_NV: {
-        float scale = amax * (s->global * (1.0f / 6.0f));
+        float scale = amax * (scaler->global * (1.0f / 6.0f));
         if (scale > 448.0f) scale = 448.0f;
         lb_round_to_grid_f32(&scale, 1, LB_E4M3FN, NULL);
-        *up = 1.0f / (scale * s->global_inverse);
+        *up = 1.0f / (scale * scaler->global_inverse);
         if (*up > FLT_MAX) *up = FLT_MAX;
         *down = scale;
         return;
     }
-    default: *up = s->up, *down = s->down;
+    default: *up = scaler->up, *down = scaler->down;
     }
 }
 
-static scaler scaler_of(const lb_quantiser *q, const float *x)
+static scaler scaler_of(const lb_quantiser *quantiser, const float *x)
 {
-    scaler s = {.q = q, .up = 1, .down = 1, .rest = 1, .width = q->k, .height = 1};
-    s.max = (float)lb_dtype_max_finite(q->element);
-    s.largest = (float)fmin(lb_dtype_max_finite(q->own), FLT_MAX);
-    switch (q->scaling) {
+    scaler scaler = {.quantiser = quantiser, .up = 1, .down = 1, .rest = 1, .width = quantiser->k, .height = 1};
+    scaler.max = (float)lb_dtype_max_finite(quantiser->element);
+    scaler.largest = (float)fmin(lb_dtype_max_finite(quantiser->own), FLT_MAX);
+    switch (quantiser->scaling) {
     case LB_SCALING_NONE: break;
     case LB_SCALING_CURRENT:
-        s.up = lb_quantiser_scale_of_amax(lb_quantiser_amax(x, q->rows * q->k), s.max, q->rule == LB_SCALE_POW2,
-                                          s.largest);
+        scaler.up = lb_quantiser_scale_of_amax(lb_quantiser_amax(x, quantiser->rows * quantiser->k), scaler.max,
+                                               quantiser->rule == LB_SCALE_POW2, scaler.largest);
         break;
-    case LB_SCALING_DELAYED: s.up = q->scale; break;
-    case LB_SCALING_BLOCK: s.width = 128; break;
-    case LB_SCALING_MX: s.width = 32; break;
+    case LB_SCALING_DELAYED: scaler.up = quantiser->scale; break;
+    case LB_SCALING_BLOCK: scaler.width = 128; break;
+    case LB_SCALING_MX: scaler.width = 32; break;
     case LB_SCALING_NV: {
-        const float amax = lb_quantiser_amax(x, q->rows * q->k);
-        s.width = 16;
-        s.global = 448.0f * 6.0f / amax;
-        if (s.global > FLT_MAX) s.global = FLT_MAX;
-        if (s.global == 0 || amax == 0) s.global = 1;
-        s.global_inverse = 1.0f / s.global;
-        s.rest = amax / (6.0f * 448.0f);
+        const float amax = lb_quantiser_amax(x, quantiser->rows * quantiser->k);
+        scaler.width = 16;
+        scaler.global = 448.0f * 6.0f / amax;
+        if (scaler.global > FLT_MAX) scaler.global = FLT_MAX;
+        if (scaler.global == 0 || amax == 0) scaler.global = 1;
+        scaler.global_inverse = 1.0f / scaler.global;
+        scaler.rest = amax / (6.0f * 448.0f);
         break;
     }
     }
-    s.down = 1.0f / s.up;
-    if (q->square) s.height = s.width;
-    return s;
+    scaler.down = 1.0f / scaler.up;
+    if (quantiser->square) scaler.height = scaler.width;
+    return scaler;
 }
 
 /* ---- rotation --------------------------------------------------------------------------------------------------- */
@@ -170,11 +172,12 @@ static void rotate_16(float *x)
     for (int i = 0; i < 16; i++) x[i] = (float)(0.25 * y[i]);
 }
 
-static void rotate(const lb_quantiser *q, float *x)
+static void rotate(const lb_quantiser *quantiser, float *x)
 {
-    for (int64_t r = 0; r < q->rows; r++)
-        for (int64_t i = 0; i + 16 <= q->k; i += 16) rotate_16(x + r * q->k + i);
-    if (lb_dtype_bits(q->own) == 16) lb_round_to_grid_f32(x, (size_t)(q->rows * q->k), q->own, NULL);
+    for (int64_t r = 0; r < quantiser->rows; r++)
+        for (int64_t i = 0; i + 16 <= quantiser->k; i += 16) rotate_16(x + r * quantiser->k + i);
+    if (lb_dtype_bits(quantiser->own) == 16)
+        lb_round_to_grid_f32(x, (size_t)(quantiser->rows * quantiser->k), quantiser->own, NULL);
 }
 
 /* ---- rounding --------------------------------------------------------------------------------------------------- */
@@ -225,11 +228,11 @@ LB_INLINE void scale_body(const float *from, float *to, int64_t n, float factor,
 LB_PER_ISA(scale_run, scale_body, (const float *from, float *to, int64_t n, float factor, float rest),
            (from, to, n, factor, rest))
 
-static void scale_row(const float *from, float *to, const scaler *s, const float *factors, float rest)
+static void scale_row(const float *from, float *to, const scaler *scaler, const float *factors, float rest)
 {
-    const int64_t k = s->q->k;
-    for (int64_t at = 0; at < k; at += s->width, factors++)
-        scale_run(from + at, to + at, k - at < s->width ? k - at : s->width, *factors, rest);
+    const int64_t k = scaler->quantiser->k;
+    for (int64_t at = 0; at < k; at += scaler->width, factors++)
+        scale_run(from + at, to + at, k - at < scaler->width ? k - at : scaler->width, *factors, rest);
 }
 
 /* What the instruction that makes e2m1 of a NaN gives, which the type cannot hold. */
@@ -240,33 +243,35 @@ static void nan_to_largest(const float *scaled, float *y, int64_t n, float max)
 }
 
 /* Rows [first, first + rows) share blocks. `room`: for scales of a row and two rows of elements. */
-static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room, lb_precision_loss *loss)
+static void quantise_band(const scaler *scaler, float *x, int64_t first, int64_t rows, float *room,
+                          lb_precision_loss *loss)
 {
-    const lb_quantiser *q = s->q;
-    const int64_t k = q->k, blocks = (k + s->width - 1) / s->width;
-    const uint32_t sizes = q->scaling == LB_SCALING_MX && q->rule != LB_SCALE_RCEIL ? WITH_NAN : WITHOUT_NAN;
+    const lb_quantiser *quantiser = scaler->quantiser;
+    const int64_t k = quantiser->k, blocks = (k + scaler->width - 1) / scaler->width;
+    const uint32_t sizes =
+        quantiser->scaling == LB_SCALING_MX && quantiser->rule != LB_SCALE_RCEIL ? WITH_NAN : WITHOUT_NAN;
     float *up = room, *down = up + blocks, *scaled = down + blocks, *y = scaled + k;
     for (int64_t b = 0; b < blocks; b++) {
-        const int64_t at = b * s->width, n = k - at < s->width ? k - at : s->width;
+        const int64_t at = b * scaler->width, n = k - at < scaler->width ? k - at : scaler->width;
         uint32_t most = 0;
-        if (q->scaling >= LB_SCALING_BLOCK)
+        if (quantiser->scaling >= LB_SCALING_BLOCK)
             for (int64_t r = first; r < first + rows; r++) amax_run(x + r * k + at, n, sizes, &most);
-        block_scale(s, float_of(most), &up[b], &down[b]);
+        block_scale(scaler, float_of(most), &up[b], &down[b]);
         /* A block of zeros has no scale to speak of. */
-        if (!loss || !isfinite(up[b]) || (q->scaling >= LB_SCALING_BLOCK && !most)) continue;
+        if (!loss || !isfinite(up[b]) || (quantiser->scaling >= LB_SCALING_BLOCK && !most)) continue;
         if (up[b] > loss->scale_high) loss->scale_high = up[b];
         if (!loss->scale_low || up[b] < loss->scale_low) loss->scale_low = up[b];
     }
-    const float limit = overflow_limit(q->element);
+    const float limit = overflow_limit(quantiser->element);
     for (int64_t r = first; r < first + rows; r++) {
         float *row = x + r * k;
-        scale_row(row, scaled, s, up, 1.0f);
+        scale_row(row, scaled, scaler, up, 1.0f);
         memcpy(y, scaled, (size_t)k * sizeof *y);
-        lb_cast cast = q->cast;
+        lb_cast cast = quantiser->cast;
         cast.counter += (uint64_t)(r * k);
-        lb_round_to_grid_f32(y, (size_t)k, q->element, &cast);
-        if (q->scaling && q->element == LB_E2M1) nan_to_largest(scaled, y, k, s->max);
-        scale_row(y, y, s, down, s->rest);
+        lb_round_to_grid_f32(y, (size_t)k, quantiser->element, &cast);
+        if (quantiser->scaling && quantiser->element == LB_E2M1) nan_to_largest(scaled, y, k, scaler->max);
+        scale_row(y, y, scaler, down, scaler->rest);
         if (loss) count(row, scaled, y, k, limit, loss);
         memcpy(row, y, (size_t)k * sizeof *y);
     }
@@ -278,25 +283,26 @@ typedef struct bands {
     int64_t ranges, per_range;
 } bands;
 
-static bands bands_of(const scaler *s)
+static bands bands_of(const scaler *scaler)
 {
-    const lb_quantiser *q = s->q;
-    bands b = {.height = s->height, .matrix_rows = q->matrix_rows ? q->matrix_rows : q->rows};
+    const lb_quantiser *quantiser = scaler->quantiser;
+    bands b = {.height = scaler->height,
+               .matrix_rows = quantiser->matrix_rows ? quantiser->matrix_rows : quantiser->rows};
     b.per_matrix = (b.matrix_rows + b.height - 1) / b.height;
-    b.n = q->rows / b.matrix_rows * b.per_matrix;
-    b.per_range = RANGE_ELEMENTS / (b.height * q->k) + 1;
+    b.n = quantiser->rows / b.matrix_rows * b.per_matrix;
+    b.per_range = RANGE_ELEMENTS / (b.height * quantiser->k) + 1;
     b.ranges = (b.n + b.per_range - 1) / b.per_range;
     return b;
 }
 
-static bool quantise_range(const scaler *s, const bands *b, int64_t range, float *x, lb_precision_loss *loss)
+static bool quantise_range(const scaler *scaler, const bands *b, int64_t range, float *x, lb_precision_loss *loss)
 {
-    float *room = malloc((size_t)(4 * s->q->k + 2) * sizeof *room);
+    float *room = malloc((size_t)(4 * scaler->quantiser->k + 2) * sizeof *room);
     if (!room) return false;
     for (int64_t i = range * b->per_range; i < b->n && i < (range + 1) * b->per_range; i++) {
         const int64_t matrix = i / b->per_matrix, within = i % b->per_matrix * b->height;
         const int64_t rows = b->matrix_rows - within < b->height ? b->matrix_rows - within : b->height;
-        quantise_band(s, x, matrix * b->matrix_rows + within, rows, room, loss);
+        quantise_band(scaler, x, matrix * b->matrix_rows + within, rows, room, loss);
     }
     free(room);
     return true;
@@ -318,17 +324,17 @@ void lb_precision_loss_add(lb_precision_loss *sum, const lb_precision_loss *more
     if (more->scale_low && (!sum->scale_low || more->scale_low < sum->scale_low)) sum->scale_low = more->scale_low;
 }
 
-lb_status lb_quantise(const lb_quantiser *q, float *x, lb_precision_loss *loss, lb_err *err)
+lb_status lb_quantise(const lb_quantiser *quantiser, float *x, lb_precision_loss *loss, lb_err *err)
 {
-    if (q->rows <= 0 || q->k <= 0) return LB_OK;
-    if (q->rotate) rotate(q, x);
-    const scaler s = scaler_of(q, x);
-    const bands b = bands_of(&s);
+    if (quantiser->rows <= 0 || quantiser->k <= 0) return LB_OK;
+    if (quantiser->rotate) rotate(quantiser, x);
+    const scaler scaler = scaler_of(quantiser, x);
+    const bands b = bands_of(&scaler);
     lb_precision_loss *losses = loss ? calloc((size_t)b.ranges, sizeof *losses) : NULL;
     bool room = !loss || losses;
 #pragma omp parallel for reduction(&& : room) if (b.ranges > 1 && room)
     for (int64_t range = 0; range < b.ranges; range++)
-        room = room && quantise_range(&s, &b, range, x, losses ? &losses[range] : NULL);
+        room = room && quantise_range(&scaler, &b, range, x, losses ? &losses[range] : NULL);
     for (int64_t range = 0; losses && range < b.ranges; range++) lb_precision_loss_add(loss, &losses[range]);
     free(losses);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the scales of a tensor");

@@ -44,19 +44,19 @@ static lb_dtype grid_named(const char *text, size_t n)
     return lb_dtype_grid_parse(word);
 }
 
-static void take_recipe(lb_recipe *r, int row, lb_dtype element)
+static void take_recipe(lb_recipe *recipe, int row, lb_dtype element)
 {
-    r->scaling = RECIPES[row].scaling;
-    r->rule = RECIPES[row].rule;
-    r->element[LB_ROLE_INPUT] = r->element[LB_ROLE_WEIGHT] = element ? element : RECIPES[row].forward;
-    r->element[LB_ROLE_GRADIENT] = element ? element : RECIPES[row].backward;
-    r->products_only = true;
-    r->cast.overflow = LB_OVERFLOW_SATURATE;
-    r->history = 1024;
-    r->interval = 1;
+    recipe->scaling = RECIPES[row].scaling;
+    recipe->rule = RECIPES[row].rule;
+    recipe->element[LB_ROLE_INPUT] = recipe->element[LB_ROLE_WEIGHT] = element ? element : RECIPES[row].forward;
+    recipe->element[LB_ROLE_GRADIENT] = element ? element : RECIPES[row].backward;
+    recipe->products_only = true;
+    recipe->cast.overflow = LB_OVERFLOW_SATURATE;
+    recipe->history = 1024;
+    recipe->interval = 1;
     /* NVFP4BlockScaling rounds gradients stochastically and rotates what the weight gradient is made of. */
-    r->hadamard = r->scaling == LB_SCALING_NV;
-    r->gradient_cast = (lb_cast){.rounding = r->scaling == LB_SCALING_NV ? LB_STOCHASTIC : LB_RNE};
+    recipe->hadamard = recipe->scaling == LB_SCALING_NV;
+    recipe->gradient_cast = (lb_cast){.rounding = recipe->scaling == LB_SCALING_NV ? LB_STOCHASTIC : LB_RNE};
 }
 
 static int recipe_named(const char *text, size_t n, bool suffix)
@@ -68,49 +68,63 @@ static int recipe_named(const char *text, size_t n, bool suffix)
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static lb_status parse_grid(const char *item, size_t n, const char *value, lb_dtype *grid, lb_err *err)
+/* KEY=VALUE as it stands in the argument: n characters, the first `key` of which are the key. */
+typedef struct item {
+    const char *text, *value;
+    size_t n, key;
+} item;
+
+static bool key_is(const item *item, const char *word)
 {
-    *grid = grid_named(value, n - (size_t)(value - item));
-    if (*grid) return LB_OK;
-    return wrong(err, "types are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0", item, n);
+    return is(item->text, item->key, word);
 }
 
-static lb_status parse_word(const char *item, size_t n, const char *value, const char *const *words, int n_words,
-                            int *which, lb_err *err)
+static size_t value_length(const item *item)
+{
+    return item->n - item->key - 1;
+}
+
+static lb_status parse_grid(const item *item, lb_dtype *grid, lb_err *err)
+{
+    *grid = grid_named(item->value, value_length(item));
+    if (*grid) return LB_OK;
+    return wrong(err, "types are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0", item->text, item->n);
+}
+
+static lb_status parse_word(const item *item, const char *const *words, int n_words, int *which, lb_err *err)
 {
     char expected[160] = "expected";
     for (int i = 0; i < n_words; i++) {
-        if (is(value, n - (size_t)(value - item), words[i])) {
+        if (is(item->value, value_length(item), words[i])) {
             *which = i;
             return LB_OK;
         }
         snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s %s", i ? "," : "", words[i]);
     }
-    return wrong(err, expected, item, n);
+    return wrong(err, expected, item->text, item->n);
 }
 #define WORD(...)                                                                                                      \
-    parse_word(item, n, value, (const char *const[]){__VA_ARGS__},                                                     \
+    parse_word(item, (const char *const[]){__VA_ARGS__},                                                               \
                (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)), &which, err)
 
-static lb_status parse_number(const char *item, size_t n, const char *value, double least, double most, double *number,
-                              lb_err *err)
+static lb_status parse_number(const item *item, double least, double most, double *number, lb_err *err)
 {
     char *end;
     errno = 0;
-    *number = strtod(value, &end);
-    if (end == item + n && !errno && *number >= least && *number <= most) return LB_OK;
+    *number = strtod(item->value, &end);
+    if (end == item->text + item->n && !errno && *number >= least && *number <= most) return LB_OK;
     char expected[80];
     snprintf(expected, sizeof expected, "expected a number from %g to %g", least, most);
-    return wrong(err, expected, item, n);
+    return wrong(err, expected, item->text, item->n);
 }
 
-static lb_status parse_rounding(const char *item, size_t n, const char *value, lb_cast *cast, lb_err *err)
+static lb_status parse_rounding(const item *item, lb_cast *cast, lb_err *err)
 {
     char text[64];
-    const size_t length = n - (size_t)(value - item);
-    snprintf(text, sizeof text, "%.*s", (int)length, value);
+    const size_t length = value_length(item);
+    snprintf(text, sizeof text, "%.*s", (int)length, item->value);
     if (length < sizeof text && lb_dtype_cast_parse(text, cast)) return LB_OK;
-    return wrong(err, "roundings are rne, rz, rna, stochastic:SEED", item, n);
+    return wrong(err, "roundings are rne, rz, rna, stochastic:SEED", item->text, item->n);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------- */
@@ -120,202 +134,199 @@ typedef struct seen {
     bool round, gradients, word;
 } seen;
 
-static lb_status take_type(lb_recipe *r, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_type(lb_recipe *recipe, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
-    lb_dtype *target = is(item, key, "compute")      ? &r->compute
-                       : is(item, key, "accumulate") ? &r->accumulate
-                       : is(item, key, "storage")    ? &r->storage
-                                                     : &r->element[LB_ROLE_GRADIENT];
-    if (is(item, key, "forward")) target = &r->element[LB_ROLE_INPUT];
-    LB_TRY(parse_grid(item, n, value, target, err));
-    if (is(item, key, "forward")) r->element[LB_ROLE_WEIGHT] = r->element[LB_ROLE_INPUT];
+    lb_dtype *target = key_is(item, "compute")      ? &recipe->compute
+                       : key_is(item, "accumulate") ? &recipe->accumulate
+                       : key_is(item, "storage")    ? &recipe->storage
+                                                    : &recipe->element[LB_ROLE_GRADIENT];
+    if (key_is(item, "forward")) target = &recipe->element[LB_ROLE_INPUT];
+    LB_TRY(parse_grid(item, target, err));
+    if (key_is(item, "forward")) recipe->element[LB_ROLE_WEIGHT] = recipe->element[LB_ROLE_INPUT];
     return LB_OK;
 }
 
 /* LB_ERR_NOT_FOUND: not a key of these. */
-static lb_status take_cast_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_cast_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     int which = 0;
-    if (is(item, key, "round")) {
+    if (key_is(item, "round")) {
         given->round = true;
-        return parse_rounding(item, n, value, &r->cast, err);
+        return parse_rounding(item, &recipe->cast, err);
     }
-    if (is(item, key, "overflow")) {
+    if (key_is(item, "overflow")) {
         LB_TRY(WORD("torch", "saturate", "ieee"));
-        r->cast.overflow = (lb_overflow)which;
+        recipe->cast.overflow = (lb_overflow)which;
         return LB_OK;
     }
-    if (is(item, key, "subnormals")) {
+    if (key_is(item, "subnormals")) {
         LB_TRY(WORD("keep", "flush"));
-        r->cast.flush_subnormals = which;
+        recipe->cast.flush_subnormals = which;
         return LB_OK;
     }
-    if (is(item, key, "products")) {
+    if (key_is(item, "products")) {
         LB_TRY(WORD("linear", "all"));
-        r->all_products = which;
+        recipe->all_products = which;
         return LB_OK;
     }
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_scale_rule(lb_recipe *r, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_scale_rule(lb_recipe *recipe, const item *item, lb_err *err)
 {
     int which = 0;
-    if (r->scaling == LB_SCALING_MX) {
+    if (recipe->scaling == LB_SCALING_MX) {
         LB_TRY(WORD("floor", "ceil", "even", "rceil"));
         which += LB_SCALE_FLOOR;
-    } else if (r->scaling == LB_SCALING_CURRENT || r->scaling == LB_SCALING_BLOCK) {
+    } else if (recipe->scaling == LB_SCALING_CURRENT || recipe->scaling == LB_SCALING_BLOCK) {
         LB_TRY(WORD("f32", "pow2"));
     } else {
-        return wrong(err, "only fp8-current, fp8-block and mx recipes have a choice of scales", item, n);
+        return wrong(err, "only fp8-current, fp8-block and mx recipes have a choice of scales", item->text, item->n);
     }
-    r->rule = (lb_scale_rule)which;
+    recipe->rule = (lb_scale_rule)which;
     return LB_OK;
 }
 
-static lb_status take_delayed_key(lb_recipe *r, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_delayed_key(lb_recipe *recipe, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     double number = 0;
     int which = 0;
-    if (is(item, key, "margin")) return parse_number(item, n, value, -64, 64, &r->margin, err);
-    if (is(item, key, "history") || is(item, key, "interval")) {
-        LB_TRY(parse_number(item, n, value, 1, 65536, &number, err));
-        if (number != floor(number)) return wrong(err, "expected a whole number of steps", item, n);
-        *(is(item, key, "history") ? &r->history : &r->interval) = (int64_t)number;
+    if (key_is(item, "margin")) return parse_number(item, -64, 64, &recipe->margin, err);
+    if (key_is(item, "history") || key_is(item, "interval")) {
+        LB_TRY(parse_number(item, 1, 65536, &number, err));
+        if (number != floor(number)) return wrong(err, "expected a whole number of steps", item->text, item->n);
+        *(key_is(item, "history") ? &recipe->history : &recipe->interval) = (int64_t)number;
         return LB_OK;
     }
-    if (is(item, key, "algorithm")) {
+    if (key_is(item, "algorithm")) {
         LB_TRY(WORD("max", "most_recent"));
-        r->most_recent = which;
+        recipe->most_recent = which;
         return LB_OK;
     }
-    if (is(item, key, "start")) {
+    if (key_is(item, "start")) {
         LB_TRY(WORD("cold", "calibrated"));
-        r->calibrated = which;
+        recipe->calibrated = which;
         return LB_OK;
     }
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_nv_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_nv_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
     int which = 0;
-    if (is(item, key, "hadamard")) {
+    if (key_is(item, "hadamard")) {
         LB_TRY(WORD("off", "on"));
-        r->hadamard = which;
+        recipe->hadamard = which;
         return LB_OK;
     }
-    if (is(item, key, "weights")) {
+    if (key_is(item, "weights")) {
         LB_TRY(WORD("2d", "1d"));
-        r->flat_weights = which;
+        recipe->flat_weights = which;
         return LB_OK;
     }
-    if (is(item, key, "gradients")) {
+    if (key_is(item, "gradients")) {
         given->gradients = true;
-        return parse_rounding(item, n, value, &r->gradient_cast, err);
+        return parse_rounding(item, &recipe->gradient_cast, err);
     }
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value, lb_err *err)
+static lb_status take_key(lb_recipe *recipe, seen *given, const item *item, lb_err *err)
 {
-    const size_t key = (size_t)(value - 1 - item);
-    const lb_dtype type = grid_named(item, key);
-    const int suffix = recipe_named(value, n - key - 1, true);
+    const lb_dtype type = grid_named(item->text, item->key);
+    const int suffix = recipe_named(item->value, value_length(item), true);
     if (type && suffix >= 0 && !given->word) {
-        take_recipe(r, suffix, type);
+        take_recipe(recipe, suffix, type);
         return LB_OK;
     }
     if (type == LB_TF32 && !given->word) {
-        r->short_form = LB_TF32;
+        recipe->short_form = LB_TF32;
         given->round = true;
-        LB_TRY(parse_rounding(item, n, value, &r->cast, err));
-        return r->cast.rounding == LB_STOCHASTIC
-                   ? wrong(err, "tf32 alone rounds by rz, rna or rne: write compute:tf32,round:...", item, n)
+        LB_TRY(parse_rounding(item, &recipe->cast, err));
+        return recipe->cast.rounding == LB_STOCHASTIC
+                   ? wrong(err, "tf32 alone rounds by rz, rna or rne: write compute:tf32,round:...", item->text,
+                           item->n)
                    : LB_OK;
     }
-    if (is(item, key, "compute") || is(item, key, "accumulate") || is(item, key, "storage"))
-        return take_type(r, item, n, value, err);
-    const lb_status cast = take_cast_key(r, given, item, n, value, err);
+    if (key_is(item, "compute") || key_is(item, "accumulate") || key_is(item, "storage"))
+        return take_type(recipe, item, err);
+    const lb_status cast = take_cast_key(recipe, given, item, err);
     if (cast != LB_ERR_NOT_FOUND) return cast;
-    if (r->scaling && (is(item, key, "forward") || is(item, key, "backward"))) return take_type(r, item, n, value, err);
-    if (r->scaling && is(item, key, "scale")) return take_scale_rule(r, item, n, value, err);
-    lb_status status = r->scaling == LB_SCALING_DELAYED ? take_delayed_key(r, item, n, value, err)
-                       : r->scaling == LB_SCALING_NV    ? take_nv_key(r, given, item, n, value, err)
-                                                        : LB_ERR_NOT_FOUND;
+    if (recipe->scaling && (key_is(item, "forward") || key_is(item, "backward"))) return take_type(recipe, item, err);
+    if (recipe->scaling && key_is(item, "scale")) return take_scale_rule(recipe, item, err);
+    lb_status status = recipe->scaling == LB_SCALING_DELAYED ? take_delayed_key(recipe, item, err)
+                       : recipe->scaling == LB_SCALING_NV    ? take_nv_key(recipe, given, item, err)
+                                                             : LB_ERR_NOT_FOUND;
     if (status == LB_ERR_NOT_FOUND)
         return wrong(err,
-                     r->scaling ? "not a key of this recipe"
-                                : "keys are compute, accumulate, storage, round, overflow, subnormals, products, and "
-                                  "those of a recipe named first",
-                     item, n);
+                     recipe->scaling ? "not a key of this recipe"
+                                     : "keys are compute, accumulate, storage, round, overflow, subnormals, products, "
+                                       "and those of a recipe named first",
+                     item->text, item->n);
     return status;
 }
 
 /* ---- the whole argument ------------------------------------------------------------------------------------------ */
 
-static lb_status take_first_word(lb_recipe *r, const char *item, size_t n, lb_err *err)
+static lb_status take_first_word(lb_recipe *recipe, const char *item, size_t n, lb_err *err)
 {
     const int row = recipe_named(item, n, false);
     if (row >= 0) {
-        take_recipe(r, row, LB_NO_DTYPE);
+        take_recipe(recipe, row, LB_NO_DTYPE);
         return LB_OK;
     }
-    r->short_form = grid_named(item, n);
-    if (r->short_form) return LB_OK;
+    recipe->short_form = grid_named(item, n);
+    if (recipe->short_form) return LB_OK;
     return wrong(err,
                  "precisions are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0, "
-                 "compute:TYPE,accumulate:TYPE,storage:TYPE, or a recipe: fp8-current fp8-delayed fp8-block mxfp8 "
-                 "mxfp4 nvfp4",
+                 "compute:TYPE,accumulate:TYPE,storage:TYPE, or a recipe: "
+                 "fp8-current fp8-delayed fp8-block mxfp8 mxfp4 nvfp4",
                  item, n);
 }
 
-static lb_status check_elements(const lb_recipe *r, const char *argument, lb_err *err)
+static lb_status check_elements(const lb_recipe *recipe, const char *argument, lb_err *err)
 {
-    if (!r->scaling) return LB_OK;
+    if (!recipe->scaling) return LB_OK;
     for (int role = 0; role < LB_ROLES; role++) {
-        const lb_dtype element = r->element[role];
+        const lb_dtype element = recipe->element[role];
         if (element == LB_E8M0 || element == LB_F32 || element == LB_F64 || element == LB_TF32 || element == LB_BF16)
             return wrong(err, "scales are for e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1 and f16", argument,
                          strlen(argument));
-        if (r->scaling == LB_SCALING_NV && element != LB_E2M1)
+        if (recipe->scaling == LB_SCALING_NV && element != LB_E2M1)
             return wrong(err, "the two levels of scales are those of e2m1", argument, strlen(argument));
     }
     return LB_OK;
 }
 
 /* Defaults that depend on what was given, and what makes no sense together. */
-static lb_status complete(lb_recipe *r, const seen *given, const char *argument, lb_err *err)
+static lb_status complete(lb_recipe *recipe, const seen *given, const char *argument, lb_err *err)
 {
     const size_t n = strlen(argument);
-    const bool long_form = r->compute || r->accumulate || r->storage;
-    if (r->scaling && r->compute)
+    const bool long_form = recipe->compute || recipe->accumulate || recipe->storage;
+    if (recipe->scaling && recipe->compute)
         return wrong(err, "a recipe says itself what operands are rounded to: leave compute out", argument, n);
-    if (!r->scaling && !r->short_form && !long_form)
+    if (!recipe->scaling && !recipe->short_form && !long_form)
         return wrong(err, "name compute, accumulate or storage, or a recipe", argument, n);
-    if (r->short_form == LB_TF32) {
-        r->products_only = r->all_products = true;
-    } else if (lb_grid_is_held_as_f32(r->short_form)) { /* no tensor is held in it, no kernel knows it */
-        r->compute = r->storage = r->short_form;
-        r->short_form = LB_NO_DTYPE;
+    if (recipe->short_form == LB_TF32) {
+        recipe->products_only = recipe->all_products = true;
+    } else if (lb_grid_is_held_as_f32(recipe->short_form)) { /* no tensor is held in it, no kernel knows it */
+        recipe->compute = recipe->storage = recipe->short_form;
+        recipe->short_form = LB_NO_DTYPE;
     }
-    if ((r->compute == LB_TF32 || r->short_form == LB_TF32) && !given->round) r->cast.rounding = LB_RNA;
-    r->casts_operands = r->compute || r->scaling;
-    r->casts_results = r->storage != LB_NO_DTYPE;
-    if (given->round && !r->casts_operands && !r->casts_results && !r->short_form)
+    if ((recipe->compute == LB_TF32 || recipe->short_form == LB_TF32) && !given->round) recipe->cast.rounding = LB_RNA;
+    recipe->casts_operands = recipe->compute || recipe->scaling;
+    recipe->casts_results = recipe->storage != LB_NO_DTYPE;
+    if (given->round && !recipe->casts_operands && !recipe->casts_results && !recipe->short_form)
         return wrong(err, "round is for what compute or storage name; for results as recorded use --rounding", argument,
                      n);
-    if (!r->scaling)
-        for (int role = 0; role < LB_ROLES; role++) r->element[role] = r->compute ? r->compute : r->short_form;
-    const lb_cast gradients = r->gradient_cast;
-    const bool own = r->scaling == LB_SCALING_NV && (given->gradients || !given->round);
-    r->gradient_cast = r->cast;
-    if (own) r->gradient_cast.rounding = gradients.rounding, r->gradient_cast.seed = gradients.seed;
-    return check_elements(r, argument, err);
+    if (!recipe->scaling)
+        for (int role = 0; role < LB_ROLES; role++)
+            recipe->element[role] = recipe->compute ? recipe->compute : recipe->short_form;
+    const lb_cast gradients = recipe->gradient_cast;
+    const bool own = recipe->scaling == LB_SCALING_NV && (given->gradients || !given->round);
+    recipe->gradient_cast = recipe->cast;
+    if (own) recipe->gradient_cast.rounding = gradients.rounding, recipe->gradient_cast.seed = gradients.seed;
+    return check_elements(recipe, argument, err);
 }
 
 lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
@@ -328,7 +339,7 @@ lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
         const char *colon = memchr(item, ':', n);
         if (!n) return wrong(err, "an item is empty", argument, strlen(argument));
         if (colon)
-            LB_TRY(take_key(&r, &given, item, n, colon + 1, err));
+            LB_TRY(take_key(&r, &given, &(struct item){item, colon + 1, n, (size_t)(colon - item)}, err));
         else if (first)
             LB_TRY(take_first_word(&r, item, n, err));
         else
@@ -345,12 +356,12 @@ lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
     return LB_OK;
 }
 
-void lb_recipe_format(const lb_recipe *r, lb_precision_role role, char *text, size_t size)
+void lb_recipe_format(const lb_recipe *recipe, lb_precision_role role, char *text, size_t size)
 {
     static const char *const scalings[] = {"", " current", " delayed", " block", " mx", " nvfp4"};
-    const char *rule = r->scaling == LB_SCALING_MX ? RULES[r->rule] : "";
-    const lb_rounding rounding = (role == LB_ROLE_GRADIENT ? r->gradient_cast : r->cast).rounding;
+    const char *rule = recipe->scaling == LB_SCALING_MX ? RULES[recipe->rule] : "";
+    const lb_rounding rounding = (role == LB_ROLE_GRADIENT ? recipe->gradient_cast : recipe->cast).rounding;
     static const char *const roundings[] = {"", " rz", " rna", " stochastic"};
-    snprintf(text, size, "%s%s%s%s%s", lb_dtype_name(r->element[role]), scalings[r->scaling], *rule ? " " : "", rule,
-             roundings[rounding]);
+    snprintf(text, size, "%s%s%s%s%s", lb_dtype_name(recipe->element[role]), scalings[recipe->scaling],
+             *rule ? " " : "", rule, roundings[rounding]);
 }

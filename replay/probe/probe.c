@@ -18,10 +18,10 @@ const char *lb_probe_outcome_name(lb_probe_outcome outcome)
     return outcomes[outcome];
 }
 
-uint32_t lb_prober_random(lb_prober *p, uint32_t n)
+uint32_t lb_prober_random(lb_prober *prober, uint32_t n)
 {
     uint32_t words[4];
-    lb_philox(p->options.seed, p->random++, 0, words);
+    lb_philox(prober->options.seed, prober->random++, 0, words);
     return (uint32_t)(((uint64_t)words[0] * n) >> 32);
 }
 
@@ -32,31 +32,31 @@ static size_t element_size(const lb_probe_kernel *k)
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
 
-lb_status lb_prober_sums(lb_prober *p, uint64_t count, lb_probe_fill fill, void *context, const void *factors,
-                         double *sums, lb_err *err)
+lb_status lb_prober_sums(lb_prober *prober, uint64_t count, const lb_probe_terms *terms, double *sums, lb_err *err)
 {
-    const lb_probe_shape *s = &p->kernel->shape;
-    const size_t row_bytes = s->n * element_size(p->kernel), results = (size_t)s->rows * s->columns;
-    uint64_t most = CALL_BYTES / (row_bytes * s->rows);
-    const uint64_t wanted = (count + p->rows - 1) / p->rows;
+    const lb_probe_shape *shape = &prober->kernel->shape;
+    const size_t row_bytes = shape->n * element_size(prober->kernel), results = (size_t)shape->rows * shape->columns;
+    uint64_t most = CALL_BYTES / (row_bytes * shape->rows);
+    const uint64_t wanted = (count + prober->rows - 1) / prober->rows;
     most = most < 1 ? 1 : most > wanted ? wanted : most;
-    char *terms = malloc((size_t)most * s->rows * row_bytes + 1);
+    char *rows = malloc((size_t)most * shape->rows * row_bytes + 1);
     double *out = malloc((size_t)most * results * sizeof *out + 1);
-    lb_status status = terms && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = rows && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint64_t done = 0; status == LB_OK && done < count;) {
-        const uint64_t left = (count - done + p->rows - 1) / p->rows, calls = left < most ? left : most;
-        memset(terms, 0, (size_t)calls * s->rows * row_bytes);
-        for (uint64_t i = 0; i < calls * p->rows && done + i < count; i++)
-            fill(context, done + i, terms + (i / p->rows * s->rows + p->row[i % p->rows]) * row_bytes);
-        status = p->kernel->run(p->kernel->context, (uint32_t)calls, terms, factors, out, err);
-        for (uint64_t i = 0; status == LB_OK && i < calls * p->rows && done + i < count; i++)
-            sums[done + i] =
-                out[i / p->rows * results + (size_t)p->row[i % p->rows] * s->columns + p->column[i % p->rows]];
-        p->calls += calls;
-        done += calls * p->rows;
+        const uint64_t left = (count - done + prober->rows - 1) / prober->rows, calls = left < most ? left : most;
+        memset(rows, 0, (size_t)calls * shape->rows * row_bytes);
+        for (uint64_t i = 0; i < calls * prober->rows && done + i < count; i++)
+            terms->fill(terms->context, done + i,
+                        rows + (i / prober->rows * shape->rows + prober->row[i % prober->rows]) * row_bytes);
+        status = prober->kernel->run(prober->kernel->context, (uint32_t)calls, rows, terms->factors, out, err);
+        for (uint64_t i = 0; status == LB_OK && i < calls * prober->rows && done + i < count; i++)
+            sums[done + i] = out[i / prober->rows * results + (size_t)prober->row[i % prober->rows] * shape->columns +
+                                 prober->column[i % prober->rows]];
+        prober->calls += calls;
+        done += calls * prober->rows;
     }
-    p->probes += count;
-    free(terms);
+    prober->probes += count;
+    free(rows);
     free(out);
     return status;
 }
@@ -67,13 +67,13 @@ typedef struct marks {
     size_t size;
 } marks;
 
-static marks marks_of(const lb_prober *p)
+static marks marks_of(const lb_prober *prober)
 {
-    const lb_dtype dtype = p->kernel->shape.dtype;
-    marks m = {.size = element_size(p->kernel)};
-    lb_from_f64(dtype, &m.unit, p->units.unit, NULL);
-    lb_from_f64(dtype, &m.plus, p->units.huge, NULL);
-    lb_from_f64(dtype, &m.minus, -p->units.huge, NULL);
+    const lb_dtype dtype = prober->kernel->shape.dtype;
+    marks m = {.size = element_size(prober->kernel)};
+    lb_from_f64(dtype, &m.unit, prober->units.unit, NULL);
+    lb_from_f64(dtype, &m.plus, prober->units.huge, NULL);
+    lb_from_f64(dtype, &m.minus, -prober->units.huge, NULL);
     return m;
 }
 
@@ -94,44 +94,45 @@ typedef struct asking {
 
 static void fill_query(void *context, uint64_t i, void *terms)
 {
-    const asking *a = context;
-    const lb_probe_query *q = &a->queries[a->probe[i].query];
-    const uint32_t from = a->probe[i].from, most = a->prober->units.most, *position = a->prober->position;
+    const asking *asking = context;
+    const lb_probe_query *q = &asking->queries[asking->probe[i].query];
+    const uint32_t from = asking->probe[i].from, most = asking->prober->units.most,
+                   *position = asking->prober->position;
     const uint32_t end = q->count - from < most ? q->count : from + most;
-    for (uint32_t k = from; k < end; k++) put(terms, &a->marks, position[q->set[k]], &a->marks.unit);
-    if (!from && q->extra != LB_PROBE_NONE) put(terms, &a->marks, position[q->extra], &a->marks.unit);
-    put(terms, &a->marks, position[q->i], &a->marks.plus);
-    put(terms, &a->marks, position[q->j], &a->marks.minus);
+    for (uint32_t k = from; k < end; k++) put(terms, &asking->marks, position[q->set[k]], &asking->marks.unit);
+    if (!from && q->extra != LB_PROBE_NONE) put(terms, &asking->marks, position[q->extra], &asking->marks.unit);
+    put(terms, &asking->marks, position[q->i], &asking->marks.plus);
+    put(terms, &asking->marks, position[q->j], &asking->marks.minus);
 }
 
 /* A sum as a number of units, up to `most`; LB_PROBE_NONE: it is none. */
-static uint32_t units_in(const lb_prober *p, double sum, uint32_t most)
+static uint32_t units_in(const lb_prober *prober, double sum, uint32_t most)
 {
-    const double units = sum / p->response, whole = rint(units);
+    const double units = sum / prober->response, whole = rint(units);
     return !(fabs(units - whole) < 0.25) || whole < 0 || whole > most ? LB_PROBE_NONE : (uint32_t)whole;
 }
 
-lb_status lb_prober_ask(lb_prober *p, lb_probe_query *queries, uint32_t count, lb_err *err)
+lb_status lb_prober_ask(lb_prober *prober, lb_probe_query *queries, uint32_t count, lb_err *err)
 {
-    const uint32_t most = p->units.most; /* and the extra term, which goes with the first probe */
+    const uint32_t most = prober->units.most; /* and the extra term, which goes with the first probe */
     uint64_t probes = 0;
     for (uint32_t q = 0; q < count; q++) probes += (queries[q].count + most - 1) / most;
-    asking a = {p, queries, marks_of(p), malloc((size_t)(probes + 1) * sizeof *a.probe)};
+    asking asking = {prober, queries, marks_of(prober), malloc((size_t)(probes + 1) * sizeof *asking.probe)};
     double *sums = malloc((size_t)(probes + 1) * sizeof *sums);
-    lb_status status = a.probe && sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = asking.probe && sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     uint64_t n = 0;
     for (uint32_t q = 0; status == LB_OK && q < count; q++)
-        for (uint32_t from = 0; from < queries[q].count; from += most) a.probe[n++] = (struct asked){q, from};
-    if (status == LB_OK) status = lb_prober_sums(p, n, fill_query, &a, NULL, sums, err);
+        for (uint32_t from = 0; from < queries[q].count; from += most) asking.probe[n++] = (struct asked){q, from};
+    if (status == LB_OK) status = lb_prober_sums(prober, n, &(lb_probe_terms){fill_query, &asking, NULL}, sums, err);
     for (uint32_t q = 0; status == LB_OK && q < count; q++)
         queries[q].size = queries[q].count + (queries[q].extra != LB_PROBE_NONE);
     for (uint64_t i = 0; status == LB_OK && i < n; i++) {
-        lb_probe_query *q = &queries[a.probe[i].query];
-        const uint32_t survivors = units_in(p, sums[i], most + 1);
+        lb_probe_query *q = &queries[asking.probe[i].query];
+        const uint32_t survivors = units_in(prober, sums[i], most + 1);
         q->size = survivors == LB_PROBE_NONE || q->size == LB_PROBE_NONE || survivors > q->size ? LB_PROBE_NONE
                                                                                                 : q->size - survivors;
     }
-    free(a.probe);
+    free(asking.probe);
     free(sums);
     return status;
 }
@@ -161,57 +162,63 @@ typedef struct first_probes {
 /* First a unit alone at some terms; then all units, from a multiple of `most` on; last a huge term and its negative. */
 static void fill_first(void *context, uint64_t i, void *terms)
 {
-    const first_probes *f = context;
-    const lb_prober *p = f->prober;
-    if (i < f->singles) {
-        put(terms, &f->marks, p->position[i * (p->terms - 1) / (f->singles > 1 ? f->singles - 1 : 1)], &f->marks.unit);
+    const first_probes *first_probes = context;
+    const lb_prober *prober = first_probes->prober;
+    if (i < first_probes->singles) {
+        put(terms, &first_probes->marks,
+            prober->position[i * (prober->terms - 1) / (first_probes->singles > 1 ? first_probes->singles - 1 : 1)],
+            &first_probes->marks.unit);
         return;
     }
-    const uint64_t from = (i - f->singles) * p->units.most;
-    for (uint64_t k = from; k < p->terms && k < from + p->units.most; k++)
-        put(terms, &f->marks, p->position[k], &f->marks.unit);
-    if (from < p->terms) return;
-    put(terms, &f->marks, p->position[0], &f->marks.plus);
-    put(terms, &f->marks, p->position[p->terms - 1], &f->marks.minus);
+    const uint64_t from = (i - first_probes->singles) * prober->units.most;
+    for (uint64_t k = from; k < prober->terms && k < from + prober->units.most; k++)
+        put(terms, &first_probes->marks, prober->position[k], &first_probes->marks.unit);
+    if (from < prober->terms) return;
+    put(terms, &first_probes->marks, prober->position[0], &first_probes->marks.plus);
+    put(terms, &first_probes->marks, prober->position[prober->terms - 1], &first_probes->marks.minus);
 }
 
-static bool no_sum(lb_probe_group *g, const char *reason, double x)
+static bool no_sum(lb_probe_group *group, const char *reason, double x)
 {
-    g->outcome = LB_PROBE_NO_SUM;
-    snprintf(g->reason, sizeof g->reason, reason, x);
+    group->outcome = LB_PROBE_NO_SUM;
+    snprintf(group->reason, sizeof group->reason, reason, x);
     return false;
 }
 
 /* Whether the results are the sum of the terms as far as units tell. */
-static bool answers_fit(lb_prober *p, lb_probe_group *g, const double *sums, uint32_t singles, uint64_t n)
+static bool answers_fit(lb_prober *prober, lb_probe_group *group, const double *sums, uint32_t singles, uint64_t n)
 {
-    p->response = sums[0];
-    if (!(fabs(p->response) > 0) || !isfinite(p->response))
-        return no_sum(g, "a term of %g alone is lost", p->units.unit);
+    prober->response = sums[0];
+    if (!(fabs(prober->response) > 0) || !isfinite(prober->response))
+        return no_sum(group, "a term of %g alone is lost", prober->units.unit);
     for (uint32_t i = 1; i < singles; i++)
-        if (sums[i] != sums[0]) return no_sum(g, "a unit counts as %g at one term and differently at another", sums[0]);
+        if (sums[i] != sums[0])
+            return no_sum(group, "a unit counts as %g at one term and differently at another", sums[0]);
     for (uint64_t i = singles; i < n; i++) {
-        const uint64_t from = (i - singles) * p->units.most, left = from < p->terms ? p->terms - from : 0;
-        const uint32_t expected = (uint32_t)(left < p->units.most ? left : p->units.most);
-        if (units_in(p, sums[i], expected) != expected)
-            return no_sum(g, expected ? "many units do not add up: %g" : "a huge term and its negative give %g",
+        const uint64_t from = (i - singles) * prober->units.most,
+                       left = from < prober->terms ? prober->terms - from : 0;
+        const uint32_t expected = (uint32_t)(left < prober->units.most ? left : prober->units.most);
+        if (units_in(prober, sums[i], expected) != expected)
+            return no_sum(group, expected ? "many units do not add up: %g" : "a huge term and its negative give %g",
                           sums[i]);
     }
     return true;
 }
 
-static lb_status ask_first(lb_prober *p, lb_probe_group *g, bool *fine, lb_err *err)
+static lb_status ask_first(lb_prober *prober, lb_probe_group *group, bool *fine, lb_err *err)
 {
     *fine = false;
     for (int normal = 0; normal < 2 && !*fine; normal++) {
-        if (normal && p->kernel->shape.dtype != LB_F16) break;
-        p->units = units_for(p->kernel->shape.dtype, normal);
-        first_probes f = {p, marks_of(p), p->terms < SINGLES ? p->terms : SINGLES};
-        const uint64_t n = f.singles + (p->terms + p->units.most - 1) / p->units.most + (p->terms > 1);
+        if (normal && prober->kernel->shape.dtype != LB_F16) break;
+        prober->units = units_for(prober->kernel->shape.dtype, normal);
+        first_probes first_probes = {prober, marks_of(prober), prober->terms < SINGLES ? prober->terms : SINGLES};
+        const uint64_t n =
+            first_probes.singles + (prober->terms + prober->units.most - 1) / prober->units.most + (prober->terms > 1);
         double *sums = malloc((size_t)n * sizeof *sums);
         if (!sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        const lb_status status = lb_prober_sums(p, n, fill_first, &f, NULL, sums, err);
-        if (status == LB_OK) *fine = answers_fit(p, g, sums, f.singles, n);
+        const lb_status status =
+            lb_prober_sums(prober, n, &(lb_probe_terms){fill_first, &first_probes, NULL}, sums, err);
+        if (status == LB_OK) *fine = answers_fit(prober, group, sums, first_probes.singles, n);
         free(sums);
         LB_TRY(status);
     }
@@ -220,12 +227,12 @@ static lb_status ask_first(lb_prober *p, lb_probe_group *g, bool *fine, lb_err *
 
 /* ---- results that share an order --------------------------------------------------------------------------------- */
 
-void lb_prober_random_term(lb_prober *p, void *to)
+void lb_prober_random_term(lb_prober *prober, void *to)
 {
-    const uint32_t spread = p->kernel->shape.dtype == LB_F16 ? 3 : 8;
-    const double x = lb_prober_random(p, 1u << 30) / 0x1p29 - 1,
-                 scale = (double)lb_prober_random(p, 2 * spread + 1) - spread;
-    lb_from_f64(p->kernel->shape.dtype, to, x * exp2(scale), NULL);
+    const uint32_t spread = prober->kernel->shape.dtype == LB_F16 ? 3 : 8;
+    const double x = lb_prober_random(prober, 1u << 30) / 0x1p29 - 1,
+                 scale = (double)lb_prober_random(prober, 2 * spread + 1) - spread;
+    lb_from_f64(prober->kernel->shape.dtype, to, x * exp2(scale), NULL);
 }
 
 typedef struct signature {
@@ -251,21 +258,22 @@ static uint64_t mixed(uint64_t hash, double x)
 }
 
 /* Every row is given the same random terms, twice: results of one order have the same bits. */
-static lb_status take_signatures(lb_prober *p, signature *all, lb_err *err)
+static lb_status take_signatures(lb_prober *prober, signature *all, lb_err *err)
 {
-    const lb_probe_shape *s = &p->kernel->shape;
-    const size_t size = element_size(p->kernel), results = (size_t)s->rows * s->columns, row_bytes = s->n * size;
-    char *terms = malloc(s->rows * row_bytes + 1);
+    const lb_probe_shape *shape = &prober->kernel->shape;
+    const size_t size = element_size(prober->kernel), results = (size_t)shape->rows * shape->columns,
+                 row_bytes = shape->n * size;
+    char *terms = malloc(shape->rows * row_bytes + 1);
     double *once = malloc(2 * results * sizeof *once + 1), *twice = once + results;
     lb_status status = terms && once ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (size_t r = 0; r < results; r++) all[r] = (signature){0, (uint32_t)r, false};
     for (int trial = 0; status == LB_OK && trial < TRIALS; trial++) {
         memset(terms, 0, row_bytes);
-        for (uint32_t t = 0; t < p->terms; t++) lb_prober_random_term(p, terms + p->position[t] * size);
-        for (uint32_t r = 1; r < s->rows; r++) memcpy(terms + r * row_bytes, terms, row_bytes);
-        status = p->kernel->run(p->kernel->context, 1, terms, NULL, once, err);
-        if (status == LB_OK) status = p->kernel->run(p->kernel->context, 1, terms, NULL, twice, err);
-        p->calls += 2;
+        for (uint32_t t = 0; t < prober->terms; t++) lb_prober_random_term(prober, terms + prober->position[t] * size);
+        for (uint32_t r = 1; r < shape->rows; r++) memcpy(terms + r * row_bytes, terms, row_bytes);
+        status = prober->kernel->run(prober->kernel->context, 1, terms, NULL, once, err);
+        if (status == LB_OK) status = prober->kernel->run(prober->kernel->context, 1, terms, NULL, twice, err);
+        prober->calls += 2;
         for (size_t r = 0; status == LB_OK && r < results; r++) {
             all[r].hash = mixed(all[r].hash, once[r]);
             all[r].unstable |= memcmp(once + r, twice + r, 8) != 0;
@@ -279,59 +287,63 @@ static lb_status take_signatures(lb_prober *p, signature *all, lb_err *err)
 /* ---- one group --------------------------------------------------------------------------------------------------- */
 
 /* The first result of the group in every row that has one. `all` are the group's, by position. */
-static void use_group(lb_prober *p, const signature *all, uint32_t count)
+static void use_group(lb_prober *prober, const signature *all, uint32_t count)
 {
-    const uint32_t columns = p->kernel->shape.columns;
-    p->rows = 0;
+    const uint32_t columns = prober->kernel->shape.columns;
+    prober->rows = 0;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t row = all[i].position / columns;
-        if (p->rows && p->row[p->rows - 1] == row) continue;
-        p->row[p->rows] = row;
-        p->column[p->rows++] = all[i].position % columns;
+        if (prober->rows && prober->row[prober->rows - 1] == row) continue;
+        prober->row[prober->rows] = row;
+        prober->column[prober->rows++] = all[i].position % columns;
     }
 }
 
 /* A name read off from a sample is checked on all terms; without a name the sample is. */
-static lb_status confirm(lb_prober *p, lb_probe_group *g, lb_err *err)
+static lb_status confirm(lb_prober *prober, lb_probe_group *group, lb_err *err)
 {
-    const lb_probe_shape *s = &p->kernel->shape;
+    const lb_probe_shape *shape = &prober->kernel->shape;
     lb_sum_tree *whole = NULL;
-    if (p->terms < s->n && *g->names) {
+    if (prober->terms < shape->n && *group->names) {
         char first[128];
         snprintf(first, sizeof first, "%.*s",
-                 (int)(strstr(g->names, " = ") ? strstr(g->names, " = ") - g->names : (long)strlen(g->names)),
-                 g->names);
-        lb_sum_tree_named(first, s->n, lb_probe_sum_of(s->form), s->dtype, &whole, NULL);
+                 (int)(strstr(group->names, " = ") ? strstr(group->names, " = ") - group->names
+                                                   : (long)strlen(group->names)),
+                 group->names);
+        lb_sum_tree_named(first, shape->n, lb_probe_sum_of(shape->form), shape->dtype, &whole, NULL);
     }
-    lb_status status = lb_probe_confirm(p, whole, g, err);
-    if (status == LB_OK && whole && g->confirmed < g->tried) status = lb_probe_confirm(p, NULL, g, err);
+    lb_status status = lb_probe_confirm(prober, whole, group, err);
+    if (status == LB_OK && whole && group->confirmed < group->tried)
+        status = lb_probe_confirm(prober, NULL, group, err);
     lb_sum_tree_free(whole);
     return status;
 }
 
-static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count, lb_probe_group *g, lb_err *err)
+static lb_status probe_group(lb_prober *prober, const signature *all, uint32_t count, lb_probe_group *group,
+                             lb_err *err)
 {
-    const lb_probe_shape *s = &p->kernel->shape;
-    *g = (lb_probe_group){
-        .row = all[0].position / s->columns, .column = all[0].position % s->columns, .positions = count};
+    const lb_probe_shape *shape = &prober->kernel->shape;
+    *group = (lb_probe_group){
+        .row = all[0].position / shape->columns, .column = all[0].position % shape->columns, .positions = count};
     if (all[0].unstable) {
-        g->outcome = LB_PROBE_UNSTABLE;
-        snprintf(g->reason, sizeof g->reason, "the same terms gave other bits in a second call");
+        group->outcome = LB_PROBE_UNSTABLE;
+        snprintf(group->reason, sizeof group->reason, "the same terms gave other bits in a second call");
         return LB_OK;
     }
-    use_group(p, all, count);
+    use_group(prober, all, count);
     bool fine;
-    LB_TRY(ask_first(p, g, &fine, err));
+    LB_TRY(ask_first(prober, group, &fine, err));
     if (!fine) return LB_OK;
-    LB_TRY(lb_probe_find_tree(p, g, err));
-    if (g->outcome != LB_PROBE_TREE) return LB_OK;
-    const lb_sum_of of = lb_probe_sum_of(s->form);
-    if (p->terms == s->n)
-        lb_sum_tree_name(g->tree, of, s->dtype, g->names, sizeof g->names);
+    LB_TRY(lb_probe_find_tree(prober, group, err));
+    if (group->outcome != LB_PROBE_TREE) return LB_OK;
+    const lb_sum_of of = lb_probe_sum_of(shape->form);
+    if (prober->terms == shape->n)
+        lb_sum_tree_name(group->tree, of, shape->dtype, group->names, sizeof group->names);
     else
-        lb_sum_tree_name_sampled(g->tree, p->position, s->n, of, s->dtype, g->names, sizeof g->names);
-    LB_TRY(confirm(p, g, err));
-    g->tree->rounded = of == LB_SUM_PRODUCT && *g->arithmetic && !strstr(g->arithmetic, "fma");
+        lb_sum_tree_name_sampled(group->tree, prober->position, shape->n, of, shape->dtype, group->names,
+                                 sizeof group->names);
+    LB_TRY(confirm(prober, group, err));
+    group->tree->rounded = of == LB_SUM_PRODUCT && *group->arithmetic && !strstr(group->arithmetic, "fma");
     return LB_OK;
 }
 
@@ -344,15 +356,15 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Both ends, multiples of 32 and powers of two, where lanes, threads and blocks begin; the rest at random. */
-static uint32_t sample_terms(lb_prober *p, uint32_t *position, uint32_t most)
+static uint32_t sample_terms(lb_prober *prober, uint32_t *position, uint32_t most)
 {
-    const uint32_t n = p->kernel->shape.n;
+    const uint32_t n = prober->kernel->shape.n;
     uint32_t count = 0;
     for (uint32_t i = 0; i < 64 && count < most; i++) position[count++] = i;
     for (uint32_t i = 64; i <= 1024 && count < most * 3 / 8; i += 32) position[count++] = i;
     for (uint32_t i = 2048; i < n && count < most / 2; i *= 2) position[count++] = i;
     for (uint32_t i = 1; i <= 16 && count < most * 5 / 8; i++) position[count++] = n - i;
-    while (count < most) position[count++] = lb_prober_random(p, n);
+    while (count < most) position[count++] = lb_prober_random(prober, n);
     qsort(position, count, sizeof *position, ascending);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -360,13 +372,13 @@ static uint32_t sample_terms(lb_prober *p, uint32_t *position, uint32_t most)
     return kept;
 }
 
-static void choose_terms(lb_prober *p, uint32_t *position)
+static void choose_terms(lb_prober *prober, uint32_t *position)
 {
-    const uint32_t n = p->kernel->shape.n, wanted = p->options.sample  ? p->options.sample
-                                                    : n > SAMPLE_ABOVE ? SAMPLE
-                                                                       : n;
-    p->position = position;
-    p->terms = wanted < n ? sample_terms(p, position, wanted < 16 ? 16 : wanted) : n;
+    const uint32_t n = prober->kernel->shape.n, wanted = prober->options.sample ? prober->options.sample
+                                                         : n > SAMPLE_ABOVE     ? SAMPLE
+                                                                                : n;
+    prober->position = position;
+    prober->terms = wanted < n ? sample_terms(prober, position, wanted < 16 ? 16 : wanted) : n;
     for (uint32_t i = 0; wanted >= n && i < n; i++) position[i] = i;
 }
 
@@ -380,26 +392,27 @@ static int by_positions(const void *a, const void *b)
            ((x->column > y->column) - (x->column < y->column)) * (x->row == y->row);
 }
 
-static lb_status probe_groups(lb_prober *p, const signature *all, size_t results, lb_probe_report *r, lb_err *err)
+static lb_status probe_groups(lb_prober *prober, const signature *all, size_t results, lb_probe_report *report,
+                              lb_err *err)
 {
-    const uint32_t most = p->options.most_groups ? p->options.most_groups : DEFAULT_GROUPS;
+    const uint32_t most = prober->options.most_groups ? prober->options.most_groups : DEFAULT_GROUPS;
     for (size_t from = 0, end; from < results; from = end) {
         for (end = from + 1;
              end < results && all[end].hash == all[from].hash && all[end].unstable == all[from].unstable;)
             end++;
         if (all[from].unstable) end = results; /* what wavers is one group */
-        if (r->n_groups == most) {
-            r->groups_left_out++;
+        if (report->n_groups == most) {
+            report->groups_left_out++;
             continue;
         }
-        lb_probe_group *grown = lb_array_grow(r->groups, r->n_groups, sizeof *grown);
+        lb_probe_group *grown = lb_array_grow(report->groups, report->n_groups, sizeof *grown);
         if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        r->groups = grown;
-        lb_probe_group *g = &r->groups[r->n_groups++];
-        LB_TRY(probe_group(p, all + from, (uint32_t)(end - from), g, err));
-        if (g->outcome > r->outcome) r->outcome = g->outcome;
+        report->groups = grown;
+        lb_probe_group *group = &report->groups[report->n_groups++];
+        LB_TRY(probe_group(prober, all + from, (uint32_t)(end - from), group, err));
+        if (group->outcome > report->outcome) report->outcome = group->outcome;
     }
-    qsort(r->groups, r->n_groups, sizeof *r->groups, by_positions);
+    qsort(report->groups, report->n_groups, sizeof *report->groups, by_positions);
     return LB_OK;
 }
 
@@ -407,34 +420,35 @@ lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *op
                        lb_err *err)
 {
     *report = (lb_probe_report){0};
-    const lb_probe_shape *s = &kernel->shape;
-    const size_t results = (size_t)s->rows * s->columns;
+    const lb_probe_shape *shape = &kernel->shape;
+    const size_t results = (size_t)shape->rows * shape->columns;
     const double start = lb_clock_seconds();
-    lb_prober p = {.kernel = kernel, .options = options ? *options : (lb_probe_options)LB_PROBE_OPTIONS_INIT};
-    uint32_t *position = malloc(((size_t)s->n + 16) * sizeof *position);
+    lb_prober prober = {.kernel = kernel, .options = options ? *options : (lb_probe_options)LB_PROBE_OPTIONS_INIT};
+    uint32_t *position = malloc(((size_t)shape->n + 16) * sizeof *position);
     signature *all = malloc((results + 1) * sizeof *all);
-    p.row = malloc((s->rows + 1) * sizeof *p.row);
-    p.column = malloc((s->rows + 1) * sizeof *p.column);
-    lb_status status = position && all && p.row && p.column ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    prober.row = malloc((shape->rows + 1) * sizeof *prober.row);
+    prober.column = malloc((shape->rows + 1) * sizeof *prober.column);
+    lb_status status =
+        position && all && prober.row && prober.column ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
-        choose_terms(&p, position);
-        status = take_signatures(&p, all, err);
+        choose_terms(&prober, position);
+        status = take_signatures(&prober, all, err);
     }
     if (status == LB_OK) {
         qsort(all, results, sizeof *all, by_hash);
-        status = probe_groups(&p, all, results, report, err);
+        status = probe_groups(&prober, all, results, report, err);
     }
-    report->probes = p.probes;
-    report->calls = p.calls;
+    report->probes = prober.probes;
+    report->calls = prober.calls;
     report->seconds = lb_clock_seconds() - start;
-    if (status == LB_OK && p.terms < s->n) {
+    if (status == LB_OK && prober.terms < shape->n) {
         report->sample = position;
-        report->n_sample = p.terms;
+        report->n_sample = prober.terms;
     } else
         free(position);
     free(all);
-    free(p.row);
-    free(p.column);
+    free(prober.row);
+    free(prober.column);
     if (status != LB_OK) lb_probe_report_release(report);
     return status;
 }

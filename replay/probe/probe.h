@@ -37,10 +37,14 @@ static inline lb_sum_of lb_probe_sum_of(lb_probe_form form)
     return form == LB_PROBE_COLUMNS ? LB_SUM_COLUMN : form >= LB_PROBE_DOT ? LB_SUM_PRODUCT : LB_SUM_ROW;
 }
 
-/* `count` sums: `fill` writes the terms of number i into a row of zeros. */
-typedef void (*lb_probe_fill)(void *context, uint64_t i, void *terms);
-lb_status lb_prober_sums(lb_prober *prober, uint64_t count, lb_probe_fill fill, void *context, const void *factors,
-                         double *sums, lb_err *err);
+/* What is added up: `fill` writes the terms of sum i into a row of zeros. */
+typedef struct lb_probe_terms {
+    void (*fill)(void *context, uint64_t i, void *terms);
+    void *context;
+    const void *factors; /* of products; NULL: ones */
+} lb_probe_terms;
+/* `count` sums. */
+lb_status lb_prober_sums(lb_prober *prober, uint64_t count, const lb_probe_terms *terms, double *sums, lb_err *err);
 
 /* How many of the terms in `set` (and `extra`, unless LB_PROBE_NONE) are below the node where i and j meet, those two
  * counted. */

@@ -46,13 +46,13 @@ typedef struct bench {
 
 static void bench_free(void *context)
 {
-    bench *b = context;
-    if (b->library) dlclose(b->library);
-    if (b->scheduled) lb_schedule_release(&b->schedule);
-    free(b->x);
-    free(b->y);
-    free(b->out);
-    free(b);
+    bench *bench = context;
+    if (bench->library) dlclose(bench->library);
+    if (bench->scheduled) lb_schedule_release(&bench->schedule);
+    free(bench->x);
+    free(bench->y);
+    free(bench->out);
+    free(bench);
 }
 
 static char *aligned(size_t bytes)
@@ -62,20 +62,21 @@ static char *aligned(size_t bytes)
     return memory;
 }
 
-static lb_status bench_new(const lb_probe_shape *s, bench **out, lb_err *err)
+static lb_status bench_new(const lb_probe_shape *shape, bench **out, lb_err *err)
 {
     *out = NULL;
-    const bool known = s->dtype == LB_F64 || s->dtype == LB_F32 || s->dtype == LB_BF16 || s->dtype == LB_F16;
-    if (!known || !s->n || !s->rows || !s->columns)
+    const bool known =
+        shape->dtype == LB_F64 || shape->dtype == LB_F32 || shape->dtype == LB_BF16 || shape->dtype == LB_F16;
+    if (!known || !shape->n || !shape->rows || !shape->columns)
         return lb_fail(err, LB_ERR_INVALID, "a probe is of one term or more in f64, f32, bf16 or f16");
     bench *b = calloc(1, sizeof *b);
     if (!b) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    b->shape = *s;
-    b->size = lb_dtype_bits(s->dtype) / 8;
-    b->out_size = lb_dtype_bits(s->result ? s->result : s->dtype) / 8;
-    b->x = aligned((size_t)s->rows * s->n * b->size);
-    b->y = aligned((size_t)s->n * s->columns * b->size);
-    b->out = aligned((size_t)s->rows * s->columns * 8);
+    b->shape = *shape;
+    b->size = lb_dtype_bits(shape->dtype) / 8;
+    b->out_size = lb_dtype_bits(shape->result ? shape->result : shape->dtype) / 8;
+    b->x = aligned((size_t)shape->rows * shape->n * b->size);
+    b->y = aligned((size_t)shape->n * shape->columns * b->size);
+    b->out = aligned((size_t)shape->rows * shape->columns * 8);
     if (!b->x || !b->y || !b->out) {
         bench_free(b);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -85,38 +86,39 @@ static lb_status bench_new(const lb_probe_shape *s, bench **out, lb_err *err)
 }
 
 /* The factors of every column, or ones. */
-static void lay_factors(bench *b, const char *factors)
+static void lay_factors(bench *bench, const char *factors)
 {
     uint64_t one = 0;
-    lb_from_f64(b->shape.dtype, &one, 1, NULL);
-    for (size_t i = 0; i < b->shape.n; i++)
-        for (size_t j = 0; j < b->shape.columns; j++)
-            memcpy(b->y + (i * b->shape.columns + j) * b->size, factors ? factors + i * b->size : (const char *)&one,
-                   b->size);
+    lb_from_f64(bench->shape.dtype, &one, 1, NULL);
+    for (size_t i = 0; i < bench->shape.n; i++)
+        for (size_t j = 0; j < bench->shape.columns; j++)
+            memcpy(bench->y + (i * bench->shape.columns + j) * bench->size,
+                   factors ? factors + i * bench->size : (const char *)&one, bench->size);
 }
 
 /* Terms lie in rows; a kernel of columns reads them across. */
-static void lay_terms(bench *b, const char *terms)
+static void lay_terms(bench *bench, const char *terms)
 {
-    const size_t rows = b->shape.rows, n = b->shape.n;
-    if (b->shape.form != LB_PROBE_COLUMNS) {
-        memcpy(b->x, terms, rows * n * b->size);
+    const size_t rows = bench->shape.rows, n = bench->shape.n;
+    if (bench->shape.form != LB_PROBE_COLUMNS) {
+        memcpy(bench->x, terms, rows * n * bench->size);
         return;
     }
     for (size_t r = 0; r < rows; r++)
-        for (size_t i = 0; i < n; i++) memcpy(b->x + (i * rows + r) * b->size, terms + (r * n + i) * b->size, b->size);
+        for (size_t i = 0; i < n; i++)
+            memcpy(bench->x + (i * rows + r) * bench->size, terms + (r * n + i) * bench->size, bench->size);
 }
 
 static lb_status run_bench(bench *b, lb_status (*call)(bench *), uint32_t calls, const void *terms, const void *factors,
                            double *sums)
 {
-    const lb_probe_shape *s = &b->shape;
-    const size_t results = (size_t)s->rows * s->columns;
+    const lb_probe_shape *shape = &b->shape;
+    const size_t results = (size_t)shape->rows * shape->columns;
     lay_factors(b, factors);
     for (uint32_t c = 0; c < calls; c++) {
-        lay_terms(b, (const char *)terms + (size_t)c * s->rows * s->n * b->size);
+        lay_terms(b, (const char *)terms + (size_t)c * shape->rows * shape->n * b->size);
         LB_TRY(call(b));
-        lb_load_f64(sums + c * results, s->result ? s->result : s->dtype, b->out, results);
+        lb_load_f64(sums + c * results, shape->result ? shape->result : shape->dtype, b->out, results);
     }
     return LB_OK;
 }
@@ -132,25 +134,27 @@ static lb_status run_bench(bench *b, lb_status (*call)(bench *), uint32_t calls,
         typedef R (*dot_function)(const T *, const T *, int64_t);                                                      \
         typedef void (*many_function)(const T *, int64_t, int64_t, R *);                                               \
         typedef void (*product_function)(const T *, const T *, R *, int64_t, int64_t, int64_t);                        \
-        const T *x = (const T *)(void *)b->x, *y = (const T *)(void *)b->y;                                            \
-        R *out = (R *)(void *)b->out;                                                                                  \
-        switch (s->form) {                                                                                             \
-        case LB_PROBE_SUM: *out = AS(sum_function, b->symbol)(x, s->n); break;                                         \
-        case LB_PROBE_DOT: *out = AS(dot_function, b->symbol)(x, y, s->n); break;                                      \
-        case LB_PROBE_ROWS: AS(many_function, b->symbol)(x, s->rows, s->n, out); break;                                \
-        case LB_PROBE_COLUMNS: AS(many_function, b->symbol)(x, s->n, s->rows, out); break;                             \
-        case LB_PROBE_MATMUL: AS(product_function, b->symbol)(x, y, out, s->rows, s->columns, s->n); break;            \
+        const T *x = (const T *)(void *)bench->x, *y = (const T *)(void *)bench->y;                                    \
+        R *out = (R *)(void *)bench->out;                                                                              \
+        switch (shape->form) {                                                                                         \
+        case LB_PROBE_SUM: *out = AS(sum_function, bench->symbol)(x, shape->n); break;                                 \
+        case LB_PROBE_DOT: *out = AS(dot_function, bench->symbol)(x, y, shape->n); break;                              \
+        case LB_PROBE_ROWS: AS(many_function, bench->symbol)(x, shape->rows, shape->n, out); break;                    \
+        case LB_PROBE_COLUMNS: AS(many_function, bench->symbol)(x, shape->n, shape->rows, out); break;                 \
+        case LB_PROBE_MATMUL:                                                                                          \
+            AS(product_function, bench->symbol)(x, y, out, shape->rows, shape->columns, shape->n);                     \
+            break;                                                                                                     \
         }                                                                                                              \
     } while (0)
 
-static lb_status call_symbol(bench *b)
+static lb_status call_symbol(bench *bench)
 {
-    const lb_probe_shape *s = &b->shape;
-    if (b->size == 8)
+    const lb_probe_shape *shape = &bench->shape;
+    if (bench->size == 8)
         CALL(double, double);
-    else if (b->size == 4)
+    else if (bench->size == 4)
         CALL(float, float);
-    else if (b->out_size == 4)
+    else if (bench->out_size == 4)
         CALL(uint16_t, float);
     else
         CALL(uint16_t, uint16_t);
@@ -168,26 +172,26 @@ lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const c
                           lb_err *err)
 {
     *kernel = (lb_probe_kernel){0};
-    bench *b;
-    LB_TRY(bench_new(shape, &b, err));
-    b->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (b->library) b->symbol = dlsym(b->library, symbol);
-    if (!b->symbol) {
+    bench *bench;
+    LB_TRY(bench_new(shape, &bench, err));
+    bench->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (bench->library) bench->symbol = dlsym(bench->library, symbol);
+    if (!bench->symbol) {
         const lb_status status = lb_fail(err, LB_ERR_NOT_FOUND, "%s", dlerror());
-        bench_free(b);
+        bench_free(bench);
         return status;
     }
-    *kernel = (lb_probe_kernel){*shape, b, run_symbol, bench_free};
+    *kernel = (lb_probe_kernel){*shape, bench, run_symbol, bench_free};
     return LB_OK;
 }
 
 /* ---- this library's own engine ----------------------------------------------------------------------------------- */
 
 /* As an op does it: in f32 (f64), with the terms widened first, the result rounded once. */
-static lb_status call_engine(bench *b)
+static lb_status call_engine(bench *bench)
 {
-    const lb_probe_shape *s = &b->shape;
-    const lb_schedule *order = b->scheduled ? &b->schedule : NULL;
+    const lb_probe_shape *s = &bench->shape;
+    const lb_schedule *order = bench->scheduled ? &bench->schedule : NULL;
     const lb_dtype type = s->dtype == LB_F64 ? LB_F64 : LB_F32, result = s->result ? s->result : s->dtype;
     const size_t terms = (size_t)s->rows * s->n, results = (size_t)s->rows * s->columns;
     lb_status status = LB_OK;
@@ -195,12 +199,12 @@ static lb_status call_engine(bench *b)
     float *x = (float *)(void *)wide, *y = (float *)(void *)sums;
     if (!wide) return LB_ERR_NOMEM;
     if (type == LB_F64)
-        memcpy(wide, b->x, terms * 8);
+        memcpy(wide, bench->x, terms * 8);
     else
-        lb_load_f32(x, s->dtype, b->x, terms);
+        lb_load_f32(x, s->dtype, bench->x, terms);
     const lb_method method = {.schedule = order};
-    const lb_matrix_pair operands = {.a = {b->x, s->dtype, (ptrdiff_t)s->n, 1},
-                                     .b = {b->y, s->dtype, (ptrdiff_t)s->columns, 1}};
+    const lb_matrix_pair operands = {.a = {bench->x, s->dtype, (ptrdiff_t)s->n, 1},
+                                     .b = {bench->y, s->dtype, (ptrdiff_t)s->columns, 1}};
     const lb_product shape = {.m = s->rows, .n = s->columns, .k = s->n};
     switch (s->form) {
     case LB_PROBE_SUM:
@@ -221,9 +225,9 @@ static lb_status call_engine(bench *b)
     default: status = lb_product_matrices(&shape, type, &method, &operands, sums);
     }
     if (type == LB_F64)
-        lb_store_f64(result, b->out, sums, results, NULL);
+        lb_store_f64(result, bench->out, sums, results, NULL);
     else
-        lb_store_f32(result, b->out, y, results, NULL);
+        lb_store_f32(result, bench->out, y, results, NULL);
     free(wide);
     return status;
 }
@@ -240,14 +244,14 @@ lb_status lb_probe_schedule(const lb_probe_shape *shape, const char *order, lb_p
     *kernel = (lb_probe_kernel){0};
     lb_schedule schedule = {0};
     if (*order) LB_TRY(lb_schedule_parse(order, &schedule, err));
-    bench *b;
-    const lb_status status = bench_new(shape, &b, err);
+    bench *bench;
+    const lb_status status = bench_new(shape, &bench, err);
     if (status != LB_OK) {
         lb_schedule_release(&schedule);
         return status;
     }
-    b->schedule = schedule;
-    b->scheduled = *order != 0;
-    *kernel = (lb_probe_kernel){*shape, b, run_engine, bench_free};
+    bench->schedule = schedule;
+    bench->scheduled = *order != 0;
+    *kernel = (lb_probe_kernel){*shape, bench, run_engine, bench_free};
     return LB_OK;
 }

@@ -40,13 +40,13 @@ typedef struct greeting {
     char message[sizeof((lb_err *)0)->message];
 } greeting;
 
-static size_t terms_bytes(const lb_probe_shape *s)
+static size_t terms_bytes(const lb_probe_shape *shape)
 {
-    return (size_t)s->rows * s->n * (lb_dtype_bits(s->dtype) / 8);
+    return (size_t)shape->rows * shape->n * (lb_dtype_bits(shape->dtype) / 8);
 }
-static size_t factors_bytes(const lb_probe_shape *s)
+static size_t factors_bytes(const lb_probe_shape *shape)
 {
-    return (size_t)s->n * (lb_dtype_bits(s->dtype) / 8);
+    return (size_t)shape->n * (lb_dtype_bits(shape->dtype) / 8);
 }
 
 /* ---- the socket -------------------------------------------------------------------------------------------------- */
@@ -95,17 +95,17 @@ static void settle_in(void)
 
 static bool serve_one(const lb_probe_kernel *kernel, int socket)
 {
-    const lb_probe_shape *s = &kernel->shape;
-    const size_t results = (size_t)s->rows * s->columns;
+    const lb_probe_shape *shape = &kernel->shape;
+    const size_t results = (size_t)shape->rows * shape->columns;
     request r;
     if (!get(socket, &r, sizeof r, -1)) return false;
-    char *terms = malloc(r.calls * terms_bytes(s) + 1), *factors = malloc(factors_bytes(s) + 1);
+    char *terms = malloc(r.calls * terms_bytes(shape) + 1), *factors = malloc(factors_bytes(shape) + 1);
     double *sums = malloc(results * sizeof *sums + 1);
-    bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(s), -1) &&
-                (!r.factors || get(socket, factors, factors_bytes(s), -1));
+    bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(shape), -1) &&
+                (!r.factors || get(socket, factors, factors_bytes(shape), -1));
     for (uint32_t c = 0; c < r.calls && fine; c++)
-        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(s), r.factors ? factors : NULL, sums, NULL) ==
-                   LB_OK &&
+        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(shape), r.factors ? factors : NULL, sums,
+                           NULL) == LB_OK &&
                put(socket, sums, results * sizeof *sums);
     free(terms);
     free(factors);
@@ -129,9 +129,9 @@ static void live_as_child(const lb_probe_shape *shape, const char *path, const c
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
-static void describe(stranger *s, const char *path, const char *symbol)
+static void describe(stranger *stranger, const char *path, const char *symbol)
 {
-    const lb_probe_shape *shape = &s->shape;
+    const lb_probe_shape *shape = &stranger->shape;
     const size_t size = lb_dtype_bits(shape->dtype) / 8;
     const char *t = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
     const char *r = size == 2 && shape->result == LB_F32 ? "float" : t;
@@ -151,75 +151,77 @@ static void describe(stranger *s, const char *path, const char *symbol)
                  r);
         break;
     }
-    snprintf(s->called, sizeof s->called, "%.120s of %.120s, called as %s f(%s),", symbol, path, gives ? r : "void",
-             arguments);
+    snprintf(stranger->called, sizeof stranger->called, "%.120s of %.120s, called as %s f(%s),", symbol, path,
+             gives ? r : "void", arguments);
 }
 
 /* How it ended, for good. A child that answers no more is made to end. */
-static lb_status lost(stranger *s, bool late, lb_err *err)
+static lb_status lost(stranger *stranger, bool late, lb_err *err)
 {
     static const char hint[] = "has it another signature? --as, --dtype and --result say which it is called with";
     int code = 0;
-    if (!*s->gone) {
-        if (late) kill(s->process, SIGKILL);
-        waitpid(s->process, &code, 0);
-        close(s->socket);
-        s->process = 0;
+    if (!*stranger->gone) {
+        if (late) kill(stranger->process, SIGKILL);
+        waitpid(stranger->process, &code, 0);
+        close(stranger->socket);
+        stranger->process = 0;
         if (late)
-            snprintf(s->gone, sizeof s->gone, "%s has not returned for %d s: does it need longer (--timeout), or %s",
-                     s->called, s->seconds, hint);
+            snprintf(stranger->gone, sizeof stranger->gone,
+                     "%s has not returned for %d s: does it need longer (--timeout), or %s", stranger->called,
+                     stranger->seconds, hint);
         else if (WIFSIGNALED(code))
-            snprintf(s->gone, sizeof s->gone, "%s was ended by signal %d (%s): %s", s->called, WTERMSIG(code),
-                     strsignal(WTERMSIG(code)), hint);
+            snprintf(stranger->gone, sizeof stranger->gone, "%s was ended by signal %d (%s): %s", stranger->called,
+                     WTERMSIG(code), strsignal(WTERMSIG(code)), hint);
         else
-            snprintf(s->gone, sizeof s->gone, "%s ended its process with exit code %d: %s", s->called,
-                     WEXITSTATUS(code), hint);
+            snprintf(stranger->gone, sizeof stranger->gone, "%s ended its process with exit code %d: %s",
+                     stranger->called, WEXITSTATUS(code), hint);
     }
-    return lb_fail(err, LB_ERR_IO, "%s", s->gone);
+    return lb_fail(err, LB_ERR_IO, "%s", stranger->gone);
 }
 
 static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
 {
-    stranger *s = context;
+    stranger *stranger = context;
     const request r = {.calls = calls, .factors = factors != NULL};
-    const size_t results = (size_t)s->shape.rows * s->shape.columns;
-    if (!s->process || !put(s->socket, &r, sizeof r) || !put(s->socket, terms, calls * terms_bytes(&s->shape)) ||
-        (factors && !put(s->socket, factors, factors_bytes(&s->shape))))
-        return lost(s, false, err);
+    const size_t results = (size_t)stranger->shape.rows * stranger->shape.columns;
+    if (!stranger->process || !put(stranger->socket, &r, sizeof r) ||
+        !put(stranger->socket, terms, calls * terms_bytes(&stranger->shape)) ||
+        (factors && !put(stranger->socket, factors, factors_bytes(&stranger->shape))))
+        return lost(stranger, false, err);
     for (uint32_t c = 0; c < calls; c++)
-        if (!get(s->socket, sums + c * results, results * sizeof *sums, s->seconds))
-            return lost(s, errno == ETIMEDOUT, err);
+        if (!get(stranger->socket, sums + c * results, results * sizeof *sums, stranger->seconds))
+            return lost(stranger, errno == ETIMEDOUT, err);
     return LB_OK;
 }
 
 static void release(void *context)
 {
-    stranger *s = context;
-    if (s->process) {
-        kill(s->process, SIGKILL); /* its destructors are as unknown as the rest */
-        waitpid(s->process, NULL, 0);
-        close(s->socket);
+    stranger *stranger = context;
+    if (stranger->process) {
+        kill(stranger->process, SIGKILL); /* its destructors are as unknown as the rest */
+        waitpid(stranger->process, NULL, 0);
+        close(stranger->socket);
     }
-    free(s);
+    free(stranger);
 }
 
-static lb_status start(stranger *s, const char *path, const char *symbol, lb_err *err)
+static lb_status start(stranger *stranger, const char *path, const char *symbol, lb_err *err)
 {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return lb_fail(err, LB_ERR_IO, "socketpair: %s", strerror(errno));
     fflush(NULL); /* the function may call exit() */
-    s->process = fork();
-    if (s->process == 0) {
+    stranger->process = fork();
+    if (stranger->process == 0) {
         close(ends[0]);
-        live_as_child(&s->shape, path, symbol, ends[1]);
+        live_as_child(&stranger->shape, path, symbol, ends[1]);
     }
     const int why = errno;
     close(ends[1]);
-    s->socket = ends[0];
-    if (s->process > 0) return LB_OK;
+    stranger->socket = ends[0];
+    if (stranger->process > 0) return LB_OK;
     close(ends[0]);
-    s->process = 0;
+    stranger->process = 0;
     return lb_fail(err, LB_ERR_IO, "fork: %s", strerror(why));
 }
 
@@ -230,21 +232,21 @@ lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const 
     const bool narrow = lb_dtype_bits(shape->dtype) == 16;
     if (shape->result && shape->result != shape->dtype && !(narrow && shape->result == LB_F32))
         return lb_fail(err, LB_ERR_INVALID, "results of a C function are of the terms' dtype, or f32 for 16-bit terms");
-    stranger *s = calloc(1, sizeof *s);
-    if (!s) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    s->shape = *shape;
-    s->seconds = seconds <= 0 ? LB_PROBE_SECONDS : seconds < LB_PROBE_LONGEST ? seconds : LB_PROBE_LONGEST;
-    describe(s, path, symbol);
+    stranger *stranger = calloc(1, sizeof *stranger);
+    if (!stranger) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    stranger->shape = *shape;
+    stranger->seconds = seconds <= 0 ? LB_PROBE_SECONDS : seconds < LB_PROBE_LONGEST ? seconds : LB_PROBE_LONGEST;
+    describe(stranger, path, symbol);
     greeting hello;
-    lb_status status = start(s, path, symbol, err);
-    if (status == LB_OK && !get(s->socket, &hello, sizeof hello, s->seconds))
-        status = lost(s, errno == ETIMEDOUT, err);
+    lb_status status = start(stranger, path, symbol, err);
+    if (status == LB_OK && !get(stranger->socket, &hello, sizeof hello, stranger->seconds))
+        status = lost(stranger, errno == ETIMEDOUT, err);
     else if (status == LB_OK && hello.status != LB_OK)
         status = lb_fail(err, hello.status, "%s", hello.message);
     if (status != LB_OK) {
-        release(s);
+        release(stranger);
         return status;
     }
-    *kernel = (lb_probe_kernel){*shape, s, run, release};
+    *kernel = (lb_probe_kernel){*shape, stranger, run, release};
     return LB_OK;
 }

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-const lb_factors *lb_gram_factors(const lb_program *p, const lb_op *op)
+const lb_factors *lb_gram_factors(const lb_program *program, const lb_op *op)
 {
     lb_op_form form;
-    const lb_op_row *row = lb_op_find(lb_op_known_as(lb_op_name(p, op)), &form);
+    const lb_op_row *row = lb_op_find(lb_op_known_as(lb_op_name(program, op)), &form);
     return lb_operand_is_product(row) && op->args > row->factors.b ? &row->factors : NULL;
 }
 
@@ -33,8 +33,8 @@ static bool stride_before(const lb_value *from, const lb_value *copy, int64_t st
 /* Follows a factor back through copies and casts, which move elements and change none (but for their rounding). */
 static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_t summed)
 {
-    const lb_program *p = flow->program;
-    const lb_value *v = &p->values[value];
+    const lb_program *program = flow->program;
+    const lb_value *v = &program->values[value];
     const int n = v->layout.ndim;
     lie l = {.storage = -1};
     if (n < 2) return l;
@@ -43,16 +43,16 @@ static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_
     for (int hops = 0; hops < 8; hops++) {
         uint32_t def;
         if (lb_slice_flow_defs_of(flow, op, value, &def, 1) != 1) break;
-        const lb_op *copy = &p->ops[def];
-        const bool copies = lb_op_known_is(p, copy, "clone") || lb_op_known_is(p, copy, "_to_copy") ||
-                            lb_op_known_is(p, copy, "contiguous");
-        if (!copies || !copy->results || lb_op_args(p, copy)[0].tag != LB_ARG_VALUE) break;
-        const uint32_t from = lb_op_args(p, copy)[0].u.value;
-        const lb_value *made = &p->values[lb_op_results(p, copy)[0]];
-        lie before = {.storage = p->values[from].storage};
-        if (!stride_before(&p->values[from], made, l.summed, &before.summed) ||
-            !stride_before(&p->values[from], made, l.other, &before.other) ||
-            (l.batch && !stride_before(&p->values[from], made, l.batch, &before.batch)))
+        const lb_op *copy = &program->ops[def];
+        const bool copies = lb_op_known_is(program, copy, "clone") || lb_op_known_is(program, copy, "_to_copy") ||
+                            lb_op_known_is(program, copy, "contiguous");
+        if (!copies || !copy->results || lb_op_args(program, copy)[0].tag != LB_ARG_VALUE) break;
+        const uint32_t from = lb_op_args(program, copy)[0].u.value;
+        const lb_value *made = &program->values[lb_op_results(program, copy)[0]];
+        lie before = {.storage = program->values[from].storage};
+        if (!stride_before(&program->values[from], made, l.summed, &before.summed) ||
+            !stride_before(&program->values[from], made, l.other, &before.other) ||
+            (l.batch && !stride_before(&program->values[from], made, l.batch, &before.batch)))
             break;
         l = before, op = def, value = from;
     }
@@ -61,15 +61,15 @@ static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_
 
 /* What is summed over lies alike in both factors, and so do rows. That holds for slices of the summed dimension
  * (tiles), and for blocks of rows with each other. */
-bool lb_gram_is_product(const lb_slice_flow *flow, uint32_t i)
+bool lb_gram_is_product(const lb_slice_flow *flow, uint32_t op)
 {
-    const lb_program *p = flow->program;
-    const lb_op *op = &p->ops[i];
-    const lb_factors *factors = lb_gram_factors(p, op);
-    const lb_arg *args = lb_op_args(p, op);
+    const lb_program *program = flow->program;
+    const lb_op *record = &program->ops[op];
+    const lb_factors *factors = lb_gram_factors(program, record);
+    const lb_arg *args = lb_op_args(program, record);
     if (!factors || args[factors->a].tag != LB_ARG_VALUE || args[factors->b].tag != LB_ARG_VALUE) return false;
-    const lie a = lie_of(flow, i, args[factors->a].u.value, factors->sum_a),
-              b = lie_of(flow, i, args[factors->b].u.value, factors->sum_b);
+    const lie a = lie_of(flow, op, args[factors->a].u.value, factors->sum_a),
+              b = lie_of(flow, op, args[factors->b].u.value, factors->sum_b);
     return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
            a.batch == b.batch && a.summed != a.other;
 }

@@ -13,6 +13,7 @@
 #ifndef LB_REPLAY_MUON_H
 #define LB_REPLAY_MUON_H
 
+#include "program/passes.h"
 #include "program/slice.h"
 
 typedef struct lb_muon_slice {
@@ -49,8 +50,8 @@ double lb_muon_sibling_rate(const lb_program *program, uint32_t *group);
  * what leaves the slice is rounded by the op that writes it. "adamw": the slice's ops go, AdamW with its own state
  * (zeros at the first step of the run) takes their place. */
 lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                            lb_program **out, uint32_t **origin, lb_err *err);
+                            lb_passed *out, lb_err *err);
 lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                             lb_program **out, uint32_t **origin, lb_err *err);
+                             lb_passed *out, lb_err *err);
 
 #endif

@@ -10,28 +10,28 @@
 
 /* ---- options of a group ------------------------------------------------------------------------------------------ */
 
-static double group_option(const lb_program *p, const lb_group *group, const char *name, double otherwise)
+static double group_option(const lb_program *program, const lb_group *group, const char *name, double otherwise)
 {
     for (uint32_t i = 0; i < group->options; i++)
-        if (!strcmp(lb_program_text(p, p->scalars[group->first_option + i].name), name))
-            return p->scalars[group->first_option + i].number;
+        if (!strcmp(lb_program_text(program, program->scalars[group->first_option + i].name), name))
+            return program->scalars[group->first_option + i].number;
     return otherwise;
 }
 
 /* A beta as the recorder names the items of a tuple, or by a name of its own. */
-static double group_beta(const lb_program *p, const lb_group *group, int which, double otherwise)
+static double group_beta(const lb_program *program, const lb_group *group, int which, double otherwise)
 {
-    otherwise = group_option(p, group, which ? "beta2" : "beta1", otherwise);
-    return group_option(p, group, which ? "betas.1" : "betas.0", otherwise);
+    otherwise = group_option(program, group, which ? "beta2" : "beta1", otherwise);
+    return group_option(program, group, which ? "betas.1" : "betas.0", otherwise);
 }
 
-double lb_muon_sibling_rate(const lb_program *p, uint32_t *group)
+double lb_muon_sibling_rate(const lb_program *program, uint32_t *group)
 {
     *group = LB_NONE;
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        if (strstr(lb_program_text(p, p->groups[g].optimizer), "Adam")) {
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        if (strstr(lb_program_text(program, program->groups[g].optimizer), "Adam")) {
             *group = g;
-            return group_option(p, &p->groups[g], "lr", NAN);
+            return group_option(program, &program->groups[g], "lr", NAN);
         }
     return NAN;
 }
@@ -80,21 +80,21 @@ static uint32_t new_state(lb_rewrite *rw, const lb_muon_slice *slice, int which,
     return row;
 }
 
-static uint32_t written_param(const lb_program *p, const lb_muon_slice *slice)
+static uint32_t written_param(const lb_program *program, const lb_muon_slice *slice)
 {
-    const lb_op *op = &p->ops[slice->write];
+    const lb_op *op = &program->ops[slice->write];
     for (uint32_t r = 0; r < op->written; r++) {
-        uint32_t value = lb_op_written(p, op)[r];
-        if (value != LB_NONE && p->values[value].storage == slice->storage) return value;
+        uint32_t value = lb_op_written(program, op)[r];
+        if (value != LB_NONE && program->values[value].storage == slice->storage) return value;
     }
     return LB_NONE;
 }
 
 static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sibling, double rate)
 {
-    const lb_program *p = rw->in;
-    const lb_op *like = &p->ops[slice->write];
-    uint32_t state[3][2], version = (uint32_t)(2 * (p->step < 0 ? 0 : p->step)) + 1;
+    const lb_program *program = rw->in;
+    const lb_op *like = &program->ops[slice->write];
+    uint32_t state[3][2], version = (uint32_t)(2 * (program->step < 0 ? 0 : program->step)) + 1;
     for (int k = 0; k < 3; k++) {
         for (uint32_t n = 0; n < 2; n++) state[k][n] = new_state(rw, slice, k, version + n);
         lb_rewrite_fill(rw, "lb::state", slice->write, state[k][0]);
@@ -111,7 +111,7 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
                                     .written = &state[2][1],
                                     .n_written = 1});
 
-    const lb_group *group = sibling == LB_NONE ? NULL : &p->groups[sibling];
+    const lb_group *group = sibling == LB_NONE ? NULL : &program->groups[sibling];
     lb_arg args[15] = {list_of(rw, slice->before),
                        list_of(rw, slice->gradient_value),
                        list_of(rw, state[0][0]),
@@ -119,15 +119,15 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
                        list_of(rw, LB_NONE),
                        list_of(rw, state[2][1]),
                        number(rate),
-                       number(group ? group_beta(p, group, 0, 0.9) : 0.9),
-                       number(group ? group_beta(p, group, 1, 0.95) : 0.95),
-                       number(group ? group_option(p, group, "weight_decay", 0) : 0),
-                       number(group ? group_option(p, group, "eps", 1e-8) : 1e-8),
+                       number(group ? group_beta(program, group, 0, 0.9) : 0.9),
+                       number(group ? group_beta(program, group, 1, 0.95) : 0.95),
+                       number(group ? group_option(program, group, "weight_decay", 0) : 0),
+                       number(group ? group_option(program, group, "eps", 1e-8) : 1e-8),
                        truth(false),
                        truth(false),
                        {.tag = LB_ARG_NONE},
                        {.tag = LB_ARG_NONE}};
-    uint32_t written[4] = {written_param(p, slice), slice->gradient_value, state[0][1], state[1][1]};
+    uint32_t written[4] = {written_param(program, slice), slice->gradient_value, state[0][1], state[1][1]};
     lb_rewrite_new(rw, &(lb_new_op){.name = "aten::_fused_adamw_",
                                     .like = like,
                                     .origin = slice->write,
@@ -140,21 +140,21 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
 /* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 /* What the chosen slices compute for themselves alone; an op with another reader stays. */
-static void mark_removed(const lb_program *p, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
+static void mark_removed(const lb_program *program, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
                          uint8_t *marks)
 {
-    for (uint32_t i = p->n_ops; i-- > 0;) {
+    for (uint32_t i = program->n_ops; i-- > 0;) {
         if (marks[i] != 1) continue;
         bool writes_param = false;
         for (uint32_t s = 0; s < muon->n; s++)
-            writes_param |= chosen[s] && lb_op_writes(p, &p->ops[i], muon->slices[s].storage) != LB_NONE;
+            writes_param |= chosen[s] && lb_op_writes(program, &program->ops[i], muon->slices[s].storage) != LB_NONE;
         for (uint32_t e = flow->first_use[i]; e < flow->first_use[i + 1] && !writes_param; e++)
-            if (marks[flow->uses[e]] != 1 && !(p->ops[flow->uses[e]].flags & LB_OP_VIEW)) marks[i] = 2;
+            if (marks[flow->uses[e]] != 1 && !(program->ops[flow->uses[e]].flags & LB_OP_VIEW)) marks[i] = 2;
     }
 }
 
 lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                             lb_program **out, uint32_t **origin, lb_err *err)
+                             lb_passed *out, lb_err *err)
 {
     lb_rewrite rw = {0};
     uint32_t sibling;
@@ -175,7 +175,7 @@ lb_status lb_muon_pass_adamw(const lb_program *in, const lb_slice_flow *flow, co
             for (uint32_t s = 0; s < muon->n; s++)
                 if (chosen[s] && muon->slices[s].write == i) write_adamw(&rw, &muon->slices[s], sibling, rate);
         }
-        status = lb_rewrite_finish(&rw, out, origin, err);
+        status = lb_rewrite_finish(&rw, &out->program, &out->origin, err);
     }
     free(marks);
     return status;

@@ -14,7 +14,8 @@ static bool narrow(lb_dtype dtype)
 
 /* Storages that chosen slices alone define, and that are no parameter's, gradient's or state's (those have a
  * source). */
-static uint8_t *internal_storages(const lb_program *p, const lb_slice_flow *flow, const uint8_t *marks, lb_err *err)
+static uint8_t *internal_storages(const lb_program *program, const lb_slice_flow *flow, const uint8_t *marks,
+                                  lb_err *err)
 {
     uint8_t *inside = calloc(flow->n_storages + 1, 1), *outside = calloc(flow->n_storages + 1, 1);
     if (!inside || !outside) {
@@ -23,17 +24,18 @@ static uint8_t *internal_storages(const lb_program *p, const lb_slice_flow *flow
         lb_fail(err, LB_ERR_NOMEM, "out of memory");
         return NULL;
     }
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (!lb_slice_op_defines(p, op)) continue;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!lb_slice_op_defines(program, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t value = lb_op_outcome(p, op, r);
+            uint32_t value = lb_op_outcome(program, op, r);
             if (value != LB_NONE) (marks[i] & 1 ? inside : outside)[flow->storage_of[value]] = 1;
         }
     }
     for (uint32_t s = 0; s < flow->n_storages; s++) inside[s] &= !outside[s];
-    for (uint32_t v = 0; v < p->n_values; v++) /* a view that reads before any write: contents from an earlier step */
-        if (p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE))
+    for (uint32_t v = 0; v < program->n_values;
+         v++) /* a view that reads before any write: contents from an earlier step */
+        if (program->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE))
             inside[flow->storage_of[v]] = 0;
     free(outside);
     return inside;
@@ -57,7 +59,7 @@ static void write_wide_op(lb_rewrite *rw, uint32_t i)
 }
 
 lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, const lb_muon *muon, const bool *chosen,
-                            lb_program **out, uint32_t **origin, lb_err *err)
+                            lb_passed *out, lb_err *err)
 {
     lb_rewrite rw = {0};
     uint8_t *marks = lb_muon_mark(in, muon, chosen, err), *inside = NULL;
@@ -82,7 +84,7 @@ lb_status lb_muon_pass_wide(const lb_program *in, const lb_slice_flow *flow, con
             else
                 lb_rewrite_keep(&rw, i);
         }
-        status = lb_rewrite_finish(&rw, out, origin, err);
+        status = lb_rewrite_finish(&rw, &out->program, &out->origin, err);
     }
     free(marks);
     free(inside);

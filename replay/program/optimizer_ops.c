@@ -21,103 +21,109 @@ static bool outside(const lb_op *op)
 }
 
 /* What was written to a parameter is a parameter, whatever it was made of. */
-static bool is_of_gradient(const search *s, uint32_t value)
+static bool is_of_gradient(const search *search, uint32_t value)
 {
-    const lb_program *p = s->flow->program;
+    const lb_program *program = search->flow->program;
     uint32_t defs[8];
-    if (p->values[value].flags & LB_VALUE_PARAMETER) return false;
-    if (p->values[value].flags & LB_VALUE_GRADIENT || s->gradient[s->flow->storage_of[value]]) return true;
-    const uint32_t n = lb_slice_flow_defs_of(s->flow, s->op, value, defs, 8);
+    if (program->values[value].flags & LB_VALUE_PARAMETER) return false;
+    if (program->values[value].flags & LB_VALUE_GRADIENT || search->gradient[search->flow->storage_of[value]])
+        return true;
+    const uint32_t n = lb_slice_flow_defs_of(search->flow, search->op, value, defs, 8);
     for (uint32_t i = 0; i < n && i < 8; i++)
-        if (s->made[defs[i]] || p->ops[defs[i]].phase == LB_PHASE_BACKWARD) return true;
+        if (search->made[defs[i]] || program->ops[defs[i]].phase == LB_PHASE_BACKWARD) return true;
     return false;
 }
 
 static void read_input(void *context, uint32_t value)
 {
-    search *s = context;
-    const lb_program *p = s->flow->program;
-    if (value == LB_NONE || !lb_dtype_is_float(p->values[value].dtype) || !is_of_gradient(s, value)) return;
-    s->enters = true;
-    s->other |= lb_op_writes(p, &p->ops[s->op], p->values[value].storage) == LB_NONE;
+    search *search = context;
+    const lb_program *program = search->flow->program;
+    if (value == LB_NONE || !lb_dtype_is_float(program->values[value].dtype) || !is_of_gradient(search, value)) return;
+    search->enters = true;
+    search->other |= lb_op_writes(program, &program->ops[search->op], program->values[value].storage) == LB_NONE;
 }
 
-static void note_written(search *s, uint32_t op, uint8_t *storages)
+static void note_written(search *search, uint32_t op, uint8_t *storages)
 {
-    const lb_op *row = &s->flow->program->ops[op];
+    const lb_op *row = &search->flow->program->ops[op];
     for (uint32_t w = 0; w < row->written; w++) {
-        const uint32_t v = lb_op_written(s->flow->program, row)[w];
-        if (v != LB_NONE) storages[s->flow->storage_of[v]] = 1;
+        const uint32_t v = lb_op_written(search->flow->program, row)[w];
+        if (v != LB_NONE) storages[search->flow->storage_of[v]] = 1;
     }
 }
 
-static void mark_gradients(search *s)
+static void mark_gradients(search *search)
 {
-    const lb_program *p = s->flow->program;
-    for (uint32_t i = 0; i < p->n_group_params; i++) {
-        const uint32_t storage =
-            p->group_params[i].gradient < 0 ? LB_NONE : lb_slice_flow_storage(s->flow, p->group_params[i].gradient);
-        if (storage != LB_NONE) s->gradient[storage] = 1;
+    const lb_program *program = search->flow->program;
+    for (uint32_t i = 0; i < program->n_group_params; i++) {
+        const uint32_t storage = program->group_params[i].gradient < 0
+                                     ? LB_NONE
+                                     : lb_slice_flow_storage(search->flow, program->group_params[i].gradient);
+        if (storage != LB_NONE) search->gradient[storage] = 1;
     }
 }
 
-static void mark_steps(search *s)
+static void mark_steps(search *search)
 {
-    const lb_program *p = s->flow->program;
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        for (uint32_t i = p->groups[g].first_op; i < p->n_ops && i - p->groups[g].first_op < p->groups[g].ops; i++)
-            if (p->ops[i].phase == LB_PHASE_OPTIMIZER && !s->marks[i]) {
-                s->marks[i] = 1;
-                note_written(s, i, s->of_step);
+    const lb_program *program = search->flow->program;
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        for (uint32_t i = program->groups[g].first_op;
+             i < program->n_ops && i - program->groups[g].first_op < program->groups[g].ops; i++)
+            if (program->ops[i].phase == LB_PHASE_OPTIMIZER && !search->marks[i]) {
+                search->marks[i] = 1;
+                note_written(search, i, search->of_step);
             }
 }
 
-static void follow_gradients(search *s)
+static void follow_gradients(search *search)
 {
-    const lb_program *p = s->flow->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (!outside(op) || !lb_slice_op_defines(p, op)) continue;
-        s->op = i, s->enters = s->other = false;
-        lb_op_each_input(p, op, read_input, s);
-        s->made[i] = s->enters;
-        if (op->phase != LB_PHASE_OPTIMIZER || s->marks[i] || !(s->other || (s->enters && !op->written))) continue;
-        s->marks[i] = 1;
-        note_written(s, i, s->by_hand);
+    const lb_program *program = search->flow->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!outside(op) || !lb_slice_op_defines(program, op)) continue;
+        search->op = i, search->enters = search->other = false;
+        lb_op_each_input(program, op, read_input, search);
+        search->made[i] = search->enters;
+        if (op->phase != LB_PHASE_OPTIMIZER || search->marks[i] || !(search->other || (search->enters && !op->written)))
+            continue;
+        search->marks[i] = 1;
+        note_written(search, i, search->by_hand);
     }
 }
 
-static bool joins_update_by_hand(const search *s, const lb_op *op)
+static bool joins_update_by_hand(const search *search, const lb_op *op)
 {
     for (uint32_t w = 0; w < op->written; w++) {
-        const uint32_t v = lb_op_written(s->flow->program, op)[w], storage = v == LB_NONE ? 0 : s->flow->storage_of[v];
-        if (v != LB_NONE && s->by_hand[storage] && !s->of_step[storage]) return true;
+        const uint32_t v = lb_op_written(search->flow->program, op)[w],
+                       storage = v == LB_NONE ? 0 : search->flow->storage_of[v];
+        if (v != LB_NONE && search->by_hand[storage] && !search->of_step[storage]) return true;
     }
     return false;
 }
 
 uint8_t *lb_optimizer_ops(const lb_slice_flow *flow)
 {
-    const lb_program *p = flow->program;
-    search s = {.flow = flow,
-                .marks = calloc((size_t)p->n_ops + 1, 1),
-                .made = calloc((size_t)p->n_ops + 1, 1),
-                .gradient = calloc((size_t)flow->n_storages + 1, 1),
-                .of_step = calloc((size_t)flow->n_storages + 1, 1),
-                .by_hand = calloc((size_t)flow->n_storages + 1, 1)};
-    const bool room = s.marks && s.made && s.gradient && s.of_step && s.by_hand;
+    const lb_program *program = flow->program;
+    search search = {.flow = flow,
+                     .marks = calloc((size_t)program->n_ops + 1, 1),
+                     .made = calloc((size_t)program->n_ops + 1, 1),
+                     .gradient = calloc((size_t)flow->n_storages + 1, 1),
+                     .of_step = calloc((size_t)flow->n_storages + 1, 1),
+                     .by_hand = calloc((size_t)flow->n_storages + 1, 1)};
+    const bool room = search.marks && search.made && search.gradient && search.of_step && search.by_hand;
     if (room) {
-        mark_gradients(&s);
-        mark_steps(&s);
-        follow_gradients(&s);
-        for (uint32_t i = 0; i < p->n_ops; i++)
-            s.marks[i] |= p->ops[i].phase == LB_PHASE_OPTIMIZER && joins_update_by_hand(&s, &p->ops[i]);
+        mark_gradients(&search);
+        mark_steps(&search);
+        follow_gradients(&search);
+        for (uint32_t i = 0; i < program->n_ops; i++)
+            search.marks[i] |=
+                program->ops[i].phase == LB_PHASE_OPTIMIZER && joins_update_by_hand(&search, &program->ops[i]);
     }
-    free(s.made);
-    free(s.gradient);
-    free(s.of_step);
-    free(s.by_hand);
-    if (room) return s.marks;
-    free(s.marks);
+    free(search.made);
+    free(search.gradient);
+    free(search.of_step);
+    free(search.by_hand);
+    if (room) return search.marks;
+    free(search.marks);
     return NULL;
 }

@@ -30,28 +30,28 @@ struct lb_owners {
 };
 
 /* *set becomes its union with another one. */
-static inline void lb_owners_join(lb_owners *o, uint32_t *set, uint32_t more)
+static inline void lb_owners_join(lb_owners *owners, uint32_t *set, uint32_t more)
 {
-    *set = lb_owner_set_join(&o->sets, *set, more);
+    *set = lb_owner_set_join(&owners->sets, *set, more);
 }
 
 /* ---- who can own, and what it is called (owner_names.c) ---- */
 
 /* Fills `names`, of both programs (the second may be NULL), ascending. */
-lb_status lb_owners_list_names(lb_owners *o, const lb_program *const programs[2], lb_err *err);
+lb_status lb_owners_list_names(lb_owners *owners, const lb_program *const programs[2], lb_err *err);
 /* Fills `anchors` of the storages whose owner the recordings name. */
-lb_status lb_owners_anchor(lb_owners *o, const lb_program *const programs[2], lb_err *err);
+lb_status lb_owners_anchor(lb_owners *owners, const lb_program *const programs[2], lb_err *err);
 /* Last of all: fills `whole`, `all` and `texts`. */
-lb_status lb_owners_write_texts(lb_owners *o, lb_err *err);
-const lb_owner_text *lb_owners_text(const lb_owners *o, uint32_t set);
+lb_status lb_owners_write_texts(lb_owners *owners, lb_err *err);
+const lb_owner_text *lb_owners_text(const lb_owners *owners, uint32_t set);
 
 /* ---- whose an element is (owner_flow.c) ---- */
 
 /* Fills `from`, `to`, `followed` and `owner` from the anchors. */
-void lb_owners_follow(lb_owners *o);
+void lb_owners_follow(lb_owners *owners);
 /* Storages without a name that one owner's numbers are written to become its own: `*any` says that some did. */
-lb_status lb_owners_adopt(lb_owners *o, bool *any, lb_err *err);
+lb_status lb_owners_adopt(lb_owners *owners, bool *any, lb_err *err);
 /* What left the tensors (a rate that became a Python number) comes back in the op that is called next. */
-void lb_owners_take_over_from_next(lb_owners *o);
+void lb_owners_take_over_from_next(lb_owners *owners);
 
 #endif

@@ -60,9 +60,9 @@ static lb_status apply_muon(const lb_program *in, const lb_slice_flow *flow, con
     if (status == LB_OK && !out->touched)
         status = unchanged(in, out, err);
     else if (status == LB_OK && !strcmp(argument, "f32"))
-        status = lb_muon_pass_wide(in, flow, &muon, chosen, &out->program, &out->origin, err);
+        status = lb_muon_pass_wide(in, flow, &muon, chosen, out, err);
     else if (status == LB_OK)
-        status = lb_muon_pass_adamw(in, flow, &muon, chosen, &out->program, &out->origin, err);
+        status = lb_muon_pass_adamw(in, flow, &muon, chosen, out, err);
     free(chosen);
     lb_blocks_release(&blocks);
     lb_muon_release(&muon);

@@ -13,16 +13,13 @@
  * recorded value, computed differently". A value produced by a pass alone has no digests and no recorded bytes.
  *
  * Pseudo ops that a pass may insert, beside ordinary ATen ops:
- *   lb::zero   ()             -> result    every element 0. The result may be a window of a storage that exists (then
- *              it is
- *                                          filled) or not (then the storage is made).
+ *   lb::zero   ()             -> result    every element 0. If the result is a window of a storage that exists, the
+ *                                          window is filled; if not, the storage is made.
  *   lb::copy   (value)        -> result    elements in row-major order, cast to the result's dtype as torch casts. The
  *                                          result may be the same window of the same storage under a later version:
- *                                          then
- *                                          nothing happens but that the version exists.
- *   lb::state  ()             -> result    what an earlier step of this run left in that storage, zeros when there is
- *              none:
- *                                          optimizer state that the recorded run never had.
+ *                                          then no element changes, and the version exists.
+ *   lb::state  ()             -> result    what an earlier step of this run left in that storage, or zeros: optimizer
+ *                                          state that the recorded run never had.
  *   lb::round  (value, dtype) -> result    rounded to the grid of `dtype`, kept in the result's dtype.
  */
 #ifndef LB_REPLAY_PASSES_H

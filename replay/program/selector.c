@@ -58,9 +58,9 @@ struct lb_selector {
 
 /* ---- parsing ---------------------------------------------------------------------------------------------------- */
 
-static lb_status compile(term *t, const char *text, lb_err *err)
+static lb_status compile(term *term, const char *text, lb_err *err)
 {
-    const char *before = TERMS[t->kind].before, *after = TERMS[t->kind].after;
+    const char *before = TERMS[term->kind].before, *after = TERMS[term->kind].after;
     char *spelt = lb_text_escaped(LB_TEXT_PATTERN, text, strlen(text)); /* as the names are that it is to find */
     size_t size = strlen(before) + (spelt ? strlen(spelt) : 0) + strlen(after) + 1;
     char *pattern = spelt ? malloc(size) : NULL;
@@ -69,18 +69,18 @@ static lb_status compile(term *t, const char *text, lb_err *err)
     if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     int code;
     PCRE2_SIZE at;
-    t->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    term->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
     free(pattern);
-    if (!t->pattern) {
+    if (!term->pattern) {
         PCRE2_UCHAR message[120];
         pcre2_get_error_message(code, message, sizeof message);
         return lb_fail(err, LB_ERR_INVALID, "selector pattern \"%s\": %s", text, (char *)message);
     }
-    pcre2_jit_compile(t->pattern, PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(term->pattern, PCRE2_JIT_COMPLETE);
     return LB_OK;
 }
 
-static lb_status parse_ranges(term *t, const char *text, lb_err *err)
+static lb_status parse_ranges(term *term, const char *text, lb_err *err)
 {
     for (const char *p = text;;) {
         char *end;
@@ -92,19 +92,19 @@ static lb_status parse_ranges(term *t, const char *text, lb_err *err)
             r.last = strtoll(p, &end, 10);
             if (end == p) break;
         }
-        range *ranges = lb_array_grow(t->ranges, t->n_ranges, sizeof *ranges);
+        range *ranges = lb_array_grow(term->ranges, term->n_ranges, sizeof *ranges);
         if (!ranges) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        t->ranges = ranges;
-        t->ranges[t->n_ranges++] = r;
+        term->ranges = ranges;
+        term->ranges[term->n_ranges++] = r;
         if (*end == '\0') return LB_OK;
         if (*end != ',') break;
         p = end + 1;
     }
-    return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[t->kind].key,
+    return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[term->kind].key,
                    text);
 }
 
-static lb_status parse_phases(term *t, const char *text, lb_err *err)
+static lb_status parse_phases(term *term, const char *text, lb_err *err)
 {
     for (const char *p = text; *p;) {
         size_t n = strcspn(p, ",");
@@ -114,19 +114,19 @@ static lb_status parse_phases(term *t, const char *text, lb_err *err)
         if (!found)
             return lb_fail(err, LB_ERR_INVALID,
                            "selector phase=%s: phases are forward, backward, optimizer, communication, other", text);
-        t->set |= found;
+        term->set |= found;
         p += n + (p[n] == ',');
     }
     return LB_OK;
 }
 
-static lb_status parse_blocks(term *t, const char *text, lb_err *err)
+static lb_status parse_blocks(term *term, const char *text, lb_err *err)
 {
     for (const char *p = text; *p; p++) {
         if (*p == ',') continue;
         if (!isupper((unsigned char)*p))
             return lb_fail(err, LB_ERR_INVALID, "selector block=%s: block classes are letters: A, D, E, M, R", text);
-        t->set |= 1u << (*p - 'A');
+        term->set |= 1u << (*p - 'A');
     }
     return LB_OK;
 }
@@ -144,8 +144,9 @@ static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err
     const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
     if (t->kind == TERM_ANYWHERE && word && text[word] == '=')
         return lb_fail(err, LB_ERR_INVALID,
-                       "selector \"%s\": there is no \"%.*s=\"; what can be asked for is layer= op= class= phase= "
-                       "rank= step= index= block=, or a pattern alone",
+                       "selector \"%s\": there is no \"%.*s=\"; "
+                       "what can be asked for is layer= op= class= phase= rank= step= index= block=, "
+                       "or a pattern alone",
                        text, (int)word, text);
     switch (t->kind) {
     case TERM_PHASE: return parse_phases(t, value, err);
@@ -208,17 +209,17 @@ bool lb_selector_names_ops(const lb_selector *selector)
     return false;
 }
 
-static bool in_ranges(const term *t, int64_t x)
+static bool in_ranges(const term *term, int64_t x)
 {
-    for (uint32_t i = 0; i < t->n_ranges; i++)
-        if (x >= t->ranges[i].first && x <= t->ranges[i].last) return true;
+    for (uint32_t i = 0; i < term->n_ranges; i++)
+        if (x >= term->ranges[i].first && x <= term->ranges[i].last) return true;
     return false;
 }
 
-static bool pattern_found(const term *t, const char *subject)
+static bool pattern_found(const term *term, const char *subject)
 {
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(t->pattern, NULL);
-    int found = match ? pcre2_match(t->pattern, (PCRE2_SPTR)subject, strlen(subject), 0, 0, match, NULL) : -1;
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(term->pattern, NULL);
+    int found = match ? pcre2_match(term->pattern, (PCRE2_SPTR)subject, strlen(subject), 0, 0, match, NULL) : -1;
     pcre2_match_data_free(match);
     return found >= 0;
 }
@@ -233,25 +234,25 @@ typedef struct site {
 static bool names_match(const lb_selector *selector, const site *site)
 {
     for (uint32_t i = 0; i < selector->n_terms; i++) {
-        const term *t = &selector->terms[i];
-        switch (t->kind) {
+        const term *term = &selector->terms[i];
+        switch (term->kind) {
         case TERM_ANYWHERE: {
             char subject[1024];
             snprintf(subject, sizeof subject, "%s%s%s", site->layer, site->op ? "/" : "", site->op ? site->op : "");
-            if (!pattern_found(t, subject)) return false;
+            if (!pattern_found(term, subject)) return false;
             break;
         }
         case TERM_LAYER:
-            if (!pattern_found(t, site->layer)) return false;
+            if (!pattern_found(term, site->layer)) return false;
             break;
         case TERM_OP:
-            if (site->op && !pattern_found(t, site->op)) return false;
+            if (site->op && !pattern_found(term, site->op)) return false;
             break;
         case TERM_CLASS:
-            if (!pattern_found(t, site->class_name)) return false;
+            if (!pattern_found(term, site->class_name)) return false;
             break;
         case TERM_BLOCK:
-            if (!isupper((unsigned char)site->block) || !(t->set >> (site->block - 'A') & 1)) return false;
+            if (!isupper((unsigned char)site->block) || !(term->set >> (site->block - 'A') & 1)) return false;
             break;
         default: break;
         }
@@ -262,9 +263,9 @@ static bool names_match(const lb_selector *selector, const site *site)
 static bool program_matches(const lb_selector *selector, const lb_program *program)
 {
     for (uint32_t i = 0; i < selector->n_terms; i++) {
-        const term *t = &selector->terms[i];
-        if (t->kind == TERM_RANK && !in_ranges(t, program->rank)) return false;
-        if (t->kind == TERM_STEP && !in_ranges(t, program->step)) return false;
+        const term *term = &selector->terms[i];
+        if (term->kind == TERM_RANK && !in_ranges(term, program->rank)) return false;
+        if (term->kind == TERM_STEP && !in_ranges(term, program->step)) return false;
     }
     return true;
 }

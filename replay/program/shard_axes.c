@@ -20,49 +20,50 @@ typedef struct telling {
     int dim;
 } telling;
 
-static bool says_same(const lb_shard_axis *axis, const telling *t)
+static bool says_same(const lb_shard_axis *axis, const telling *telling)
 {
     uint32_t k = 0;
     for (uint32_t i = 0; i < axis->n; i++) {
-        if (axis->ranges[i].part != t->part) continue;
-        if (k == t->n || axis->ranges[i].from != t->first[k].from || axis->ranges[i].size != t->first[k].size)
+        if (axis->ranges[i].part != telling->part) continue;
+        if (k == telling->n || axis->ranges[i].from != telling->first[k].from ||
+            axis->ranges[i].size != telling->first[k].size)
             return false;
         k++;
     }
-    return k == t->n;
+    return k == telling->n;
 }
 
-static bool add_ranges(lb_shard_axis *axis, const telling *t)
+static bool add_ranges(lb_shard_axis *axis, const telling *telling)
 {
     int64_t at = 0;
-    for (uint32_t i = 0; i < t->n; i++) {
+    for (uint32_t i = 0; i < telling->n; i++) {
         lb_shard_range *grown = lb_array_grow(axis->ranges, axis->n, sizeof *grown);
         if (!grown) return false;
         axis->ranges = grown;
-        grown[axis->n++] = (lb_shard_range){t->part, at, t->first[i].from, t->first[i].size};
-        at += t->first[i].size;
+        grown[axis->n++] = (lb_shard_range){telling->part, at, telling->first[i].from, telling->first[i].size};
+        at += telling->first[i].size;
     }
-    axis->sizes[t->part] = at;
+    axis->sizes[telling->part] = at;
     return true;
 }
 
-static void measure_beside(const telling *t, int64_t *outer, int64_t *inner)
+static void measure_beside(const telling *telling, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
-    for (int d = 0; d < t->dim; d++) *outer *= t->whole.shape[d];
-    for (int d = t->dim + 1; d < t->whole.ndim; d++) *inner *= t->whole.shape[d];
+    for (int d = 0; d < telling->dim; d++) *outer *= telling->whole.shape[d];
+    for (int d = telling->dim + 1; d < telling->whole.ndim; d++) *inner *= telling->whole.shape[d];
 }
 
 /* The first axis of that size that has nothing of this part yet, or the same. */
-static bool add_telling(lb_shard_axes *axes, const telling *t)
+static bool add_telling(lb_shard_axes *axes, const telling *telling)
 {
-    lb_shard_axis axis = {.whole = t->whole.shape[t->dim]};
-    measure_beside(t, &axis.outer, &axis.inner);
+    lb_shard_axis axis = {.whole = telling->whole.shape[telling->dim]};
+    measure_beside(telling, &axis.outer, &axis.inner);
     for (uint32_t i = 0; i < axes->n; i++) {
         lb_shard_axis *known = &axes->list[i];
         if (known->whole != axis.whole || known->outer != axis.outer || known->inner != axis.inner) continue;
-        if (known->sizes[t->part] < 0) return add_ranges(known, t);
-        if (says_same(known, t)) return true;
+        if (known->sizes[telling->part] < 0) return add_ranges(known, telling);
+        if (says_same(known, telling)) return true;
     }
     lb_shard_axis *grown = lb_array_grow(axes->list, axes->n, sizeof *grown);
     if (!grown) return false;
@@ -71,7 +72,7 @@ static bool add_telling(lb_shard_axes *axes, const telling *t)
     if (!axis.sizes) return false;
     for (uint32_t k = 0; k < axes->parts; k++) axis.sizes[k] = -1;
     grown[axes->n++] = axis;
-    return add_ranges(&grown[axes->n - 1], t);
+    return add_ranges(&grown[axes->n - 1], telling);
 }
 
 static int by_place(const void *x, const void *y)
@@ -106,20 +107,20 @@ static void drop_others(lb_shard_axes *axes)
     axes->n = n;
 }
 
-lb_status lb_shard_axes_find(const lb_program *p, uint32_t parts, uint32_t (*part_of)(const void *, uint32_t),
+lb_status lb_shard_axes_find(const lb_program *program, uint32_t parts, uint32_t (*part_of)(const void *, uint32_t),
                              const void *context, lb_shard_axes *axes, lb_err *err)
 {
     bool done = true;
     *axes = (lb_shard_axes){.parts = parts};
-    for (uint32_t i = 0; i < p->n_shards && done; i++) {
-        const lb_shard *shard = &p->shards[i];
-        if (lb_shard_is_flat(p, shard)) continue;
-        telling t = {.part = part_of(context, shard->value), .whole = lb_shard_whole(p, shard)};
-        const lb_extent *e = p->extents + shard->first_extent, *end = e + shard->extents;
-        for (; e < end && done; e += t.n) {
-            t.first = e, t.dim = e->dim;
-            for (t.n = 1; e + t.n < end && e[t.n].dim == e->dim;) t.n++;
-            if (t.n > 1 || e->size < e->whole) done = add_telling(axes, &t);
+    for (uint32_t i = 0; i < program->n_shards && done; i++) {
+        const lb_shard *shard = &program->shards[i];
+        if (lb_shard_is_flat(program, shard)) continue;
+        telling telling = {.part = part_of(context, shard->value), .whole = lb_shard_whole(program, shard)};
+        const lb_extent *e = program->extents + shard->first_extent, *end = e + shard->extents;
+        for (; e < end && done; e += telling.n) {
+            telling.first = e, telling.dim = e->dim;
+            for (telling.n = 1; e + telling.n < end && e[telling.n].dim == e->dim;) telling.n++;
+            if (telling.n > 1 || e->size < e->whole) done = add_telling(axes, &telling);
         }
     }
     if (!done) {

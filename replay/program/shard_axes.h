@@ -1,4 +1,4 @@
-/* Dimensions that ranks share out otherwise than one after the other: the zigzag of context parallelism, strided parts.
+/* Dimensions that ranks do not share out as one block each: the zigzag of context parallelism, strided parts.
  *
  *      whole    0 1 2 3 4 5 6 7         rank 0 has 0 1 6 7, rank 1 has 2 3 4 5
  *

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 
 /* The one dimension along which a shard has one range and not all; -1: it has all of it; -2: neither. */
-static int cut_dim(const lb_program *p, const lb_shard *shard, const lb_extent **range)
+static int cut_dim(const lb_program *program, const lb_shard *shard, const lb_extent **range)
 {
     int dim = -1;
     for (uint32_t i = 0; i < shard->extents; i++) {
-        const lb_extent *e = &p->extents[shard->first_extent + i];
+        const lb_extent *e = &program->extents[shard->first_extent + i];
         if (e->from == 0 && e->size == e->whole) continue;
         if (dim != -1 || e->dim == LB_EXTENT_FLAT) return -2;
         dim = e->dim, *range = e;
@@ -16,18 +16,18 @@ static int cut_dim(const lb_program *p, const lb_shard *shard, const lb_extent *
     return dim;
 }
 
-static const lb_extent *range_of(const lb_program *p, const lb_layout *whole, uint32_t value)
+static const lb_extent *range_of(const lb_program *program, const lb_layout *whole, uint32_t value)
 {
     uint32_t n;
     const lb_extent *range = NULL;
-    const lb_shard *shard = lb_program_shards_of(p, value, &n);
+    const lb_shard *shard = lb_program_shards_of(program, value, &n);
     if (n != 1) return NULL;
-    const lb_layout all = lb_shard_whole(p, shard), part = lb_shard_part(p, shard);
-    if (!lb_layout_same_shape(&all, whole) || !lb_layout_same_shape(&part, &p->values[value].layout)) return NULL;
-    return cut_dim(p, shard, &range) >= 0 ? range : NULL;
+    const lb_layout all = lb_shard_whole(program, shard), part = lb_shard_part(program, shard);
+    if (!lb_layout_same_shape(&all, whole) || !lb_layout_same_shape(&part, &program->values[value].layout)) return NULL;
+    return cut_dim(program, shard, &range) >= 0 ? range : NULL;
 }
 
-uint32_t lb_shard_cover(const lb_program *p, const lb_layout *whole, const uint32_t *values, uint32_t n,
+uint32_t lb_shard_cover(const lb_program *program, const lb_layout *whole, const uint32_t *values, uint32_t n,
                         uint32_t *order)
 {
     const lb_extent **ranges = malloc((n + 1) * sizeof *ranges);
@@ -35,7 +35,7 @@ uint32_t lb_shard_cover(const lb_program *p, const lb_layout *whole, const uint3
     int64_t at = 0;
     bool known = ranges;
     for (uint32_t i = 0; i < n && known; i++) {
-        ranges[i] = range_of(p, whole, values[i]);
+        ranges[i] = range_of(program, whole, values[i]);
         known = ranges[i] && ranges[i]->dim == ranges[0]->dim;
     }
     for (bool more = known && n; more;) {
@@ -50,10 +50,10 @@ uint32_t lb_shard_cover(const lb_program *p, const lb_layout *whole, const uint3
     return covered ? found : 0;
 }
 
-static bool is_partial(const lb_program *p, const lb_shard *shard)
+static bool is_partial(const lb_program *program, const lb_shard *shard)
 {
     for (uint32_t i = 0; i < shard->placements; i++)
-        if (p->placements[shard->first_placement + i].kind == LB_PLACEMENT_PARTIAL) return true;
+        if (program->placements[shard->first_placement + i].kind == LB_PLACEMENT_PARTIAL) return true;
     return false;
 }
 

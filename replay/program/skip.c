@@ -25,7 +25,7 @@
 enum fate { LIVE = 0, DEAD = 1, COPY = 2 };
 
 typedef struct skip {
-    const lb_program *p;
+    const lb_program *program;
     lb_slice_flow *flow;
     uint8_t *inside;    /* per scope */
     uint8_t *path;      /* per op: as lb_block_residual_trace, over all calls */
@@ -38,75 +38,75 @@ typedef struct skip {
 
 /* ---- fates ------------------------------------------------------------------------------------------------------ */
 
-static bool is_add(const lb_program *p, const lb_op *op)
+static bool is_add(const lb_program *program, const lb_op *op)
 {
-    const char *name = lb_op_name(p, op);
-    const lb_arg *args = lb_op_args(p, op);
+    const char *name = lb_op_name(program, op);
+    const lb_arg *args = lb_op_args(program, op);
     return (!strcmp(name, "aten::add.Tensor") || !strcmp(name, "aten::add_.Tensor")) && op->args >= 2 &&
            args[0].tag == LB_ARG_VALUE && args[1].tag == LB_ARG_VALUE;
 }
 
-static bool always_kept(const lb_program *p, const lb_op *op)
+static bool always_kept(const lb_program *program, const lb_op *op)
 {
-    return op->flags & LB_OP_COLLECTIVE || !strncmp(lb_op_name(p, op), "lb::", 4) ||
-           strstr(lb_program_text(p, op->node_name), "AccumulateGrad") != NULL ||
+    return op->flags & LB_OP_COLLECTIVE || !strncmp(lb_op_name(program, op), "lb::", 4) ||
+           strstr(lb_program_text(program, op->node_name), "AccumulateGrad") != NULL ||
            (op->phase != LB_PHASE_FORWARD && op->phase != LB_PHASE_BACKWARD);
 }
 
 /* Does `op` see contents in `value` that a live op computed? */
-static bool sees_live(const skip *s, uint32_t op, uint32_t value)
+static bool sees_live(const skip *skip, uint32_t op, uint32_t value)
 {
-    uint32_t defs[64], n = lb_slice_flow_defs_of(s->flow, op, value, defs, 64);
+    uint32_t defs[64], n = lb_slice_flow_defs_of(skip->flow, op, value, defs, 64);
     for (uint32_t i = 0; i < n && i < 64; i++)
-        if (s->fate[defs[i]] != DEAD) return true;
+        if (skip->fate[defs[i]] != DEAD) return true;
     return n == 0;
 }
 
 /* An autograd node that belongs to a kept forward op: its sequence number was the next to be given when that op ran. */
-static bool of_kept_forward(const skip *s, uint32_t op)
+static bool of_kept_forward(const skip *skip, uint32_t op)
 {
-    const lb_op *backward = &s->p->ops[op];
-    for (uint32_t i = op; s->any_kept && backward->node >= 0 && i-- > 0;)
-        if (s->path[i] == LB_PATH_KEPT && s->p->ops[i].node == backward->node + 1) return true;
+    const lb_op *backward = &skip->program->ops[op];
+    for (uint32_t i = op; skip->any_kept && backward->node >= 0 && i-- > 0;)
+        if (skip->path[i] == LB_PATH_KEPT && skip->program->ops[i].node == backward->node + 1) return true;
     return false;
 }
 
-static void decide(skip *s, uint32_t i)
+static void decide(skip *skip, uint32_t i)
 {
-    const lb_op *op = &s->p->ops[i];
-    const lb_arg *args = lb_op_args(s->p, op);
-    if (!s->inside[op->scope] || always_kept(s->p, op)) return;
-    s->fate[i] = DEAD;
+    const lb_op *op = &skip->program->ops[i];
+    const lb_arg *args = lb_op_args(skip->program, op);
+    if (!skip->inside[op->scope] || always_kept(skip->program, op)) return;
+    skip->fate[i] = DEAD;
     bool backward = op->phase == LB_PHASE_BACKWARD && !(op->flags & LB_OP_RECOMPUTE);
     if (!backward) {
-        if (s->path[i] == LB_PATH_KEPT)
-            s->fate[i] = LIVE;
-        else if (s->path[i])
-            s->fate[i] = COPY, s->carries[i] = (uint8_t)(s->path[i] - 1);
+        if (skip->path[i] == LB_PATH_KEPT)
+            skip->fate[i] = LIVE;
+        else if (skip->path[i])
+            skip->fate[i] = COPY, skip->carries[i] = (uint8_t)(skip->path[i] - 1);
         return;
     }
-    if (is_add(s->p, op)) {
-        bool first = sees_live(s, i, args[0].u.value), second = sees_live(s, i, args[1].u.value);
+    if (is_add(skip->program, op)) {
+        bool first = sees_live(skip, i, args[0].u.value), second = sees_live(skip, i, args[1].u.value);
         if (first && second)
-            s->fate[i] = LIVE;
+            skip->fate[i] = LIVE;
         else if (first || second)
-            s->fate[i] = COPY, s->carries[i] = second;
-    } else if (of_kept_forward(s, i))
-        s->fate[i] = LIVE;
+            skip->fate[i] = COPY, skip->carries[i] = second;
+    } else if (of_kept_forward(skip, i))
+        skip->fate[i] = LIVE;
 }
 
-static lb_status trace_calls(skip *s, uint32_t scope, lb_err *err)
+static lb_status trace_calls(skip *skip, uint32_t scope, lb_err *err)
 {
     lb_module_call *calls;
     uint32_t n;
-    LB_TRY(lb_block_module_calls(s->p, scope, &calls, &n, err));
-    uint8_t *path = malloc((size_t)s->p->n_ops + 1);
+    LB_TRY(lb_block_module_calls(skip->program, scope, &calls, &n, err));
+    uint8_t *path = malloc((size_t)skip->program->n_ops + 1);
     for (uint32_t c = 0; path && c < n; c++) {
-        if (calls[c].last <= calls[c].first || !lb_block_residual_trace(s->flow, &calls[c], path)) continue;
+        if (calls[c].last <= calls[c].first || !lb_block_residual_trace(skip->flow, &calls[c], path)) continue;
         for (uint32_t i = calls[c].first; i < calls[c].last; i++)
             if (path[i - calls[c].first]) {
-                s->path[i] = path[i - calls[c].first];
-                s->any_kept |= s->path[i] == LB_PATH_KEPT;
+                skip->path[i] = path[i - calls[c].first];
+                skip->any_kept |= skip->path[i] == LB_PATH_KEPT;
             }
     }
     free(calls);
@@ -123,31 +123,32 @@ static bool name_below(const char *name, const char *path)
     return !strncmp(name, path, n) && name[n] == '.';
 }
 
-static bool name_inside(const skip *s, const char *name, const uint32_t *scopes, uint32_t n)
+static bool name_inside(const skip *skip, const char *name, const uint32_t *scopes, uint32_t n)
 {
     const char *owner = strrchr(name, ':'); /* "optimizer.exp_avg:NAME" */
     for (uint32_t i = 0; i < n; i++)
-        if (name_below(owner ? owner + 1 : name, lb_program_text(s->p, s->p->scopes[scopes[i]].path))) return true;
+        if (name_below(owner ? owner + 1 : name, lb_program_text(skip->program, skip->program->scopes[scopes[i]].path)))
+            return true;
     return false;
 }
 
-static void find_frozen(skip *s, const uint32_t *scopes, uint32_t n)
+static void find_frozen(skip *skip, const uint32_t *scopes, uint32_t n)
 {
-    const lb_program *p = s->p;
-    for (uint32_t i = 0; i < p->n_values; i++)
-        if (p->values[i].name != LB_NONE && p->values[i].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) &&
-            name_inside(s, lb_program_text(p, p->values[i].name), scopes, n))
-            s->frozen[s->flow->storage_of[i]] = 1;
-    for (uint32_t i = 0; i < p->n_group_params; i++) {
-        uint32_t storage = lb_slice_flow_storage(s->flow, p->group_params[i].storage);
-        if (storage != LB_NONE && name_inside(s, lb_program_text(p, p->group_params[i].name), scopes, n))
-            s->frozen[storage] = 1;
+    const lb_program *program = skip->program;
+    for (uint32_t i = 0; i < program->n_values; i++)
+        if (program->values[i].name != LB_NONE && program->values[i].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) &&
+            name_inside(skip, lb_program_text(program, program->values[i].name), scopes, n))
+            skip->frozen[skip->flow->storage_of[i]] = 1;
+    for (uint32_t i = 0; i < program->n_group_params; i++) {
+        uint32_t storage = lb_slice_flow_storage(skip->flow, program->group_params[i].storage);
+        if (storage != LB_NONE && name_inside(skip, lb_program_text(program, program->group_params[i].name), scopes, n))
+            skip->frozen[storage] = 1;
     }
 }
 
-static bool value_frozen(const skip *s, uint32_t value)
+static bool value_frozen(const skip *skip, uint32_t value)
 {
-    return value != LB_NONE && s->frozen[s->flow->storage_of[value]];
+    return value != LB_NONE && skip->frozen[skip->flow->storage_of[value]];
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
@@ -185,10 +186,10 @@ static uint32_t filtered_refs(lb_rewrite *rw, const uint32_t *refs, uint32_t cou
 }
 
 /* `_foreach_*` and `_fused_*`: element i goes when what it writes first is frozen. */
-static void write_list_op(skip *s, lb_rewrite *rw, uint32_t i, const lb_arg *list)
+static void write_list_op(skip *skip, lb_rewrite *rw, uint32_t i, const lb_arg *list)
 {
-    const lb_program *p = s->p;
-    lb_op op = p->ops[i];
+    const lb_program *program = skip->program;
+    lb_op op = program->ops[i];
     uint32_t n = list->count, left = n;
     uint8_t *gone = calloc(n, 1);
     lb_arg *args = malloc((op.args + 1) * sizeof *args);
@@ -196,15 +197,17 @@ static void write_list_op(skip *s, lb_rewrite *rw, uint32_t i, const lb_arg *lis
         rw->failed = true;
     else {
         for (uint32_t k = 0; k < n; k++) {
-            const lb_arg *element = &p->args[list->u.first + k];
-            gone[k] = element->tag == LB_ARG_VALUE && value_frozen(s, element->u.value);
+            const lb_arg *element = &program->args[list->u.first + k];
+            gone[k] = element->tag == LB_ARG_VALUE && value_frozen(skip, element->u.value);
             left -= gone[k];
         }
         if (left == n)
             lb_rewrite_keep(rw, i);
         else if (left) {
-            const uint32_t *results = lb_op_results(p, &p->ops[i]), *written = lb_op_written(p, &p->ops[i]);
-            for (uint32_t a = 0; a < op.args; a++) filtered_list(rw, &lb_op_args(p, &p->ops[i])[a], gone, n, &args[a]);
+            const uint32_t *results = lb_op_results(program, &program->ops[i]),
+                           *written = lb_op_written(program, &program->ops[i]);
+            for (uint32_t a = 0; a < op.args; a++)
+                filtered_list(rw, &lb_op_args(program, &program->ops[i])[a], gone, n, &args[a]);
             op.first_result = filtered_refs(rw, results, op.results, gone, n, &op.results);
             op.first_written = filtered_refs(rw, written, op.written, gone, n, &op.written);
             op.first_arg = lb_program_add_args(rw->out, args, op.args);
@@ -215,72 +218,73 @@ static void write_list_op(skip *s, lb_rewrite *rw, uint32_t i, const lb_arg *lis
     free(args);
 }
 
-static void write_optimizer_op(skip *s, lb_rewrite *rw, uint32_t i)
+static void write_optimizer_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_program *p = s->p;
-    const lb_op *op = &p->ops[i];
+    const lb_program *program = skip->program;
+    const lb_op *op = &program->ops[i];
     bool frozen = false;
-    for (uint32_t r = 0; r < op->written; r++) frozen |= value_frozen(s, lb_op_written(p, op)[r]);
+    for (uint32_t r = 0; r < op->written; r++) frozen |= value_frozen(skip, lb_op_written(program, op)[r]);
     if (!frozen)
         lb_rewrite_keep(rw, i);
-    else if (lb_op_is_over_lists(p, op) && op->args && lb_op_args(p, op)[0].tag == LB_ARG_LIST &&
-             lb_op_args(p, op)[0].count)
-        write_list_op(s, rw, i, &lb_op_args(p, op)[0]);
+    else if (lb_op_is_over_lists(program, op) && op->args && lb_op_args(program, op)[0].tag == LB_ARG_LIST &&
+             lb_op_args(program, op)[0].count)
+        write_list_op(skip, rw, i, &lb_op_args(program, op)[0]);
 }
 
 /* Did anything outside the module leave contents in this storage before op i? */
-static bool storage_is_older(const skip *s, uint32_t i, uint32_t value)
+static bool storage_is_older(const skip *skip, uint32_t i, uint32_t value)
 {
-    const lb_program *p = s->p;
+    const lb_program *program = skip->program;
     for (uint32_t k = i; k-- > 0;) {
-        const lb_op *op = &p->ops[k];
-        if (s->fate[k] == DEAD || !lb_slice_op_defines(p, op)) continue;
+        const lb_op *op = &program->ops[k];
+        if (skip->fate[k] == DEAD || !lb_slice_op_defines(program, op)) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            uint32_t w = lb_op_outcome(p, op, r);
-            if (w != LB_NONE && p->values[w].storage == p->values[value].storage) return true;
+            uint32_t w = lb_op_outcome(program, op, r);
+            if (w != LB_NONE && program->values[w].storage == program->values[value].storage) return true;
         }
     }
     return false;
 }
 
-static bool read_by_living(const skip *s, uint32_t i)
+static bool read_by_living(const skip *skip, uint32_t i)
 {
-    const lb_program *p = s->p;
-    for (uint32_t e = s->flow->first_use[i]; e < s->flow->first_use[i + 1]; e++) {
-        uint32_t user = s->flow->uses[e];
-        if (s->fate[user] == LIVE && !(p->ops[user].flags & LB_OP_VIEW)) return true;
+    const lb_program *program = skip->program;
+    for (uint32_t e = skip->flow->first_use[i]; e < skip->flow->first_use[i + 1]; e++) {
+        uint32_t user = skip->flow->uses[e];
+        if (skip->fate[user] == LIVE && !(program->ops[user].flags & LB_OP_VIEW)) return true;
     }
-    for (uint32_t r = 0; r < p->ops[i].results; r++) {
-        uint32_t value = lb_op_results(p, &p->ops[i])[r];
-        if (value != LB_NONE && p->values[value].flags & LB_VALUE_GRADIENT) return true;
+    for (uint32_t r = 0; r < program->ops[i].results; r++) {
+        uint32_t value = lb_op_results(program, &program->ops[i])[r];
+        if (value != LB_NONE && program->values[value].flags & LB_VALUE_GRADIENT) return true;
     }
     return false;
 }
 
-static void write_dead_op(skip *s, lb_rewrite *rw, uint32_t i)
+static void write_dead_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_program *p = s->p;
-    const lb_op *op = &p->ops[i];
-    if (!lb_slice_op_defines(p, op) || !read_by_living(s, i)) return;
+    const lb_program *program = skip->program;
+    const lb_op *op = &program->ops[i];
+    if (!lb_slice_op_defines(program, op) || !read_by_living(skip, i)) return;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = lb_op_outcome(p, op, r);
-        if (value == LB_NONE || storage_is_older(s, i, value)) continue;
+        uint32_t value = lb_op_outcome(program, op, r);
+        if (value == LB_NONE || storage_is_older(skip, i, value)) continue;
         bool twice = false;
-        for (uint32_t k = 0; k < r && k < op->results; k++) twice |= lb_op_results(p, op)[k] == value;
+        for (uint32_t k = 0; k < r && k < op->results; k++) twice |= lb_op_results(program, op)[k] == value;
         if (!twice) lb_rewrite_fill(rw, "lb::zero", i, value);
     }
 }
 
-static void write_op(skip *s, lb_rewrite *rw, uint32_t i)
+static void write_op(skip *skip, lb_rewrite *rw, uint32_t i)
 {
-    const lb_op *op = &s->p->ops[i];
+    const lb_op *op = &skip->program->ops[i];
     lb_rewrite_begin(rw, i);
-    if (s->fate[i] == COPY)
-        lb_rewrite_copy(rw, i, lb_op_args(s->p, op)[s->carries[i]].u.value, lb_op_results(s->p, op)[0]);
-    else if (s->fate[i] == DEAD)
-        write_dead_op(s, rw, i);
-    else if (s->optimizer[i])
-        write_optimizer_op(s, rw, i);
+    if (skip->fate[i] == COPY)
+        lb_rewrite_copy(rw, i, lb_op_args(skip->program, op)[skip->carries[i]].u.value,
+                        lb_op_results(skip->program, op)[0]);
+    else if (skip->fate[i] == DEAD)
+        write_dead_op(skip, rw, i);
+    else if (skip->optimizer[i])
+        write_optimizer_op(skip, rw, i);
     else
         lb_rewrite_keep(rw, i);
 }
@@ -288,35 +292,35 @@ static void write_op(skip *s, lb_rewrite *rw, uint32_t i)
 lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_scopes, lb_program **out,
                        uint32_t **origin, lb_err *err)
 {
-    skip s = {.p = in};
+    skip skip = {.program = in};
     lb_rewrite rw = {0};
-    lb_status status = lb_slice_flow_new(in, &s.flow, err);
+    lb_status status = lb_slice_flow_new(in, &skip.flow, err);
     if (status != LB_OK) return status;
-    s.inside = calloc(in->n_scopes + 1, 1);
-    s.path = calloc((size_t)in->n_ops + 1, 1);
-    s.fate = calloc((size_t)in->n_ops + 1, 1);
-    s.carries = calloc((size_t)in->n_ops + 1, 1);
-    s.frozen = calloc(s.flow->n_storages + 1, 1);
-    s.optimizer = lb_optimizer_ops(s.flow);
-    if (!s.inside || !s.path || !s.fate || !s.carries || !s.frozen || !s.optimizer)
+    skip.inside = calloc(in->n_scopes + 1, 1);
+    skip.path = calloc((size_t)in->n_ops + 1, 1);
+    skip.fate = calloc((size_t)in->n_ops + 1, 1);
+    skip.carries = calloc((size_t)in->n_ops + 1, 1);
+    skip.frozen = calloc(skip.flow->n_storages + 1, 1);
+    skip.optimizer = lb_optimizer_ops(skip.flow);
+    if (!skip.inside || !skip.path || !skip.fate || !skip.carries || !skip.frozen || !skip.optimizer)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < n_scopes && status == LB_OK; k++) {
-        for (uint32_t i = 1; i < in->n_scopes; i++) s.inside[i] |= lb_block_scope_within(in, i, scopes[k]);
-        status = trace_calls(&s, scopes[k], err);
+        for (uint32_t i = 1; i < in->n_scopes; i++) skip.inside[i] |= lb_block_scope_within(in, i, scopes[k]);
+        status = trace_calls(&skip, scopes[k], err);
     }
     if (status == LB_OK) status = lb_rewrite_init(&rw, in, err);
     if (status == LB_OK) {
-        find_frozen(&s, scopes, n_scopes);
-        for (uint32_t i = 0; i < in->n_ops; i++) decide(&s, i);
-        for (uint32_t i = 0; i < in->n_ops; i++) write_op(&s, &rw, i);
+        find_frozen(&skip, scopes, n_scopes);
+        for (uint32_t i = 0; i < in->n_ops; i++) decide(&skip, i);
+        for (uint32_t i = 0; i < in->n_ops; i++) write_op(&skip, &rw, i);
         status = lb_rewrite_finish(&rw, out, origin, err);
     }
-    free(s.inside);
-    free(s.path);
-    free(s.fate);
-    free(s.carries);
-    free(s.frozen);
-    free(s.optimizer);
-    lb_slice_flow_free(s.flow);
+    free(skip.inside);
+    free(skip.path);
+    free(skip.fate);
+    free(skip.carries);
+    free(skip.frozen);
+    free(skip.optimizer);
+    lb_slice_flow_free(skip.flow);
     return status;
 }

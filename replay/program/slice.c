@@ -59,19 +59,20 @@ uint32_t lb_slice_flow_storage(const lb_slice_flow *flow, int64_t id)
     return found ? (uint32_t)(found - flow->storages) : LB_NONE;
 }
 
-static bool number_storages(const lb_program *p, lb_slice_flow *flow)
+static bool number_storages(const lb_program *program, lb_slice_flow *flow)
 {
-    flow->storages = malloc(((size_t)p->n_values + 1) * sizeof *flow->storages);
-    flow->storage_of = malloc(((size_t)p->n_values + 1) * sizeof *flow->storage_of);
+    flow->storages = malloc(((size_t)program->n_values + 1) * sizeof *flow->storages);
+    flow->storage_of = malloc(((size_t)program->n_values + 1) * sizeof *flow->storage_of);
     if (!flow->storages || !flow->storage_of) return false;
-    for (uint32_t i = 0; i < p->n_values; i++) flow->storages[i] = p->values[i].storage;
+    for (uint32_t i = 0; i < program->n_values; i++) flow->storages[i] = program->values[i].storage;
     /* Ids of storages are any numbers with gaps; dense ones let `latest` be an array, which the walk asks
      * for every read. */
-    if (p->n_values) qsort(flow->storages, p->n_values, sizeof *flow->storages, lb_by_i64);
-    for (uint32_t i = 0; i < p->n_values; i++)
+    if (program->n_values) qsort(flow->storages, program->n_values, sizeof *flow->storages, lb_by_i64);
+    for (uint32_t i = 0; i < program->n_values; i++)
         if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
             flow->storages[flow->n_storages++] = flow->storages[i];
-    for (uint32_t i = 0; i < p->n_values; i++) flow->storage_of[i] = lb_slice_flow_storage(flow, p->values[i].storage);
+    for (uint32_t i = 0; i < program->n_values; i++)
+        flow->storage_of[i] = lb_slice_flow_storage(flow, program->values[i].storage);
     return true;
 }
 
@@ -80,86 +81,87 @@ static bool number_storages(const lb_program *p, lb_slice_flow *flow)
 /* Windows are compared by their ends alone. Two columns of a matrix interleave without touching and
  * still count as overlapping: an edge too many makes a slice larger, one too few would make it
  * wrong. */
-static bool overlaps(const write *w, int64_t first, int64_t last)
+static bool overlaps(const write *write, int64_t first, int64_t last)
 {
-    return w->first < last && first < w->last;
+    return write->first < last && first < write->last;
 }
 
 /* A write with holes hides nothing, whatever its ends are: the bytes in the holes are those of
  * earlier writes. */
-static bool covers(const write *w, int64_t first, int64_t last)
+static bool covers(const write *write, int64_t first, int64_t last)
 {
-    return w->dense && w->first <= first && w->last >= last;
+    return write->dense && write->first <= first && write->last >= last;
 }
 
-static void note_def(builder *b, uint32_t op)
+static void note_def(builder *builder, uint32_t op)
 {
     /* An op that reads q, k and v out of one product depends on it once. */
-    if (b->stamp[op] == b->reader) return;
-    b->stamp[op] = b->reader;
-    uint32_t *more = lb_array_grow(b->flow->defs, b->n_defs, sizeof *more);
+    if (builder->stamp[op] == builder->reader) return;
+    builder->stamp[op] = builder->reader;
+    uint32_t *more = lb_array_grow(builder->flow->defs, builder->n_defs, sizeof *more);
     if (!more) {
-        b->failed = true;
+        builder->failed = true;
         return;
     }
-    b->flow->defs = more;
-    b->flow->defs[b->n_defs++] = op;
+    builder->flow->defs = more;
+    builder->flow->defs[builder->n_defs++] = op;
 }
 
 static void read_value(void *context, uint32_t value)
 {
-    builder *b = context;
+    builder *builder = context;
     int64_t first, last;
     bool dense;
-    extent(&b->program->values[value], &first, &last, &dense);
+    extent(&builder->program->values[value], &first, &last, &dense);
     /* Latest first, until one write hides all that came before. A storage is mostly written whole
      * and the walk ends at once; a cache that is filled token by token is the slow case, as many
      * steps per read as it has tokens. */
-    for (uint32_t w = b->latest[b->flow->storage_of[value]]; w != LB_NONE; w = b->writes[w].previous) {
-        if (!overlaps(&b->writes[w], first, last)) continue;
-        note_def(b, b->writes[w].op);
-        if (covers(&b->writes[w], first, last)) break;
+    for (uint32_t w = builder->latest[builder->flow->storage_of[value]]; w != LB_NONE;
+         w = builder->writes[w].previous) {
+        if (!overlaps(&builder->writes[w], first, last)) continue;
+        note_def(builder, builder->writes[w].op);
+        if (covers(&builder->writes[w], first, last)) break;
     }
 }
 
-static void add_write(builder *b, uint32_t op, uint32_t value)
+static void add_write(builder *builder, uint32_t op, uint32_t value)
 {
     if (value == LB_NONE) return;
-    uint32_t storage = b->flow->storage_of[value], latest = b->latest[storage];
+    uint32_t storage = builder->flow->storage_of[value], latest = builder->latest[storage];
     write w = {.op = op, .previous = latest};
-    extent(&b->program->values[value], &w.first, &w.last, &w.dense);
+    extent(&builder->program->values[value], &w.first, &w.last, &w.dense);
     /* An empty write hides nothing and has no reader; its row would only lengthen the walk. */
     if (w.first == w.last) return;
     /* What is written is listed as a result too when the op returns it. */
-    if (latest != LB_NONE && b->writes[latest].op == op && b->writes[latest].first == w.first &&
-        b->writes[latest].last == w.last)
+    if (latest != LB_NONE && builder->writes[latest].op == op && builder->writes[latest].first == w.first &&
+        builder->writes[latest].last == w.last)
         return;
     /* Writes are rows of one array and linked by number, since a realloc moves them all. */
-    write *more = lb_array_grow(b->writes, b->n_writes, sizeof *more);
+    write *more = lb_array_grow(builder->writes, builder->n_writes, sizeof *more);
     if (!more) {
-        b->failed = true;
+        builder->failed = true;
         return;
     }
-    b->writes = more;
-    b->writes[b->n_writes] = w;
-    b->latest[storage] = b->n_writes++;
+    builder->writes = more;
+    builder->writes[builder->n_writes] = w;
+    builder->latest[storage] = builder->n_writes++;
 }
 
-static void link_op(builder *b, uint32_t i)
+static void link_op(builder *builder, uint32_t i)
 {
-    const lb_program *p = b->program;
-    const lb_op *op = &p->ops[i];
-    b->reader = i;
-    b->flow->first_def[i] = b->n_defs;
+    const lb_program *program = builder->program;
+    const lb_op *op = &program->ops[i];
+    builder->reader = i;
+    builder->flow->first_def[i] = builder->n_defs;
     /* Reads before writes: an op in place depends on what was there, and not on itself. */
-    lb_op_each_input(p, op, read_value, b);
-    uint32_t n = b->n_defs - b->flow->first_def[i];
+    lb_op_each_input(program, op, read_value, builder);
+    uint32_t n = builder->n_defs - builder->flow->first_def[i];
     /* Ascending, because lb_slice_flow_defs_of goes through them from the latest on and stops at the
      * first that covers. */
-    if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, lb_by_u32);
-    if (!lb_slice_op_defines(p, op)) return;
-    for (uint32_t r = 0; r < op->results; r++) add_write(b, i, lb_op_results(p, op)[r]);
-    for (uint32_t r = 0; r < op->written; r++) add_write(b, i, lb_op_written(p, op)[r]);
+    if (n > 1) qsort(builder->flow->defs + builder->flow->first_def[i], n, sizeof *builder->flow->defs, lb_by_u32);
+    if (!lb_slice_op_defines(program, op)) return;
+    for (uint32_t r = 0; r < op->results; r++) add_write(builder, i, lb_op_results(program, op)[r]);
+    for (uint32_t r = 0; r < op->written; r++) add_write(builder, i, lb_op_written(program, op)[r]);
 }
 
 /* A counting sort by the op that defines: linear, and readers come out in execution order because
@@ -190,29 +192,29 @@ lb_status lb_slice_flow_new(const lb_program *program, lb_slice_flow **out, lb_e
 {
     *out = NULL;
     lb_slice_flow *flow = calloc(1, sizeof *flow);
-    builder b = {.program = program, .flow = flow};
+    builder builder = {.program = program, .flow = flow};
     bool ok = flow != NULL;
     if (ok) {
         flow->program = program;
         flow->first_def = malloc(((size_t)program->n_ops + 1) * sizeof *flow->first_def);
-        b.stamp = malloc(((size_t)program->n_ops + 1) * sizeof *b.stamp);
-        ok = flow->first_def && b.stamp && number_storages(program, flow);
+        builder.stamp = malloc(((size_t)program->n_ops + 1) * sizeof *builder.stamp);
+        ok = flow->first_def && builder.stamp && number_storages(program, flow);
     }
     if (ok) {
-        b.latest = malloc(((size_t)flow->n_storages + 1) * sizeof *b.latest);
-        ok = b.latest != NULL;
+        builder.latest = malloc(((size_t)flow->n_storages + 1) * sizeof *builder.latest);
+        ok = builder.latest != NULL;
     }
     if (ok) {
-        for (uint32_t i = 0; i < flow->n_storages; i++) b.latest[i] = LB_NONE;
+        for (uint32_t i = 0; i < flow->n_storages; i++) builder.latest[i] = LB_NONE;
         /* Not 0, for op 0 is a reader, too. */
-        for (uint32_t i = 0; i < program->n_ops; i++) b.stamp[i] = LB_NONE;
-        for (uint32_t i = 0; i < program->n_ops && !b.failed; i++) link_op(&b, i);
-        flow->first_def[program->n_ops] = b.n_defs;
-        ok = !b.failed && reverse_edges(flow, program->n_ops);
+        for (uint32_t i = 0; i < program->n_ops; i++) builder.stamp[i] = LB_NONE;
+        for (uint32_t i = 0; i < program->n_ops && !builder.failed; i++) link_op(&builder, i);
+        flow->first_def[program->n_ops] = builder.n_defs;
+        ok = !builder.failed && reverse_edges(flow, program->n_ops);
     }
-    free(b.writes);
-    free(b.latest);
-    free(b.stamp);
+    free(builder.writes);
+    free(builder.latest);
+    free(builder.stamp);
     if (ok) {
         *out = flow;
         return LB_OK;
@@ -235,36 +237,36 @@ void lb_slice_flow_free(lb_slice_flow *flow)
 
 /* ---- questions -------------------------------------------------------------------------------------------------- */
 
-static bool writes_window(const lb_program *p, const lb_op *op, int64_t storage, int64_t first, int64_t last,
+static bool writes_window(const lb_program *program, const lb_op *op, int64_t storage, int64_t first, int64_t last,
                           bool *covered)
 {
     bool hit = false;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        uint32_t value = lb_op_outcome(p, op, r);
+        uint32_t value = lb_op_outcome(program, op, r);
         /* A write of an op that the caller does not read from may be among its outcomes: a norm
          * gives its mean beside its result. */
-        if (value == LB_NONE || p->values[value].storage != storage) continue;
-        write w;
-        extent(&p->values[value], &w.first, &w.last, &w.dense);
-        if (!overlaps(&w, first, last)) continue;
+        if (value == LB_NONE || program->values[value].storage != storage) continue;
+        write write;
+        extent(&program->values[value], &write.first, &write.last, &write.dense);
+        if (!overlaps(&write, first, last)) continue;
         hit = true;
-        *covered |= covers(&w, first, last);
+        *covered |= covers(&write, first, last);
     }
     return hit;
 }
 
 uint32_t lb_slice_flow_defs_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint32_t *defs, uint32_t max)
 {
-    const lb_program *p = flow->program;
-    int64_t first, last, storage = p->values[value].storage;
+    const lb_program *program = flow->program;
+    int64_t first, last, storage = program->values[value].storage;
     bool dense, covered = false;
     uint32_t count = 0;
-    extent(&p->values[value], &first, &last, &dense);
+    extent(&program->values[value], &first, &last, &dense);
     /* Edges are per op and not per argument, which keeps them few; which of them belong to one
      * argument is found again by window, among the few that the op has. */
     for (uint32_t e = flow->first_def[op + 1]; e-- > flow->first_def[op] && !covered;) {
         uint32_t i = flow->defs[e];
-        if (!writes_window(p, &p->ops[i], storage, first, last, &covered)) continue;
+        if (!writes_window(program, &program->ops[i], storage, first, last, &covered)) continue;
         if (count < max) defs[count] = i;
         count++;
     }
@@ -273,15 +275,15 @@ uint32_t lb_slice_flow_defs_of(const lb_slice_flow *flow, uint32_t op, uint32_t 
 
 void lb_slice_grow(const lb_slice_flow *flow, bool backward, uint32_t phases, const uint8_t *stop, uint8_t *marks)
 {
-    const lb_program *p = flow->program;
+    const lb_program *program = flow->program;
     const uint32_t *first = backward ? flow->first_def : flow->first_use, *edges = backward ? flow->defs : flow->uses;
     /* Edges go strictly backward (forward) in execution order, so one pass over the ops reaches everything. */
-    for (uint32_t k = 0; k < p->n_ops; k++) {
-        uint32_t i = backward ? p->n_ops - 1 - k : k;
+    for (uint32_t k = 0; k < program->n_ops; k++) {
+        uint32_t i = backward ? program->n_ops - 1 - k : k;
         if (!marks[i]) continue;
         for (uint32_t e = first[i]; e < first[i + 1]; e++) {
             uint32_t to = edges[e];
-            if (phases && !(phases >> p->ops[to].phase & 1)) continue;
+            if (phases && !(phases >> program->ops[to].phase & 1)) continue;
             /* Held back at the edge and not at the op: an op that was marked by the caller is
              * passed even if it is one of `stop`. */
             if (stop && stop[to]) continue;

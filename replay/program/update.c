@@ -33,24 +33,25 @@ typedef struct written {
  * phase `other`. */
 static uint8_t *list_updates(const lb_slice_flow *flow)
 {
-    const lb_program *p = flow->program;
+    const lb_program *program = flow->program;
     uint8_t *marks = lb_optimizer_ops(flow);
-    for (uint32_t i = 0; marks && i < p->n_ops; i++) marks[i] |= !p->ops[i].scope && p->ops[i].phase == LB_PHASE_OTHER;
+    for (uint32_t i = 0; marks && i < program->n_ops; i++)
+        marks[i] |= !program->ops[i].scope && program->ops[i].phase == LB_PHASE_OTHER;
     return marks;
 }
 
 /* False where nothing writes it, or its first write does not read it: then there is no update to scale. */
-static bool find_written(const lb_program *p, const uint8_t *updates, int64_t storage, written *out)
+static bool find_written(const lb_program *program, const uint8_t *updates, int64_t storage, written *out)
 {
     *out = (written){.storage = storage, .first = LB_NONE, .before = LB_NONE};
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        uint32_t v = updates[i] ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        uint32_t v = updates[i] ? lb_op_writes(program, &program->ops[i], storage) : LB_NONE;
         if (v == LB_NONE) continue;
-        if (out->first == LB_NONE) out->first = i, out->before = lb_op_reads(p, &p->ops[i], storage);
+        if (out->first == LB_NONE) out->first = i, out->before = lb_op_reads(program, &program->ops[i], storage);
         out->last = i, out->after = v;
     }
-    return out->before != LB_NONE && lb_dtype_is_float(p->values[out->after].dtype) &&
-           lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
+    return out->before != LB_NONE && lb_dtype_is_float(program->values[out->after].dtype) &&
+           lb_layout_same_shape(&program->values[out->before].layout, &program->values[out->after].layout);
 }
 
 /* Which parameters' updates are wanted. */
@@ -71,21 +72,20 @@ static void add_written(const wanted *w, uint32_t name, int64_t storage, written
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
-static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
-                         written **rows, uint32_t *n, lb_err *err)
+static lb_status collect(const wanted *all, written **rows, uint32_t *n, lb_err *err)
 {
-    const wanted all = {in, updates, selector, blocks};
+    const lb_program *in = all->in;
     uint32_t sources = 0;
     for (uint32_t i = 0; i < in->n_ops; i++) sources += lb_op_is_source(in, &in->ops[i]);
     *n = 0;
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(&all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
+        add_written(all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (!lb_op_is_source(in, &in->ops[i])) continue;
-        const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
-        if (v->flags & LB_VALUE_PARAMETER) add_written(&all, v->name, v->storage, *rows, n);
+        const lb_value *value = &in->values[lb_op_results(in, &in->ops[i])[0]];
+        if (value->flags & LB_VALUE_PARAMETER) add_written(all, value->name, value->storage, *rows, n);
     }
     return LB_OK;
 }
@@ -117,44 +117,44 @@ static lb_status collect_ops(const lb_program *in, const uint32_t *given, const 
 }
 
 /* A fresh storage for the copy. */
-static void add_copy(lb_rewrite *rw, written *w, int64_t storage)
+static void add_copy(lb_rewrite *rw, written *written, int64_t storage)
 {
     lb_value row = {
-        .storage = storage, .dtype = rw->in->values[w->before].dtype, .name = LB_NONE, .statistics = LB_NONE};
-    const lb_layout *layout = &rw->in->values[w->before].layout;
+        .storage = storage, .dtype = rw->in->values[written->before].dtype, .name = LB_NONE, .statistics = LB_NONE};
+    const lb_layout *layout = &rw->in->values[written->before].layout;
     row.layout = lb_layout_contiguous(layout->ndim, layout->shape);
-    w->old = lb_program_add_value(rw->out, &row);
-    if (w->old == LB_NONE)
+    written->old = lb_program_add_value(rw->out, &row);
+    if (written->old == LB_NONE)
         rw->failed = true;
     else
-        lb_rewrite_copy(rw, w->first, w->before, w->old);
+        lb_rewrite_copy(rw, written->first, written->before, written->old);
 }
 
-static void add_scaling(lb_rewrite *rw, const written *w, double factor)
+static void add_scaling(lb_rewrite *rw, const written *written, double factor)
 {
-    const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = w->after},
-                           {.tag = LB_ARG_VALUE, .u.value = w->old},
+    const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = written->after},
+                           {.tag = LB_ARG_VALUE, .u.value = written->old},
                            {.tag = LB_ARG_FLOAT, .u.f = 1 - factor}};
     const lb_arg plain = {.tag = LB_ARG_BOOL}, copied[] = {args[0], args[1], plain};
     const bool copies = factor == 0; /* what was written may be infinite, and 0 times that is NaN */
     lb_rewrite_new(rw, &(lb_new_op){.name = copies ? "aten::copy_" : "aten::lerp_.Scalar",
-                                    .like = &rw->in->ops[w->last],
-                                    .origin = w->last,
+                                    .like = &rw->in->ops[written->last],
+                                    .origin = written->last,
                                     .args = copies ? copied : args,
                                     .n_args = 3,
-                                    .results = &w->after,
+                                    .results = &written->after,
                                     .n_results = 1,
-                                    .written = &w->after,
+                                    .written = &written->after,
                                     .n_written = 1});
 }
 
 /* What is scaled has no reader between its first and its last op. */
-static bool writes_any(const lb_program *p, const uint8_t *updates, uint32_t i, const written *rows, uint32_t n)
+static bool writes_any(const lb_program *program, const uint8_t *updates, uint32_t i, const written *rows, uint32_t n)
 {
-    const lb_op *op = &p->ops[i];
+    const lb_op *op = &program->ops[i];
     if (op->flags & LB_OP_COLLECTIVE) return false;
     for (uint32_t k = 0; k < n; k++)
-        if ((updates[i] || rows[k].first == i) && lb_op_writes(p, op, rows[k].storage) != LB_NONE) return true;
+        if ((updates[i] || rows[k].first == i) && lb_op_writes(program, op, rows[k].storage) != LB_NONE) return true;
     return false;
 }
 
@@ -194,7 +194,7 @@ lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const stru
     if (status == LB_OK && !single) status = lb_blocks_find(in, flow, &blocks, err);
     if (status == LB_OK)
         status = single ? collect_ops(in, given, selector, &rows, &n, err)
-                        : collect(in, updates, selector, blocks.letters, &rows, &n, err);
+                        : collect(&(wanted){in, updates, selector, blocks.letters}, &rows, &n, err);
     out->touched = n;
     if (status == LB_OK) status = write_all(in, updates, rows, factor, out, err);
     free(rows);

@@ -57,87 +57,87 @@ static bool is_torch_kernel(const char *name)
     return !strcmp(name, "torch");
 }
 
-static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
+static lb_status parse_kernel(const parsed_swap *parsed_swap, lb_err *err)
 {
-    if (is_finite_kernel(p->swap.argument) || is_torch_kernel(p->swap.argument)) return LB_OK;
+    if (is_finite_kernel(parsed_swap->swap.argument) || is_torch_kernel(parsed_swap->swap.argument)) return LB_OK;
     const lb_op_row *const *rows;
     const char *longest = "";
     const uint32_t n = lb_op_rows(&rows);
     for (uint32_t i = 0; i < n; i++) {
         if (!rows[i]->kernels) continue;
-        if (has_word(rows[i]->kernels, p->swap.argument))
-            return strcmp(p->swap.argument, "openblas") ? LB_OK : lb_openblas_load(err);
+        if (has_word(rows[i]->kernels, parsed_swap->swap.argument))
+            return strcmp(parsed_swap->swap.argument, "openblas") ? LB_OK : lb_openblas_load(err);
         if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
     }
     return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite torch %s",
-                   p->swap.argument, longest);
+                   parsed_swap->swap.argument, longest);
 }
 
-static lb_status parse_order(parsed_swap *p, lb_err *err)
+static lb_status parse_order(parsed_swap *parsed_swap, lb_err *err)
 {
     lb_collective_order order;
-    p->is_schedule = lb_schedule_parse(p->swap.argument, &p->schedule, NULL) == LB_OK;
-    p->is_order = lb_collective_order_parse(p->swap.argument, &order, NULL) == LB_OK;
-    if (p->is_schedule || p->is_order) return LB_OK;
+    parsed_swap->is_schedule = lb_schedule_parse(parsed_swap->swap.argument, &parsed_swap->schedule, NULL) == LB_OK;
+    parsed_swap->is_order = lb_collective_order_parse(parsed_swap->swap.argument, &order, NULL) == LB_OK;
+    if (parsed_swap->is_schedule || parsed_swap->is_order) return LB_OK;
     lb_err schedules = LB_ERR_INIT, orders = LB_ERR_INIT;
-    lb_schedule_parse(p->swap.argument, &p->schedule, &schedules);
-    lb_collective_order_parse(p->swap.argument, &order, &orders);
+    lb_schedule_parse(parsed_swap->swap.argument, &parsed_swap->schedule, &schedules);
+    lb_collective_order_parse(parsed_swap->swap.argument, &order, &orders);
     if (schedules.status != LB_ERR_INVALID) /* a file that cannot be read, or is no tree */
         return lb_fail(err, schedules.status, "--order: %s", schedules.message);
     return lb_fail(err, LB_ERR_INVALID, "--order: %s; and %s", schedules.message, orders.message);
 }
 
-static lb_status parse_contribution(parsed_swap *p, lb_err *err)
+static lb_status parse_contribution(parsed_swap *parsed_swap, lb_err *err)
 {
     static const char *const names[] = {"own", "zero", "mean", "exclude"};
     for (int i = 1; i < 4; i++)
-        if (!strcmp(p->swap.argument, names[i])) {
-            p->contribution = (lb_contribution)i;
+        if (!strcmp(parsed_swap->swap.argument, names[i])) {
+            parsed_swap->contribution = (lb_contribution)i;
             return LB_OK;
         }
     return lb_fail(err, LB_ERR_INVALID, "a rank's contribution can be swapped for zero, mean or exclude, not \"%s\"",
-                   p->swap.argument);
+                   parsed_swap->swap.argument);
 }
 
-static lb_status parse_accumulate(parsed_swap *p, lb_err *err)
+static lb_status parse_accumulate(parsed_swap *parsed_swap, lb_err *err)
 {
-    p->accumulate = lb_dtype_grid_parse(p->swap.argument);
-    if (p->accumulate) return LB_OK;
+    parsed_swap->accumulate = lb_dtype_grid_parse(parsed_swap->swap.argument);
+    if (parsed_swap->accumulate) return LB_OK;
     return lb_fail(err, LB_ERR_INVALID,
-                   "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …", p->swap.selector,
-                   p->swap.argument);
+                   "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …",
+                   parsed_swap->swap.selector, parsed_swap->swap.argument);
 }
 
-static lb_status parse_routing(parsed_swap *p, lb_err *err)
+static lb_status parse_routing(parsed_swap *parsed_swap, lb_err *err)
 {
     static const char *const names[] = {"recompute", "ids", "ids+weights", "ids+weights+slots"};
     for (uint8_t i = 0; i < 4; i++)
-        if (!strcmp(p->swap.argument, names[i])) {
-            p->routing = i;
+        if (!strcmp(parsed_swap->swap.argument, names[i])) {
+            parsed_swap->routing = i;
             return LB_OK;
         }
     return lb_fail(err, LB_ERR_INVALID, "--routing can be recompute, ids, ids+weights or ids+weights+slots, not \"%s\"",
-                   p->swap.argument);
+                   parsed_swap->swap.argument);
 }
 
-static lb_status parse_swap(parsed_swap *p, lb_err *err)
+static lb_status parse_swap(parsed_swap *parsed_swap, lb_err *err)
 {
-    LB_TRY(lb_selector_new(p->swap.selector ? p->swap.selector : "", &p->selector, err));
-    switch (p->swap.kind) {
-    case LB_SWAP_PRECISION: return lb_recipe_parse(p->swap.argument, &p->recipe, err);
-    case LB_SWAP_ORDER: return parse_order(p, err);
-    case LB_SWAP_KERNEL: return parse_kernel(p, err);
-    case LB_SWAP_RANK: return parse_contribution(p, err);
+    LB_TRY(lb_selector_new(parsed_swap->swap.selector ? parsed_swap->swap.selector : "", &parsed_swap->selector, err));
+    switch (parsed_swap->swap.kind) {
+    case LB_SWAP_PRECISION: return lb_recipe_parse(parsed_swap->swap.argument, &parsed_swap->recipe, err);
+    case LB_SWAP_ORDER: return parse_order(parsed_swap, err);
+    case LB_SWAP_KERNEL: return parse_kernel(parsed_swap, err);
+    case LB_SWAP_RANK: return parse_contribution(parsed_swap, err);
     case LB_SWAP_SOURCE:
-        if (lb_substitute_parse(p->swap.argument, &p->source)) return LB_OK;
+        if (lb_substitute_parse(parsed_swap->swap.argument, &parsed_swap->source)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--source %s=%s: a source can take its own, finite or step:N",
-                       p->swap.selector, p->swap.argument);
-    case LB_SWAP_ROUTING: return parse_routing(p, err);
-    case LB_SWAP_ACCUMULATE: return parse_accumulate(p, err);
+                       parsed_swap->swap.selector, parsed_swap->swap.argument);
+    case LB_SWAP_ROUTING: return parse_routing(parsed_swap, err);
+    case LB_SWAP_ACCUMULATE: return parse_accumulate(parsed_swap, err);
     case LB_SWAP_ROUNDING:
-        if (lb_dtype_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
+        if (lb_dtype_cast_parse(parsed_swap->swap.argument, &parsed_swap->cast)) return LB_OK;
         return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED",
-                       p->swap.selector, p->swap.argument);
+                       parsed_swap->swap.selector, parsed_swap->swap.argument);
     default: return LB_OK;
     }
 }
@@ -154,10 +154,10 @@ lb_status lb_choices_new(const lb_swap *swaps, uint32_t n, lb_choices **out, lb_
     choices->n_rows = 1;
     for (uint32_t i = 0; i < n; i++) {
         if (lb_swap_is_structural(swaps[i].kind)) continue;
-        parsed_swap *p = &choices->swaps[choices->n_swaps++];
-        p->swap = swaps[i];
-        p->given = i;
-        lb_status status = parse_swap(p, err);
+        parsed_swap *parsed_swap = &choices->swaps[choices->n_swaps++];
+        parsed_swap->swap = swaps[i];
+        parsed_swap->given = i;
+        lb_status status = parse_swap(parsed_swap, err);
         if (status == LB_OK) continue;
         lb_choices_free(choices);
         return status;
@@ -205,8 +205,9 @@ bool lb_choices_want_torch(const lb_choices *choices)
 bool lb_choices_round_operands(const lb_choices *choices, bool told)
 {
     for (uint32_t i = 0; i < choices->n_swaps; i++) {
-        const parsed_swap *p = &choices->swaps[i];
-        if (p->swap.kind == LB_SWAP_PRECISION && (told || p->recipe.casts_operands || p->recipe.accumulate == LB_F64))
+        const parsed_swap *parsed_swap = &choices->swaps[i];
+        if (parsed_swap->swap.kind == LB_SWAP_PRECISION &&
+            (told || parsed_swap->recipe.casts_operands || parsed_swap->recipe.accumulate == LB_F64))
             return true;
     }
     return false;
@@ -222,103 +223,103 @@ static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
 }
 
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
-static bool concerns(const parsed_swap *p, const lb_op *recorded, const lb_prepared_op *op)
+static bool concerns(const parsed_swap *parsed_swap, const lb_op *recorded, const lb_prepared_op *op)
 {
     bool collective = op->action == LB_ACT_COLLECTIVE,
          computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
-    switch (p->swap.kind) {
+    switch (parsed_swap->swap.kind) {
     case LB_SWAP_KERNEL:
-        if (is_finite_kernel(p->swap.argument)) return computes && !collective;
-        if (is_torch_kernel(p->swap.argument)) return lb_prepared_is_call(recorded, op);
-        return op->row && has_word(op->row->kernels, p->swap.argument);
+        if (is_finite_kernel(parsed_swap->swap.argument)) return computes && !collective;
+        if (is_torch_kernel(parsed_swap->swap.argument)) return lb_prepared_is_call(recorded, op);
+        return op->row && has_word(op->row->kernels, parsed_swap->swap.argument);
     case LB_SWAP_ORDER:
-        if (collective) return p->is_order;
-        if (!p->is_schedule || !op->row) return false;
-        if (lb_schedule_of_products(&p->schedule)) return op->row->flags & LB_ROW_MATMUL;
+        if (collective) return parsed_swap->is_order;
+        if (!parsed_swap->is_schedule || !op->row) return false;
+        if (lb_schedule_of_products(&parsed_swap->schedule)) return op->row->flags & LB_ROW_MATMUL;
         return op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
     case LB_SWAP_RANK: return collective;
     case LB_SWAP_SOURCE: return op->action == LB_ACT_SOURCE;
     case LB_SWAP_ACCUMULATE: return op->row && op->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL);
-    case LB_SWAP_PRECISION: return computes && concerns_precision(&p->recipe, op->row);
+    case LB_SWAP_PRECISION: return computes && concerns_precision(&parsed_swap->recipe, op->row);
     case LB_SWAP_ROUTING: return computes;
     default: return computes;
     }
 }
 
-static void apply_storage(const lb_recipe *r, lb_choice *choice)
+static void apply_storage(const lb_recipe *recipe, lb_choice *choice)
 {
-    choice->region = lb_grid_is_held_as_f32(r->storage) ? LB_F32 : r->storage;
+    choice->region = lb_grid_is_held_as_f32(recipe->storage) ? LB_F32 : recipe->storage;
     choice->widen_only = false;
-    choice->storage = lb_grid_is_held_as_f32(r->storage) ? r : NULL;
-    choice->method.cast = (struct lb_cast *)&r->cast;
-    choice->rounds_wide = r->storage == LB_F32 && r->cast.rounding != LB_RNE;
+    choice->storage = lb_grid_is_held_as_f32(recipe->storage) ? recipe : NULL;
+    choice->method.cast = (struct lb_cast *)&recipe->cast;
+    choice->rounds_wide = recipe->storage == LB_F32 && recipe->cast.rounding != LB_RNE;
 }
 
 /* A type alone: kernels do all of it, by method.compute or method.tf32; the recipe is for who wants to hear of it. */
-static void apply_type(const lb_recipe *r, lb_choice *choice)
+static void apply_type(const lb_recipe *recipe, lb_choice *choice)
 {
-    choice->recipe = r;
-    if (r->short_form == LB_TF32) {
-        const lb_rounding rounding = r->cast.rounding;
+    choice->recipe = recipe;
+    if (recipe->short_form == LB_TF32) {
+        const lb_rounding rounding = recipe->cast.rounding;
         choice->method.tf32 = rounding == LB_RZ ? LB_TF32_RZ : rounding == LB_RNE ? LB_TF32_RNE : LB_TF32_RNA;
         return;
     }
-    choice->region = r->short_form;
-    choice->widen_only = r->short_form == LB_F64 || r->short_form == LB_F32;
-    choice->method.compute = choice->widen_only ? LB_NO_DTYPE : r->short_form;
+    choice->region = recipe->short_form;
+    choice->widen_only = recipe->short_form == LB_F64 || recipe->short_form == LB_F32;
+    choice->method.compute = choice->widen_only ? LB_NO_DTYPE : recipe->short_form;
     choice->method.tf32 = LB_TF32_NONE;
     choice->storage = NULL;
     if (choice->widen_only) choice->recipe = NULL;
 }
 
 /* What it names; the rest stays as an earlier swap left it. */
-static void apply_precision(const lb_recipe *r, lb_choice *choice)
+static void apply_precision(const lb_recipe *recipe, lb_choice *choice)
 {
-    if (r->short_form) {
-        apply_type(r, choice);
+    if (recipe->short_form) {
+        apply_type(recipe, choice);
         return;
     }
-    if (r->storage) apply_storage(r, choice);
-    if (r->casts_operands) {
-        choice->recipe = r;
+    if (recipe->storage) apply_storage(recipe, choice);
+    if (recipe->casts_operands) {
+        choice->recipe = recipe;
         choice->method.compute = LB_NO_DTYPE;
         choice->method.tf32 = LB_TF32_NONE;
     }
-    if (r->compute) choice->wide_compute = r->compute == LB_F64;
-    if (r->accumulate) choice->wide_accumulate = r->accumulate == LB_F64;
-    if (!r->accumulate) return;
+    if (recipe->compute) choice->wide_compute = recipe->compute == LB_F64;
+    if (recipe->accumulate) choice->wide_accumulate = recipe->accumulate == LB_F64;
+    if (!recipe->accumulate) return;
     /* Arithmetic is f32's as soon as no operand is f64, and f64's when one is: rounding to it again would only cost. */
-    const bool own = r->accumulate == LB_F64 || (r->accumulate == LB_F32 && r->compute != LB_F64);
-    choice->method.accumulate = own ? LB_NO_DTYPE : r->accumulate;
+    const bool own = recipe->accumulate == LB_F64 || (recipe->accumulate == LB_F32 && recipe->compute != LB_F64);
+    choice->method.accumulate = own ? LB_NO_DTYPE : recipe->accumulate;
 }
 
-static void apply(const parsed_swap *p, lb_choice *choice)
+static void apply(const parsed_swap *parsed_swap, lb_choice *choice)
 {
-    choice->swapped |= p->swap.kind != LB_SWAP_ROUTING; /* which alone computes nothing differently */
-    switch (p->swap.kind) {
-    case LB_SWAP_PRECISION: apply_precision(&p->recipe, choice); break;
+    choice->swapped |= parsed_swap->swap.kind != LB_SWAP_ROUTING; /* which alone computes nothing differently */
+    switch (parsed_swap->swap.kind) {
+    case LB_SWAP_PRECISION: apply_precision(&parsed_swap->recipe, choice); break;
     case LB_SWAP_KERNEL:
-        if (is_finite_kernel(p->swap.argument))
+        if (is_finite_kernel(parsed_swap->swap.argument))
             choice->finite = true;
         else
-            choice->by_torch = is_torch_kernel(p->swap.argument),
-            choice->method.kernel = choice->by_torch ? NULL : p->swap.argument;
+            choice->by_torch = is_torch_kernel(parsed_swap->swap.argument),
+            choice->method.kernel = choice->by_torch ? NULL : parsed_swap->swap.argument;
         break;
     case LB_SWAP_ORDER:
         choice->reordered = true;
-        if (p->is_schedule) choice->method.schedule = &p->schedule;
-        if (p->is_order) choice->order = p->swap.argument;
+        if (parsed_swap->is_schedule) choice->method.schedule = &parsed_swap->schedule;
+        if (parsed_swap->is_order) choice->order = parsed_swap->swap.argument;
         break;
     case LB_SWAP_ROUNDING: /* to nearest is what is done anyway */
-        choice->rounds_wide = p->cast.rounding != LB_RNE;
-        choice->method.cast = choice->rounds_wide ? (struct lb_cast *)&p->cast : NULL;
+        choice->rounds_wide = parsed_swap->cast.rounding != LB_RNE;
+        choice->method.cast = choice->rounds_wide ? (struct lb_cast *)&parsed_swap->cast : NULL;
         break;
-    case LB_SWAP_ROUTING: choice->routing = p->routing; break;
-    case LB_SWAP_ACCUMULATE: choice->method.accumulate = p->accumulate; break;
-    case LB_SWAP_RANK: choice->contribution = (uint8_t)p->contribution; break;
+    case LB_SWAP_ROUTING: choice->routing = parsed_swap->routing; break;
+    case LB_SWAP_ACCUMULATE: choice->method.accumulate = parsed_swap->accumulate; break;
+    case LB_SWAP_RANK: choice->contribution = (uint8_t)parsed_swap->contribution; break;
     case LB_SWAP_SOURCE:
-        choice->contents = p->source.contents;
-        choice->contents_step = p->source.contents_step;
+        choice->contents = parsed_swap->source.contents;
+        choice->contents_step = parsed_swap->source.contents_step;
         break;
     default: break;
     }
@@ -344,16 +345,16 @@ static bool is_asked_for_more(const lb_choice *c)
            c->finite;
 }
 
-/* The row that says what row `old` says and swap `p` besides. */
-static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, uint8_t *row, lb_err *err)
+/* The row that says what row `old` says and the parsed swap besides. */
+static lb_status derive(lb_choices *choices, const parsed_swap *parsed_swap, uint8_t old, uint8_t *row, lb_err *err)
 {
     lb_choice wanted = choices->rows[old];
-    apply(p, &wanted);
+    apply(parsed_swap, &wanted);
     if (wanted.by_torch && is_asked_for_more(&wanted))
         return lb_fail(
             err, LB_ERR_INVALID,
-            "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked for "
-            "another precision, order or rounding, too: select others");
+            "--kernel torch: PyTorch computes ops as they were recorded, "
+            "and one that it is to compute is asked for another precision, order or rounding, too: select others");
     for (uint32_t i = 0; i < choices->n_rows; i++)
         if (same_choice(&choices->rows[i], &wanted)) {
             *row = (uint8_t)i;
@@ -366,17 +367,17 @@ static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, 
     return LB_OK;
 }
 
-static lb_status apply_swap(lb_choices *choices, parsed_swap *p, const lb_prepared *prepared, const uint8_t *marks,
-                            uint8_t *choice_of, lb_err *err)
+static lb_status apply_swap(lb_choices *choices, parsed_swap *parsed_swap, const lb_prepared *prepared,
+                            const uint8_t *marks, uint8_t *choice_of, lb_err *err)
 {
     uint8_t derived[256];
     memset(derived, UNMADE, sizeof derived);
     for (uint32_t i = 0; i < prepared->program->n_ops; i++) {
-        if (!marks[i] || !concerns(p, &prepared->program->ops[i], &prepared->ops[i])) continue;
+        if (!marks[i] || !concerns(parsed_swap, &prepared->program->ops[i], &prepared->ops[i])) continue;
         uint8_t old = choice_of[i];
-        if (derived[old] == UNMADE) LB_TRY(derive(choices, p, old, &derived[old], err));
+        if (derived[old] == UNMADE) LB_TRY(derive(choices, parsed_swap, old, &derived[old], err));
         choice_of[i] = derived[old];
-        p->touched++;
+        parsed_swap->touched++;
     }
     return LB_OK;
 }

@@ -13,85 +13,90 @@
 /* ---- moving ----------------------------------------------------------------------------------------------------- */
 
 /* A sum without some ranks stands for one with all of them: DDP sums what each rank has divided by the world. */
-static void rescale(const lb_collective_streams *x, char *out, int64_t n, double factor)
+static void rescale(const lb_collective_streams *streams, char *out, int64_t n, double factor)
 {
-    for (int64_t i = 0; i < n && lb_dtype_is_float(x->dtype); i++)
-        lb_from_f64(x->dtype, out + (size_t)i * x->size, factor * lb_to_f64(x->dtype, out + (size_t)i * x->size), NULL);
+    for (int64_t i = 0; i < n && lb_dtype_is_float(streams->dtype); i++)
+        lb_from_f64(streams->dtype, out + (size_t)i * streams->size,
+                    factor * lb_to_f64(streams->dtype, out + (size_t)i * streams->size), NULL);
 }
 
 /* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. `home`: 1 + who alone
  * receives them; 0. */
-static lb_status reduce_range(lb_collective_streams *x, int64_t from, int64_t n, uint32_t home, char *out)
+static lb_status reduce_range(lb_collective_streams *streams, int64_t from, int64_t n, uint32_t home, char *out)
 {
-    const void **inputs = malloc((x->n + 1) * sizeof *inputs);
-    if (!inputs) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    lb_collective_order order = x->order;
+    const void **inputs = malloc((streams->n + 1) * sizeof *inputs);
+    if (!inputs) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
+    lb_collective_order order = streams->order;
     uint32_t k = 0;
-    for (uint32_t r = 0; r < x->n; r++) {
-        if (!lb_collective_streams_excludes(&x->members[r]))
-            inputs[k++] = x->members[r].stream + (size_t)from * x->size;
+    for (uint32_t r = 0; r < streams->n; r++) {
+        if (!lb_collective_streams_excludes(&streams->members[r]))
+            inputs[k++] = streams->members[r].stream + (size_t)from * streams->size;
         if (home == r + 1) order.home = k; /* without the home, the ring ends at the one before it */
     }
     if (home && !order.home) order.home = k;
     lb_status status = LB_OK;
     if (k)
-        status = lb_collective_reduce(&order, x->reduction, &(lb_rank_terms){inputs, k, x->dtype, n}, out, x->err);
+        status = lb_collective_reduce(&order, streams->reduction, &(lb_rank_terms){inputs, k, streams->dtype, n}, out,
+                                      streams->err);
     else
-        memset(out, 0, (size_t)n * x->size);
+        memset(out, 0, (size_t)n * streams->size);
     free(inputs);
-    if (status == LB_OK && k && k < x->n && x->reduction == LB_REDUCE_SUM) rescale(x, out, n, (double)x->n / k);
+    if (status == LB_OK && k && k < streams->n && streams->reduction == LB_REDUCE_SUM)
+        rescale(streams, out, n, (double)streams->n / k);
     return status;
 }
 
-/* Where chunk `c` of member `m` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
-static void chunk_range(const lb_collective_streams *x, const lb_stream_member *m, uint32_t input, uint32_t c,
-                        int64_t *from, int64_t *n)
+/* Where chunk `c` of `member` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
+static void chunk_range(const lb_collective_streams *streams, const lb_stream_member *member, uint32_t input,
+                        uint32_t c, int64_t *from, int64_t *n)
 {
-    int64_t whole = m->starts[input + 1] - m->starts[input];
-    *from = m->starts[input] + whole / x->n * c;
-    *n = whole / x->n;
-    if (x->name->coalesced && m->inputs.n == x->n) {
-        *from = m->starts[c];
-        *n = m->starts[c + 1] - m->starts[c];
+    int64_t whole = member->starts[input + 1] - member->starts[input];
+    *from = member->starts[input] + whole / streams->n * c;
+    *n = whole / streams->n;
+    if (streams->name->coalesced && member->inputs.n == streams->n) {
+        *from = member->starts[c];
+        *n = member->starts[c + 1] - member->starts[c];
         return;
     }
-    if (x->name->splits < 0 || (uint32_t)x->name->splits + 1 >= m->op->args) return;
-    const lb_arg *splits = &lb_op_args(m->program, m->op)[x->name->splits + 1];
-    const lb_layout *layout = &m->program->values[m->inputs.values[input]].layout;
-    if (splits->tag != LB_ARG_LIST || splits->count != x->n || layout->ndim < 1) return;
+    if (streams->name->splits < 0 || (uint32_t)streams->name->splits + 1 >= member->op->args) return;
+    const lb_arg *splits = &lb_op_args(member->program, member->op)[streams->name->splits + 1];
+    const lb_layout *layout = &member->program->values[member->inputs.values[input]].layout;
+    if (splits->tag != LB_ARG_LIST || splits->count != streams->n || layout->ndim < 1) return;
     int64_t row = 1, at = 0;
     for (int d = 1; d < layout->ndim; d++) row *= layout->shape[d];
-    for (uint32_t i = 0; i < c; i++) at += m->program->args[splits->u.first + i].u.i;
-    *from = m->starts[input] + at * row;
-    *n = m->program->args[splits->u.first + c].u.i * row;
+    for (uint32_t i = 0; i < c; i++) at += member->program->args[splits->u.first + i].u.i;
+    *from = member->starts[input] + at * row;
+    *n = member->program->args[splits->u.first + c].u.i * row;
 }
 
 /* Each rank's block by itself, as rings do it that end there. */
-static lb_status reduce_blocks(lb_collective_streams *x, char *out)
+static lb_status reduce_blocks(lb_collective_streams *streams, char *out)
 {
-    const lb_stream_member *m = &x->members[0];
+    const lb_stream_member *member = &streams->members[0];
     int64_t from, n;
-    for (uint32_t i = 0; i < (x->name->coalesced ? 1 : m->inputs.n); i++)
-        for (uint32_t c = 0; c < x->n; c++) {
-            chunk_range(x, m, i, c, &from, &n);
-            LB_TRY(reduce_range(x, from, n, c + 1, out + (size_t)from * x->size));
+    for (uint32_t i = 0; i < (streams->name->coalesced ? 1 : member->inputs.n); i++)
+        for (uint32_t c = 0; c < streams->n; c++) {
+            chunk_range(streams, member, i, c, &from, &n);
+            LB_TRY(reduce_range(streams, from, n, c + 1, out + (size_t)from * streams->size));
         }
     return LB_OK;
 }
 
 /* The whole reduction: each input tensor by itself, or all as one stream. */
-static lb_status reduce_all(lb_collective_streams *x, char *out)
+static lb_status reduce_all(lb_collective_streams *streams, char *out)
 {
-    const lb_stream_member *m = &x->members[0];
-    const uint32_t home = x->name->kind == LB_EXCHANGE_REDUCE ? x->root + 1 : 0;
-    const bool scatters = x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
-    if (scatters && lb_collective_order_ends_at_home(&x->order) && m->inputs.n) return reduce_blocks(x, out);
+    const lb_stream_member *member = &streams->members[0];
+    const uint32_t home = streams->name->kind == LB_EXCHANGE_REDUCE ? streams->root + 1 : 0;
+    const bool scatters = streams->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
+    if (scatters && lb_collective_order_ends_at_home(&streams->order) && member->inputs.n)
+        return reduce_blocks(streams, out);
     /* torch's gloo makes an all-reduce of each tensor of a reduce-scatter (seen with 2.13). */
-    const bool each = scatters && x->order.kind == LB_ORDER_GLOO && m->inputs.n == x->n;
-    if (x->name->coalesced && !each) return reduce_range(x, 0, lb_collective_streams_length(m), home, out);
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        LB_TRY(
-            reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], home, out + (size_t)m->starts[i] * x->size));
+    const bool each = scatters && streams->order.kind == LB_ORDER_GLOO && member->inputs.n == streams->n;
+    if (streams->name->coalesced && !each)
+        return reduce_range(streams, 0, lb_collective_streams_length(member), home, out);
+    for (uint32_t i = 0; i < member->inputs.n; i++)
+        LB_TRY(reduce_range(streams, member->starts[i], member->starts[i + 1] - member->starts[i], home,
+                            out + (size_t)member->starts[i] * streams->size));
     return LB_OK;
 }
 
@@ -102,104 +107,108 @@ typedef struct receipt {
 } receipt;
 
 /* `from`: a member, or LB_NONE for the reduction of all. */
-static lb_status receive(lb_collective_streams *x, receipt *r, uint32_t from, int64_t at, int64_t n, int64_t limit)
+static lb_status receive(lb_collective_streams *streams, receipt *r, uint32_t from, int64_t at, int64_t n,
+                         int64_t limit)
 {
     lb_collective_move *more = lb_array_grow(r->list, r->n, sizeof *more);
-    if (!more) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    if (!more) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
     r->list = more;
     if (n < 0 || at < 0 || at + n > limit)
-        return lb_fail(x->err, LB_ERR_UNSUPPORTED,
+        return lb_fail(streams->err, LB_ERR_UNSUPPORTED,
                        "the sizes of a collective's inputs and outputs do not fit together");
     r->list[r->n++] = (lb_collective_move){from, at, n};
     r->elements += n;
     return LB_OK;
 }
 
-static lb_status receive_all(lb_collective_streams *x, receipt *out, uint32_t member)
+static lb_status receive_all(lb_collective_streams *streams, receipt *out, uint32_t member)
 {
-    return receive(x, out, member, 0, lb_collective_streams_length(&x->members[member]),
-                   lb_collective_streams_length(&x->members[member]));
+    return receive(streams, out, member, 0, lb_collective_streams_length(&streams->members[member]),
+                   lb_collective_streams_length(&streams->members[member]));
 }
 
 /* What member `who` receives, in the order of its outputs. */
-static lb_status assemble(lb_collective_streams *x, uint32_t who, receipt *out)
+static lb_status assemble(lb_collective_streams *streams, uint32_t who, receipt *out)
 {
-    const lb_stream_member *root = &x->members[x->root], *me = &x->members[who];
+    const lb_stream_member *root = &streams->members[streams->root], *me = &streams->members[who];
     int64_t from, n;
-    switch (x->name->kind) {
+    switch (streams->name->kind) {
     case LB_EXCHANGE_ALL_REDUCE:
     case LB_EXCHANGE_REDUCE:
-        return receive(x, out, LB_NONE, 0, lb_collective_streams_length(&x->members[0]),
-                       lb_collective_streams_length(&x->members[0]));
-    case LB_EXCHANGE_BROADCAST: return receive_all(x, out, x->root);
+        return receive(streams, out, LB_NONE, 0, lb_collective_streams_length(&streams->members[0]),
+                       lb_collective_streams_length(&streams->members[0]));
+    case LB_EXCHANGE_BROADCAST: return receive_all(streams, out, streams->root);
     case LB_EXCHANGE_ALL_GATHER:
     case LB_EXCHANGE_GATHER:
-        for (uint32_t r = 0; r < x->n && x->name->coalesced;
+        for (uint32_t r = 0; r < streams->n && streams->name->coalesced;
              r++) /* output lists: one per rank, each with every tensor */
-            LB_TRY(receive_all(x, out, r));
-        for (uint32_t i = 0; i < me->inputs.n && !x->name->coalesced; i++)
-            for (uint32_t r = 0; r < x->n; r++) {
-                const lb_stream_member *m = &x->members[r];
-                if (i >= m->inputs.n) continue;
-                LB_TRY(
-                    receive(x, out, r, m->starts[i], m->starts[i + 1] - m->starts[i], lb_collective_streams_length(m)));
+            LB_TRY(receive_all(streams, out, r));
+        for (uint32_t i = 0; i < me->inputs.n && !streams->name->coalesced; i++)
+            for (uint32_t r = 0; r < streams->n; r++) {
+                const lb_stream_member *member = &streams->members[r];
+                if (i >= member->inputs.n) continue;
+                LB_TRY(receive(streams, out, r, member->starts[i], member->starts[i + 1] - member->starts[i],
+                               lb_collective_streams_length(member)));
             }
         return LB_OK;
     case LB_EXCHANGE_REDUCE_SCATTER:
-        for (uint32_t i = 0; i < (x->name->coalesced ? 1 : me->inputs.n); i++) {
-            chunk_range(x, me, i, who, &from, &n);
-            LB_TRY(receive(x, out, LB_NONE, from, n, lb_collective_streams_length(me)));
+        for (uint32_t i = 0; i < (streams->name->coalesced ? 1 : me->inputs.n); i++) {
+            chunk_range(streams, me, i, who, &from, &n);
+            LB_TRY(receive(streams, out, LB_NONE, from, n, lb_collective_streams_length(me)));
         }
         return LB_OK;
     case LB_EXCHANGE_SCATTER:
-        if (x->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
-            chunk_range(x, root, 0, who, &from, &n);
-            return receive(x, out, x->root, from, n, lb_collective_streams_length(root));
+        if (streams->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
+            chunk_range(streams, root, 0, who, &from, &n);
+            return receive(streams, out, streams->root, from, n, lb_collective_streams_length(root));
         }
-        if (root->inputs.n != x->n) break;
-        return receive(x, out, x->root, root->starts[who], root->starts[who + 1] - root->starts[who],
+        if (root->inputs.n != streams->n) break;
+        return receive(streams, out, streams->root, root->starts[who], root->starts[who + 1] - root->starts[who],
                        lb_collective_streams_length(root));
     case LB_EXCHANGE_ALL_TO_ALL:
-        for (uint32_t r = 0; r < x->n; r++) {
-            chunk_range(x, &x->members[r], 0, who, &from, &n);
-            LB_TRY(receive(x, out, r, from, n, lb_collective_streams_length(&x->members[r])));
+        for (uint32_t r = 0; r < streams->n; r++) {
+            chunk_range(streams, &streams->members[r], 0, who, &from, &n);
+            LB_TRY(receive(streams, out, r, from, n, lb_collective_streams_length(&streams->members[r])));
         }
         return LB_OK;
     case LB_EXCHANGE_NOTHING: return LB_OK;
     }
-    return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
+    return lb_fail(streams->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
 }
 
-static bool receives(const lb_collective_streams *x, uint32_t who)
+static bool receives(const lb_collective_streams *streams, uint32_t who)
 {
-    return lb_collective_name_is_received(x->name, x->root, who);
+    return lb_collective_name_is_received(streams->name, streams->root, who);
 }
 
 /* Only of streams that were widened, and not where another dimension than the first is cut. */
-static void show(const lb_collective_streams *x, const lb_stream_member *m, uint32_t value, const char *bytes)
+static void show(const lb_collective_streams *streams, const lb_stream_member *member, uint32_t value,
+                 const char *bytes)
 {
-    const lb_layout *layout = &m->program->values[value].layout;
-    const lb_tensor exact = {(char *)(uintptr_t)bytes, x->dtype, lb_layout_contiguous(layout->ndim, layout->shape)};
-    if (x->dtype == LB_F64 && !x->name->dim) lb_event_show(m->machine, value, &exact);
+    const lb_layout *layout = &member->program->values[value].layout;
+    const lb_tensor exact = {(char *)(uintptr_t)bytes, streams->dtype,
+                             lb_layout_contiguous(layout->ndim, layout->shape)};
+    if (streams->dtype == LB_F64 && !streams->name->dim) lb_event_show(member->machine, value, &exact);
 }
 
-static lb_status spread(lb_collective_streams *x, const lb_stream_member *m, const char *bytes, int64_t received)
+static lb_status spread(lb_collective_streams *streams, const lb_stream_member *member, const char *bytes,
+                        int64_t received)
 {
     int64_t at = 0;
-    for (uint32_t i = 0; i < m->outputs.n; i++) {
-        uint32_t v = m->outputs.values[i];
+    for (uint32_t i = 0; i < member->outputs.n; i++) {
+        uint32_t value = member->outputs.values[i];
         lb_tensor window;
-        int64_t n = lb_layout_numel(&m->program->values[v].layout);
+        int64_t n = lb_layout_numel(&member->program->values[value].layout);
         if (at + n > received)
-            return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
-        if (x->shows) {
-            show(x, m, v, bytes + (size_t)at * x->size);
+            return lb_fail(streams->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
+        if (streams->shows) {
+            show(streams, member, value, bytes + (size_t)at * streams->size);
             at += n;
             continue;
         }
-        LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
-        window = lb_collective_streams_cut_in_front(x, m, window);
-        lb_tensor dense = {(char *)bytes + (size_t)at * x->size, x->dtype,
+        LB_TRY(lb_machine_output(member->machine, value, &window, streams->err));
+        window = lb_collective_streams_cut_in_front(streams, member, window);
+        lb_tensor dense = {(char *)bytes + (size_t)at * streams->size, streams->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_memory_tensor_copy(&window, &dense, NULL);
         at += n;
@@ -208,25 +217,25 @@ static lb_status spread(lb_collective_streams *x, const lb_stream_member *m, con
 }
 
 /* `reduced`: of the whole streams. */
-static lb_status deliver(lb_collective_streams *x, uint32_t who, const char *reduced)
+static lb_status deliver(lb_collective_streams *streams, uint32_t who, const char *reduced)
 {
     receipt got = {0};
     int64_t room = 0;
-    for (uint32_t i = 0; i < x->members[who].outputs.n; i++)
-        room += lb_layout_numel(&x->members[who].program->values[x->members[who].outputs.values[i]].layout);
-    lb_status status = assemble(x, who, &got);
+    for (uint32_t i = 0; i < streams->members[who].outputs.n; i++)
+        room += lb_layout_numel(&streams->members[who].program->values[streams->members[who].outputs.values[i]].layout);
+    lb_status status = assemble(streams, who, &got);
     if (status == LB_OK && got.elements > room)
-        status =
-            lb_fail(x->err, LB_ERR_UNSUPPORTED, "the sizes of a collective's inputs and outputs do not fit together");
-    char *bytes = status == LB_OK ? malloc((size_t)(got.elements + 1) * x->size) : NULL, *to = bytes;
-    if (status == LB_OK && !bytes) status = lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+        status = lb_fail(streams->err, LB_ERR_UNSUPPORTED,
+                         "the sizes of a collective's inputs and outputs do not fit together");
+    char *bytes = status == LB_OK ? malloc((size_t)(got.elements + 1) * streams->size) : NULL, *to = bytes;
+    if (status == LB_OK && !bytes) status = lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
     for (uint32_t i = 0; i < got.n && bytes; i++) {
         const lb_collective_move *move = &got.list[i];
-        const char *stream = move->member == LB_NONE ? reduced : x->members[move->member].stream;
-        memcpy(to, stream + (size_t)move->first * x->size, (size_t)move->n * x->size);
-        to += (size_t)move->n * x->size;
+        const char *stream = move->member == LB_NONE ? reduced : streams->members[move->member].stream;
+        memcpy(to, stream + (size_t)move->first * streams->size, (size_t)move->n * streams->size);
+        to += (size_t)move->n * streams->size;
     }
-    if (bytes) status = spread(x, &x->members[who], bytes, got.elements);
+    if (bytes) status = spread(streams, &streams->members[who], bytes, got.elements);
     free(bytes), free(got.list);
     return status;
 }
@@ -235,33 +244,34 @@ static lb_status deliver(lb_collective_streams *x, uint32_t who, const char *red
 
 static lb_status reduce_in(void *context, const lb_collective_order *order, char *out)
 {
-    lb_collective_streams *x = context;
-    const lb_collective_order own = x->order;
-    x->order = *order;
-    const lb_status status = reduce_all(x, out);
-    x->order = own;
+    lb_collective_streams *streams = context;
+    const lb_collective_order own = streams->order;
+    streams->order = *order;
+    const lb_status status = reduce_all(streams, out);
+    streams->order = own;
     return status;
 }
 
 /* What member `who` recorded, as parts of the reduction; false: it was not kept, or it is no part. */
-static lb_status add_recorded(lb_collective_streams *x, uint32_t who, lb_recorded_sum *sum, bool *whole)
+static lb_status add_recorded(lb_collective_streams *streams, uint32_t who, lb_recorded_sum *sum, bool *whole)
 {
-    const lb_stream_member *m = &x->members[who];
+    const lb_stream_member *member = &streams->members[who];
     receipt got = {0};
-    lb_status status = assemble(x, who, &got);
-    *whole = status == LB_OK && got.n == m->outputs.n;
+    lb_status status = assemble(streams, who, &got);
+    *whole = status == LB_OK && got.n == member->outputs.n;
     for (uint32_t i = 0; i < got.n && *whole; i++) {
         const lb_collective_move *move = &got.list[i];
         lb_tensor recorded;
-        *whole = move->member == LB_NONE && lb_rebase_recorded(m->machine, m->outputs.values[i], &recorded) &&
-                 recorded.dtype == x->dtype && lb_layout_numel(&recorded.layout) == move->n;
+        *whole = move->member == LB_NONE && lb_rebase_recorded(member->machine, member->outputs.values[i], &recorded) &&
+                 recorded.dtype == streams->dtype && lb_layout_numel(&recorded.layout) == move->n;
         if (!*whole) break;
-        recorded = lb_collective_streams_cut_in_front(x, m, recorded);
+        recorded = lb_collective_streams_cut_in_front(streams, member, recorded);
         lb_recorded_part *part = &sum->parts[sum->n_parts];
-        *part = (lb_recorded_part){move->first, move->n, malloc((size_t)(move->n + 1) * x->size),
+        *part = (lb_recorded_part){move->first, move->n, malloc((size_t)(move->n + 1) * streams->size),
                                    calloc((size_t)move->n + 1, sizeof(bool))};
-        if (!part->bytes || !part->legal) status = lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-        if (status == LB_OK) status = lb_tensor_gather(&recorded, part->bytes, x->err);
+        if (!part->bytes || !part->legal)
+            status = lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
+        if (status == LB_OK) status = lb_tensor_gather(&recorded, part->bytes, streams->err);
         sum->n_parts++;
         *whole = status == LB_OK;
     }
@@ -270,34 +280,36 @@ static lb_status add_recorded(lb_collective_streams *x, uint32_t who, lb_recorde
 }
 
 /* Only what replay computed as it was recorded is compared: another order, or other inputs, is another question. */
-static bool is_as_recorded(const lb_collective_streams *x)
+static bool is_as_recorded(const lb_collective_streams *streams)
 {
-    const lb_machine *first = x->members[0].machine;
-    bool as = x->known.exact && !x->known.swapped && !first->is_shadow && !x->shows;
-    for (uint32_t r = 0; r < x->n; r++) as &= !x->members[r].choice->order && !x->members[r].choice->swapped;
+    const lb_machine *first = streams->members[0].machine;
+    bool as = streams->known.exact && !streams->known.swapped && !first->is_shadow && !streams->shows;
+    for (uint32_t r = 0; r < streams->n; r++)
+        as &= !streams->members[r].choice->order && !streams->members[r].choice->swapped;
     return as && (first->run->plan->compare || first->run->plan->mode == LB_REPLAY_ISOLATED);
 }
 
-static lb_status recognise(lb_collective_streams *x, const char *reduced)
+static lb_status recognise(lb_collective_streams *streams, const char *reduced)
 {
-    lb_recorded_sum sum = {.reduction = x->reduction, .reduce = reduce_in, .context = x};
-    const int64_t count = lb_collective_streams_length(&x->members[0]);
-    const void **inputs = malloc((x->n + 1) * sizeof *inputs);
+    lb_recorded_sum sum = {.reduction = streams->reduction, .reduce = reduce_in, .context = streams};
+    const int64_t count = lb_collective_streams_length(&streams->members[0]);
+    const void **inputs = malloc((streams->n + 1) * sizeof *inputs);
     uint32_t room = 1;
     bool whole = true;
-    for (uint32_t r = 0; r < x->n; r++) room += x->members[r].outputs.n;
+    for (uint32_t r = 0; r < streams->n; r++) room += streams->members[r].outputs.n;
     sum.parts = calloc(room, sizeof *sum.parts);
-    char *other = malloc((size_t)(count + 1) * x->size);
-    lb_status status = inputs && sum.parts && other
-                           ? LB_OK
-                           : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", x->n);
-    for (uint32_t r = 0; r < x->n && status == LB_OK && whole; r++) {
-        inputs[r] = x->members[r].stream;
-        if (receives(x, r)) status = add_recorded(x, r, &sum, &whole);
+    char *other = malloc((size_t)(count + 1) * streams->size);
+    lb_status status =
+        inputs && sum.parts && other
+            ? LB_OK
+            : lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", streams->n);
+    for (uint32_t r = 0; r < streams->n && status == LB_OK && whole; r++) {
+        inputs[r] = streams->members[r].stream;
+        if (receives(streams, r)) status = add_recorded(streams, r, &sum, &whole);
     }
-    sum.terms = (lb_rank_terms){inputs, x->n, x->dtype, count};
+    sum.terms = (lb_rank_terms){inputs, streams->n, streams->dtype, count};
     if (status == LB_OK && whole && sum.n_parts && !lb_recorded_order_gives(&sum, reduced))
-        status = lb_recorded_order_find(&sum, other, &x->sum);
+        status = lb_recorded_order_find(&sum, other, &streams->sum);
     for (uint32_t p = 0; p < sum.n_parts; p++) free(sum.parts[p].bytes), free(sum.parts[p].legal);
     free(sum.parts), free(inputs), free(other);
     return status;
@@ -308,103 +320,108 @@ static lb_status recognise(lb_collective_streams *x, const char *reduced)
 /* vLLM's and SGLang's custom_all_reduce.cuh, among GPUs that all reach each other: what is small each rank adds up
  * whole, in rank order; what is large in parts, each from its own rank on; in f32 both times, so that f32 is rounded at
  * every addition. */
-static lb_collective_order_kind order_by_size(const lb_collective_streams *x)
+static lb_collective_order_kind order_by_size(const lb_collective_streams *streams)
 {
-    const int64_t bytes = lb_collective_streams_length(&x->members[0]) * (int64_t)x->size;
-    const bool whole = x->n == 2 || (x->n <= 4 && bytes < 512 * 1024) || (x->n <= 8 && bytes < 256 * 1024);
-    if (x->dtype == LB_F32) return whole ? LB_ORDER_RANK : LB_ORDER_MPI_RING;
+    const int64_t bytes = lb_collective_streams_length(&streams->members[0]) * (int64_t)streams->size;
+    const bool whole =
+        streams->n == 2 || (streams->n <= 4 && bytes < 512 * 1024) || (streams->n <= 8 && bytes < 256 * 1024);
+    if (streams->dtype == LB_F32) return whole ? LB_ORDER_RANK : LB_ORDER_MPI_RING;
     return whole ? LB_ORDER_WIDE : LB_ORDER_ROTATED;
 }
 
-static void read_attributes(lb_collective_streams *x)
+static void read_attributes(lb_collective_streams *streams)
 {
-    const lb_stream_member *m = &x->members[0];
-    const lb_prepared_op *prepared = &m->machine->prepared->ops[m->machine->next];
-    x->reduction = LB_REDUCE_SUM;
-    x->order = (lb_collective_order)LB_ORDER_INIT;
-    if (x->name->shared_memory) x->order.kind = order_by_size(x);
-    if (x->name->nccl) x->order.kind = LB_ORDER_RING;
+    const lb_stream_member *member = &streams->members[0];
+    const lb_prepared_op *prepared = &member->machine->prepared->ops[member->machine->next];
+    streams->reduction = LB_REDUCE_SUM;
+    streams->order = (lb_collective_order)LB_ORDER_INIT;
+    if (streams->name->shared_memory) streams->order.kind = order_by_size(streams);
+    if (streams->name->nccl) streams->order.kind = LB_ORDER_RING;
     if (prepared->collective != LB_NONE) {
-        const lb_collective *row = &m->program->collectives[prepared->collective];
-        const char *reduce = lb_program_text(m->program, row->reduce);
-        x->premultiplied = !strcmp(reduce, "premul_sum");
-        lb_collective_reduction_parse(reduce, &x->reduction);
+        const lb_collective *row = &member->program->collectives[prepared->collective];
+        const char *reduce = lb_program_text(member->program, row->reduce);
+        streams->premultiplied = !strcmp(reduce, "premul_sum");
+        lb_collective_reduction_parse(reduce, &streams->reduction);
         if (row->algorithm != LB_NONE)
-            lb_collective_order_parse(lb_program_text(m->program, row->algorithm), &x->order, NULL);
+            lb_collective_order_parse(lb_program_text(member->program, row->algorithm), &streams->order, NULL);
     }
-    for (uint32_t r = 0; r < x->n; r++)
-        if (x->members[r].choice->order) lb_collective_order_parse(x->members[r].choice->order, &x->order, NULL);
-    const uint32_t root = lb_collective_name_root(x->name, m->program, m->op);
-    if (root < x->n) x->root = root;
+    for (uint32_t r = 0; r < streams->n; r++)
+        if (streams->members[r].choice->order)
+            lb_collective_order_parse(streams->members[r].choice->order, &streams->order, NULL);
+    const uint32_t root = lb_collective_name_root(streams->name, member->program, member->op);
+    if (root < streams->n) streams->root = root;
 }
 
-static lb_status run_streams(lb_collective_streams *x)
+static lb_status run_streams(lb_collective_streams *streams)
 {
     char *reduced = NULL;
-    bool reduces = x->name->kind == LB_EXCHANGE_ALL_REDUCE || x->name->kind == LB_EXCHANGE_REDUCE ||
-                   x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
+    bool reduces = streams->name->kind == LB_EXCHANGE_ALL_REDUCE || streams->name->kind == LB_EXCHANGE_REDUCE ||
+                   streams->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
     lb_status status = LB_OK;
-    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
-        status = lb_collective_streams_fill(x, &x->members[r]);
-        if (status == LB_OK && lb_collective_streams_is_undefined(x, &x->members[r]))
-            status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "a member contributes bytes that nothing was seen to write");
+    for (uint32_t r = 0; r < streams->n && status == LB_OK; r++) {
+        status = lb_collective_streams_fill(streams, &streams->members[r]);
+        if (status == LB_OK && lb_collective_streams_is_undefined(streams, &streams->members[r]))
+            status =
+                lb_fail(streams->err, LB_ERR_UNSUPPORTED, "a member contributes bytes that nothing was seen to write");
         if (status == LB_OK && reduces &&
-            lb_collective_streams_length(&x->members[r]) != lb_collective_streams_length(&x->members[0]))
-            status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "the members of a reduction bring different sizes");
+            lb_collective_streams_length(&streams->members[r]) != lb_collective_streams_length(&streams->members[0]))
+            status = lb_fail(streams->err, LB_ERR_UNSUPPORTED, "the members of a reduction bring different sizes");
     }
-    if (status == LB_OK && x->known.missing) return LB_OK;
-    for (uint32_t r = 0; r < x->n && status == LB_OK && reduces && x->premultiplied; r++)
-        status = lb_collective_streams_multiply(x, &x->members[r]);
-    if (status == LB_OK) status = lb_collective_streams_swap(x);
+    if (status == LB_OK && streams->known.missing) return LB_OK;
+    for (uint32_t r = 0; r < streams->n && status == LB_OK && reduces && streams->premultiplied; r++)
+        status = lb_collective_streams_multiply(streams, &streams->members[r]);
+    if (status == LB_OK) status = lb_collective_streams_swap(streams);
     if (status == LB_OK && reduces) {
-        reduced = malloc((size_t)(lb_collective_streams_length(&x->members[0]) + 1) * x->size);
-        status = reduced ? reduce_all(x, reduced) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-        if (status == LB_OK && is_as_recorded(x)) status = recognise(x, reduced);
+        reduced = malloc((size_t)(lb_collective_streams_length(&streams->members[0]) + 1) * streams->size);
+        status = reduced ? reduce_all(streams, reduced)
+                         : lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
+        if (status == LB_OK && is_as_recorded(streams)) status = recognise(streams, reduced);
     }
-    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
-        if (receives(x, r)) status = deliver(x, r, reduced);
+    for (uint32_t r = 0; r < streams->n && status == LB_OK; r++) {
+        if (receives(streams, r)) status = deliver(streams, r, reduced);
     }
     free(reduced);
     return status;
 }
 
-lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err *err)
+lb_status lb_collective_run_run(lb_machine *const *members, uint32_t n, lb_err *err)
 {
     lb_err local = LB_ERR_INIT;
-    lb_collective_streams x = {.n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *x.members)};
-    lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    lb_collective_streams streams = {
+        .n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *streams.members)};
+    lb_status status = streams.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     for (uint32_t r = 0; status == LB_OK && r < n; r++) {
-        const lb_program *program = machines[r]->prepared->program;
-        x.members[r] = (lb_stream_member){.machine = machines[r],
-                                          .program = program,
-                                          .op = &program->ops[machines[r]->next],
-                                          .choice = lb_machine_choice(machines[r])};
-        const lb_collective_name *name = lb_collective_name_find(lb_op_name(program, x.members[r].op));
-        if (r == 0) x.name = name;
-        if (!name || name->kind != x.name->kind)
+        const lb_program *program = members[r]->prepared->program;
+        streams.members[r] = (lb_stream_member){.machine = members[r],
+                                                .program = program,
+                                                .op = &program->ops[members[r]->next],
+                                                .choice = lb_machine_choice(members[r])};
+        const lb_collective_name *name = lb_collective_name_find(lb_op_name(program, streams.members[r].op));
+        if (r == 0) streams.name = name;
+        if (!name || name->kind != streams.name->kind)
             status = LB_ERR_UNSUPPORTED;
         else
-            status = lb_collective_streams_collect(&x, &x.members[r]);
+            status = lb_collective_streams_collect(&streams, &streams.members[r]);
     }
     if (status == LB_OK) {
-        x.shows = lb_event_shows_alone(machines[0]);
-        x.dtype = lb_collective_streams_dtype(&x);
-        x.size = lb_dtype_bits(x.dtype) / 8;
-        read_attributes(&x);
-        for (uint32_t r = 0; r < n; r++) x.known.swapped |= x.members[r].choice->swapped;
-        status = x.size ? run_streams(&x) : LB_ERR_UNSUPPORTED;
+        streams.shows = lb_event_shows_alone(members[0]);
+        streams.dtype = lb_collective_streams_dtype(&streams);
+        streams.size = lb_dtype_bits(streams.dtype) / 8;
+        read_attributes(&streams);
+        for (uint32_t r = 0; r < n; r++) streams.known.swapped |= streams.members[r].choice->swapped;
+        status = streams.size ? run_streams(&streams) : LB_ERR_UNSUPPORTED;
     }
     for (uint32_t r = 0; r < n; r++) {
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) break;
-        lb_status end = status == LB_OK && receives(&x, r) && !x.shows
-                            ? lb_machine_finish(machines[r], &x.known, &x.sum, err)
-                            : lb_machine_stand_in(machines[r], err);
+        lb_status end = status == LB_OK && receives(&streams, r) && !streams.shows
+                            ? lb_machine_finish(members[r], &streams.known, &streams.sum, err)
+                            : lb_machine_stand_in(members[r], err);
         if (end != LB_OK) {
-            lb_collective_streams_release(&x);
+            lb_collective_streams_release(&streams);
             return end;
         }
     }
-    lb_collective_streams_release(&x);
+    lb_collective_streams_release(&streams);
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", local.message);
     return LB_OK;
 }
@@ -412,31 +429,32 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
 /* ---- told, and not run ------------------------------------------------------------------------------------------ */
 
 /* Cut along another dimension than the first, or multiplied before it is added: moves do not say that. */
-static bool says_moves(const lb_collective_streams *x)
+static bool says_moves(const lb_collective_streams *streams)
 {
-    const uint32_t dim = (uint32_t)x->name->dim;
-    for (uint32_t r = 0; r < x->n; r++) {
-        const lb_stream_member *m = &x->members[r];
-        if (dim && dim < m->op->args && lb_op_args(m->program, m->op)[dim].tag == LB_ARG_INT &&
-            lb_op_args(m->program, m->op)[dim].u.i != 0)
+    const uint32_t dim = (uint32_t)streams->name->dim;
+    for (uint32_t r = 0; r < streams->n; r++) {
+        const lb_stream_member *member = &streams->members[r];
+        if (dim && dim < member->op->args && lb_op_args(member->program, member->op)[dim].tag == LB_ARG_INT &&
+            lb_op_args(member->program, member->op)[dim].u.i != 0)
             return false;
     }
-    return !x->name->nccl || x->name->kind == LB_EXCHANGE_ALL_GATHER || x->name->kind == LB_EXCHANGE_BROADCAST;
+    return !streams->name->nccl || streams->name->kind == LB_EXCHANGE_ALL_GATHER ||
+           streams->name->kind == LB_EXCHANGE_BROADCAST;
 }
 
-static lb_status tell(lb_collective_streams *x, lb_collective_told *told)
+static lb_status tell(lb_collective_streams *streams, lb_collective_told *told)
 {
     lb_status status = LB_OK;
-    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
+    for (uint32_t r = 0; r < streams->n && status == LB_OK; r++) {
         receipt got = {0};
-        if (receives(x, r)) status = assemble(x, r, &got);
+        if (receives(streams, r)) status = assemble(streams, r, &got);
         told[r].moves = got.list, told[r].n_moves = got.n;
     }
-    for (uint32_t r = 0; r < x->n; r++) {
-        lb_stream_member *m = &x->members[r];
-        told[r].inputs = m->inputs.values, told[r].n_inputs = m->inputs.n;
-        told[r].outputs = m->outputs.values, told[r].n_outputs = m->outputs.n;
-        m->inputs.values = m->outputs.values = NULL;
+    for (uint32_t r = 0; r < streams->n; r++) {
+        lb_stream_member *member = &streams->members[r];
+        told[r].inputs = member->inputs.values, told[r].n_inputs = member->inputs.n;
+        told[r].outputs = member->outputs.values, told[r].n_outputs = member->outputs.n;
+        member->inputs.values = member->outputs.values = NULL;
     }
     return status;
 }
@@ -444,23 +462,24 @@ static lb_status tell(lb_collective_streams *x, lb_collective_told *told)
 lb_status lb_collective_run_tell(const lb_program *const *programs, const uint32_t *ops, uint32_t n,
                                  lb_collective_told *told, lb_err *err)
 {
-    lb_collective_streams x = {.n = n, .err = err, .members = calloc(n, sizeof *x.members)};
-    lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    lb_collective_streams streams = {.n = n, .err = err, .members = calloc(n, sizeof *streams.members)};
+    lb_status status = streams.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     memset(told, 0, n * sizeof *told);
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
-        x.members[r] = (lb_stream_member){.program = programs[r], .op = &programs[r]->ops[ops[r]]};
-        const lb_collective_name *name = lb_collective_name_find(lb_op_name(programs[r], x.members[r].op));
-        if (r == 0) x.name = name;
-        status = name && name->kind == x.name->kind ? lb_collective_streams_collect(&x, &x.members[r])
-                                                    : lb_fail(err, LB_ERR_UNSUPPORTED, "not one collective");
+        streams.members[r] = (lb_stream_member){.program = programs[r], .op = &programs[r]->ops[ops[r]]};
+        const lb_collective_name *name = lb_collective_name_find(lb_op_name(programs[r], streams.members[r].op));
+        if (r == 0) streams.name = name;
+        status = name && name->kind == streams.name->kind ? lb_collective_streams_collect(&streams, &streams.members[r])
+                                                          : lb_fail(err, LB_ERR_UNSUPPORTED, "not one collective");
     }
     if (status == LB_OK) {
-        const uint32_t root = lb_collective_name_root(x.name, x.members[0].program, x.members[0].op);
-        if (root < n) x.root = root;
-        status = says_moves(&x) ? tell(&x, told)
-                                : lb_fail(err, LB_ERR_UNSUPPORTED, "a collective that does more than move elements");
+        const uint32_t root = lb_collective_name_root(streams.name, streams.members[0].program, streams.members[0].op);
+        if (root < n) streams.root = root;
+        status = says_moves(&streams)
+                     ? tell(&streams, told)
+                     : lb_fail(err, LB_ERR_UNSUPPORTED, "a collective that does more than move elements");
     }
-    lb_collective_streams_release(&x);
+    lb_collective_streams_release(&streams);
     if (status != LB_OK) lb_collective_told_release(told, n);
     return status;
 }

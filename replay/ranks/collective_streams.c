@@ -27,35 +27,36 @@ static lb_status append_arg(lb_stream_values *l, const lb_program *program, cons
     return LB_OK;
 }
 
-lb_status lb_collective_streams_collect(lb_collective_streams *x, lb_stream_member *m)
+lb_status lb_collective_streams_collect(lb_collective_streams *streams, lb_stream_member *member)
 {
-    const lb_op *op = m->op;
-    int8_t at = x->name->inputs;
+    const lb_op *op = member->op;
+    int8_t at = streams->name->inputs;
     if (at >= 0 && (uint32_t)at < op->args)
-        LB_TRY(append_arg(&m->inputs, m->program, &lb_op_args(m->program, op)[at], x->err));
+        LB_TRY(append_arg(&member->inputs, member->program, &lb_op_args(member->program, op)[at], streams->err));
     uint32_t n = op->written ? op->written : op->results;
-    const uint32_t *refs = op->written ? lb_op_written(m->program, op) : lb_op_results(m->program, op);
+    const uint32_t *refs = op->written ? lb_op_written(member->program, op) : lb_op_results(member->program, op);
     for (uint32_t i = 0; i < n; i++)
-        if (refs[i] != LB_NONE) LB_TRY(append(&m->outputs, refs[i], x->err));
-    m->starts = calloc(m->inputs.n + 1, sizeof *m->starts);
-    if (!m->starts) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        m->starts[i + 1] = m->starts[i] + lb_layout_numel(&m->program->values[m->inputs.values[i]].layout);
+        if (refs[i] != LB_NONE) LB_TRY(append(&member->outputs, refs[i], streams->err));
+    member->starts = calloc(member->inputs.n + 1, sizeof *member->starts);
+    if (!member->starts) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < member->inputs.n; i++)
+        member->starts[i + 1] =
+            member->starts[i] + lb_layout_numel(&member->program->values[member->inputs.values[i]].layout);
     return LB_OK;
 }
 
-int64_t lb_collective_streams_length(const lb_stream_member *m)
+int64_t lb_collective_streams_length(const lb_stream_member *member)
 {
-    return m->starts[m->inputs.n];
+    return member->starts[member->inputs.n];
 }
 
-lb_dtype lb_collective_streams_dtype(const lb_collective_streams *x)
+lb_dtype lb_collective_streams_dtype(const lb_collective_streams *streams)
 {
-    for (uint32_t r = 0; r < x->n; r++)
-        if (x->members[r].inputs.n) {
-            lb_dtype recorded = x->members[r].program->values[x->members[r].inputs.values[0]].dtype;
-            const lb_choice *choice = x->members[r].choice;
-            if (x->shows && lb_dtype_is_float(recorded) && !lb_dtype_is_complex(recorded)) return LB_F64;
+    for (uint32_t r = 0; r < streams->n; r++)
+        if (streams->members[r].inputs.n) {
+            lb_dtype recorded = streams->members[r].program->values[streams->members[r].inputs.values[0]].dtype;
+            const lb_choice *choice = streams->members[r].choice;
+            if (streams->shows && lb_dtype_is_float(recorded) && !lb_dtype_is_complex(recorded)) return LB_F64;
             if (lb_dtype_is_complex(recorded))
                 return lb_memory_held_dtype(lb_operands_choice_dtype(choice, recorded), recorded);
             if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
@@ -66,130 +67,132 @@ lb_dtype lb_collective_streams_dtype(const lb_collective_streams *x)
     return LB_U8;
 }
 
-lb_tensor lb_collective_streams_cut_in_front(const lb_collective_streams *x, const lb_stream_member *m, lb_tensor t)
+lb_tensor lb_collective_streams_cut_in_front(const lb_collective_streams *streams, const lb_stream_member *member,
+                                             lb_tensor tensor)
 {
-    const uint32_t at = (uint32_t)x->name->dim;
-    if (!at || at >= m->op->args || lb_op_args(m->program, m->op)[at].tag != LB_ARG_INT) return t;
-    const int dim = lb_frame_wrap_dim(lb_op_args(m->program, m->op)[at].u.i, t.layout.ndim);
-    const lb_layout was = t.layout;
+    const uint32_t at = (uint32_t)streams->name->dim;
+    if (!at || at >= member->op->args || lb_op_args(member->program, member->op)[at].tag != LB_ARG_INT) return tensor;
+    const int dim = lb_frame_wrap_dim(lb_op_args(member->program, member->op)[at].u.i, tensor.layout.ndim);
+    const lb_layout was = tensor.layout;
     for (int d = 0; dim > 0 && d <= dim; d++) {
         const int from = d ? d - 1 : dim;
-        t.layout.shape[d] = was.shape[from], t.layout.stride[d] = was.stride[from];
+        tensor.layout.shape[d] = was.shape[from], tensor.layout.stride[d] = was.stride[from];
     }
-    return t;
+    return tensor;
 }
 
-lb_status lb_collective_streams_fill(lb_collective_streams *x, lb_stream_member *m)
+lb_status lb_collective_streams_fill(lb_collective_streams *streams, lb_stream_member *member)
 {
-    m->stream = malloc((size_t)(lb_collective_streams_length(m) + 1) * x->size);
-    if (!m->stream) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t i = 0; i < m->inputs.n; i++) {
+    member->stream = malloc((size_t)(lb_collective_streams_length(member) + 1) * streams->size);
+    if (!member->stream) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < member->inputs.n; i++) {
         lb_tensor input, dense;
-        LB_TRY(lb_machine_input(m->machine, m->inputs.values[i], &input, &x->known, x->err));
-        input = lb_collective_streams_cut_in_front(x, m, input);
-        dense = (lb_tensor){m->stream + (size_t)m->starts[i] * x->size, x->dtype,
+        LB_TRY(lb_machine_input(member->machine, member->inputs.values[i], &input, &streams->known, streams->err));
+        input = lb_collective_streams_cut_in_front(streams, member, input);
+        dense = (lb_tensor){member->stream + (size_t)member->starts[i] * streams->size, streams->dtype,
                             lb_layout_contiguous(input.layout.ndim, input.layout.shape)};
         lb_memory_tensor_copy(&dense, &input, NULL);
     }
     return LB_OK;
 }
 
-bool lb_collective_streams_is_undefined(const lb_collective_streams *x, const lb_stream_member *m)
+bool lb_collective_streams_is_undefined(const lb_collective_streams *streams, const lb_stream_member *member)
 {
-    bool root_only = x->name->kind == LB_EXCHANGE_BROADCAST || x->name->kind == LB_EXCHANGE_SCATTER;
-    if (root_only && m != &x->members[x->root]) return false;
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        if (m->program->values[m->inputs.values[i]].flags & LB_VALUE_UNDEFINED) return true;
+    bool root_only = streams->name->kind == LB_EXCHANGE_BROADCAST || streams->name->kind == LB_EXCHANGE_SCATTER;
+    if (root_only && member != &streams->members[streams->root]) return false;
+    for (uint32_t i = 0; i < member->inputs.n; i++)
+        if (member->program->values[member->inputs.values[i]].flags & LB_VALUE_UNDEFINED) return true;
     return false;
 }
 
 /* ---- rank swaps ------------------------------------------------------------------------------------------------- */
 
-bool lb_collective_streams_excludes(const lb_stream_member *m)
+bool lb_collective_streams_excludes(const lb_stream_member *member)
 {
-    return m->choice->contribution == LB_CONTRIBUTE_EXCLUDE;
+    return member->choice->contribution == LB_CONTRIBUTE_EXCLUDE;
 }
 
-static void stream_to_f64(const lb_collective_streams *x, const lb_stream_member *m, double *out, int64_t at, int64_t n)
+static void stream_to_f64(const lb_collective_streams *streams, const lb_stream_member *member, double *out, int64_t at,
+                          int64_t n)
 {
-    lb_load_f64(out, x->dtype, m->stream + (size_t)at * x->size, (size_t)n);
+    lb_load_f64(out, streams->dtype, member->stream + (size_t)at * streams->size, (size_t)n);
 }
 
 /* The mean of those that contribute their own, for each that does not. */
-static lb_status replace_by_mean(lb_collective_streams *x)
+static lb_status replace_by_mean(lb_collective_streams *streams)
 {
     uint32_t others = 0;
     bool wanted = false;
-    for (uint32_t r = 0; r < x->n; r++) {
-        others += x->members[r].choice->contribution == LB_CONTRIBUTE_OWN;
-        wanted |= x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN;
+    for (uint32_t r = 0; r < streams->n; r++) {
+        others += streams->members[r].choice->contribution == LB_CONTRIBUTE_OWN;
+        wanted |= streams->members[r].choice->contribution == LB_CONTRIBUTE_MEAN;
     }
-    if (!wanted || !lb_dtype_is_float(x->dtype)) return LB_OK;
-    int64_t n = lb_collective_streams_length(&x->members[0]);
+    if (!wanted || !lb_dtype_is_float(streams->dtype)) return LB_OK;
+    int64_t n = lb_collective_streams_length(&streams->members[0]);
     double *sum = calloc((size_t)n + 1, sizeof *sum), *one = malloc(((size_t)n + 1) * sizeof *one);
-    for (uint32_t r = 0; sum && one && r < x->n; r++) {
-        if (x->members[r].choice->contribution != LB_CONTRIBUTE_OWN ||
-            lb_collective_streams_length(&x->members[r]) != n)
+    for (uint32_t r = 0; sum && one && r < streams->n; r++) {
+        if (streams->members[r].choice->contribution != LB_CONTRIBUTE_OWN ||
+            lb_collective_streams_length(&streams->members[r]) != n)
             continue;
-        stream_to_f64(x, &x->members[r], one, 0, n);
+        stream_to_f64(streams, &streams->members[r], one, 0, n);
         for (int64_t i = 0; i < n; i++) sum[i] += one[i] / others;
     }
-    for (uint32_t r = 0; sum && one && r < x->n; r++)
-        if (x->members[r].choice->contribution == LB_CONTRIBUTE_MEAN &&
-            lb_collective_streams_length(&x->members[r]) == n)
-            lb_store_f64(x->dtype, x->members[r].stream, sum, (size_t)n, NULL);
+    for (uint32_t r = 0; sum && one && r < streams->n; r++)
+        if (streams->members[r].choice->contribution == LB_CONTRIBUTE_MEAN &&
+            lb_collective_streams_length(&streams->members[r]) == n)
+            lb_store_f64(streams->dtype, streams->members[r].stream, sum, (size_t)n, NULL);
     bool ok = sum && one;
     free(sum);
     free(one);
-    return ok ? LB_OK : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    return ok ? LB_OK : lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
 }
 
-lb_status lb_collective_streams_swap(lb_collective_streams *x)
+lb_status lb_collective_streams_swap(lb_collective_streams *streams)
 {
-    for (uint32_t r = 0; r < x->n; r++) {
-        lb_stream_member *m = &x->members[r];
-        bool gone = m->choice->contribution == LB_CONTRIBUTE_ZERO ||
-                    (lb_collective_streams_excludes(m) && x->name->kind != LB_EXCHANGE_ALL_REDUCE &&
-                     x->name->kind != LB_EXCHANGE_REDUCE_SCATTER);
-        if (gone) memset(m->stream, 0, (size_t)lb_collective_streams_length(m) * x->size);
+    for (uint32_t r = 0; r < streams->n; r++) {
+        lb_stream_member *member = &streams->members[r];
+        bool gone = member->choice->contribution == LB_CONTRIBUTE_ZERO ||
+                    (lb_collective_streams_excludes(member) && streams->name->kind != LB_EXCHANGE_ALL_REDUCE &&
+                     streams->name->kind != LB_EXCHANGE_REDUCE_SCATTER);
+        if (gone) memset(member->stream, 0, (size_t)lb_collective_streams_length(member) * streams->size);
     }
-    return replace_by_mean(x);
+    return replace_by_mean(streams);
 }
 
 /* ---- PreMulSum --------------------------------------------------------------------------------------------------- */
 
 /* NCCL's FuncPreMulSum (src/device/reduce_kernel.h): each rank multiplies what it brings, rounded to the payload's
  * type, before the first addition. */
-lb_status lb_collective_streams_multiply(lb_collective_streams *x, lb_stream_member *m)
+lb_status lb_collective_streams_multiply(lb_collective_streams *streams, lb_stream_member *member)
 {
-    const lb_arg *args = lb_op_args(m->program, m->op);
-    const lb_arg *scalar = m->op->args > LB_NCCL_SCALAR ? &args[LB_NCCL_SCALAR] : NULL;
-    const bool integer = lb_dtype_is_integer(x->dtype);
-    if (!x->name->nccl || !scalar || scalar->tag != (integer ? LB_ARG_INT : LB_ARG_FLOAT))
-        return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the scalar of a PreMulSum was not recorded");
-    for (int64_t i = 0; i < lb_collective_streams_length(m); i++) {
-        char *at = m->stream + (size_t)i * x->size;
+    const lb_arg *args = lb_op_args(member->program, member->op);
+    const lb_arg *scalar = member->op->args > LB_NCCL_SCALAR ? &args[LB_NCCL_SCALAR] : NULL;
+    const bool integer = lb_dtype_is_integer(streams->dtype);
+    if (!streams->name->nccl || !scalar || scalar->tag != (integer ? LB_ARG_INT : LB_ARG_FLOAT))
+        return lb_fail(streams->err, LB_ERR_UNSUPPORTED, "the scalar of a PreMulSum was not recorded");
+    for (int64_t i = 0; i < lb_collective_streams_length(member); i++) {
+        char *at = member->stream + (size_t)i * streams->size;
         if (integer) {
             int64_t number;
-            lb_convert(LB_I64, &number, x->dtype, at, 1, NULL);
+            lb_convert(LB_I64, &number, streams->dtype, at, 1, NULL);
             number = (int64_t)((uint64_t)number * (uint64_t)scalar->u.i);
-            lb_convert(x->dtype, at, LB_I64, &number, 1, NULL);
-        } else if (x->dtype == LB_F64) {
-            lb_from_f64(x->dtype, at, lb_to_f64(x->dtype, at) * scalar->u.f, NULL);
+            lb_convert(streams->dtype, at, LB_I64, &number, 1, NULL);
+        } else if (streams->dtype == LB_F64) {
+            lb_from_f64(streams->dtype, at, lb_to_f64(streams->dtype, at) * scalar->u.f, NULL);
         } else {
-            lb_from_f64(x->dtype, at, (float)lb_to_f64(x->dtype, at) * (float)scalar->u.f, NULL);
+            lb_from_f64(streams->dtype, at, (float)lb_to_f64(streams->dtype, at) * (float)scalar->u.f, NULL);
         }
     }
     return LB_OK;
 }
 
-void lb_collective_streams_release(lb_collective_streams *x)
+void lb_collective_streams_release(lb_collective_streams *streams)
 {
-    for (uint32_t r = 0; x->members && r < x->n; r++) {
-        free(x->members[r].inputs.values);
-        free(x->members[r].outputs.values);
-        free(x->members[r].starts);
-        free(x->members[r].stream);
+    for (uint32_t r = 0; streams->members && r < streams->n; r++) {
+        free(streams->members[r].inputs.values);
+        free(streams->members[r].outputs.values);
+        free(streams->members[r].starts);
+        free(streams->members[r].stream);
     }
-    free(x->members);
+    free(streams->members);
 }

@@ -38,9 +38,9 @@ lb_messages *lb_messages_new(void)
     return calloc(1, sizeof(lb_messages));
 }
 
-static void release(message *m)
+static void release(message *message)
 {
-    free(m->of[0].bytes), free(m->of[1].bytes);
+    free(message->of[0].bytes), free(message->of[1].bytes);
 }
 
 void lb_messages_free(lb_messages *messages)
@@ -74,13 +74,13 @@ static stream *find_stream(const lb_messages *messages, lb_message_key key)
     return NULL;
 }
 
-static lb_status add_stream(lb_messages *messages, const lb_program *p, lb_message_key key, lb_err *err)
+static lb_status add_stream(lb_messages *messages, const lb_program *program, lb_message_key key, lb_err *err)
 {
     key.number = 0;
     stream *grown = lb_array_grow(messages->streams, messages->n_streams, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
     messages->streams = grown, grown[messages->n_streams] = (stream){.key = key};
-    return lb_message_stream_read(p, LB_MESSAGE_SENT, &key, &grown[messages->n_streams++].sent, err);
+    return lb_message_stream_read(program, LB_MESSAGE_SENT, &key, &grown[messages->n_streams++].sent, err);
 }
 
 /* The message's key, as its sender numbers it; false: the sender has none that is known to be it. */
@@ -109,42 +109,43 @@ bool lb_messages_has(const lb_messages *messages, const lb_machine *machine, con
 
 /* ---- sending ---- */
 
-static bool is_undefined(const lb_program *p, uint32_t value)
+static bool is_undefined(const lb_program *program, uint32_t value)
 {
-    return p->values[value].flags & LB_VALUE_UNDEFINED;
+    return program->values[value].flags & LB_VALUE_UNDEFINED;
 }
 
 /* One tensor more; `*whole` is false where it could not be had. */
-static lb_status append(contents *c, lb_machine *machine, uint32_t value, bool *whole, lb_err *err)
+static lb_status append(contents *contents, lb_machine *machine, uint32_t value, bool *whole, lb_err *err)
 {
-    lb_tensor t;
-    LB_TRY(lb_machine_input(machine, value, &t, &c->known, err));
-    const int64_t n = lb_layout_numel(&t.layout);
-    if (c->known.missing || (n && !t.data) || (c->n && c->dtype != t.dtype) || lb_dtype_bits(t.dtype) < 8 ||
-        is_undefined(machine->prepared->program, value)) {
+    lb_tensor tensor;
+    LB_TRY(lb_machine_input(machine, value, &tensor, &contents->known, err));
+    const int64_t n = lb_layout_numel(&tensor.layout);
+    if (contents->known.missing || (n && !tensor.data) || (contents->n && contents->dtype != tensor.dtype) ||
+        lb_dtype_bits(tensor.dtype) < 8 || is_undefined(machine->prepared->program, value)) {
         *whole = false;
         return LB_OK;
     }
-    const size_t size = lb_dtype_bits(t.dtype) / 8;
-    char *grown = realloc(c->bytes, (size_t)(c->n + n) * size + 1);
+    const size_t size = lb_dtype_bits(tensor.dtype) / 8;
+    char *grown = realloc(contents->bytes, (size_t)(contents->n + n) * size + 1);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
-    c->bytes = grown, c->dtype = t.dtype;
-    const lb_tensor dense = {grown + (size_t)c->n * size, t.dtype, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
-    lb_memory_tensor_copy(&dense, &t, NULL);
-    c->n += n;
+    contents->bytes = grown, contents->dtype = tensor.dtype;
+    const lb_tensor dense = {grown + (size_t)contents->n * size, tensor.dtype,
+                             lb_layout_contiguous(tensor.layout.ndim, tensor.layout.shape)};
+    lb_memory_tensor_copy(&dense, &tensor, NULL);
+    contents->n += n;
     return LB_OK;
 }
 
-static lb_status take_contents(contents *c, lb_machine *machine, bool *whole, lb_err *err)
+static lb_status take_contents(contents *contents, lb_machine *machine, bool *whole, lb_err *err)
 {
-    const lb_program *p = machine->prepared->program;
-    const lb_arg *tensors = &lb_op_args(p, &p->ops[machine->next])[0];
-    c->known = (lb_inputs)LB_INPUTS_INIT;
-    if (tensors->tag == LB_ARG_VALUE) return append(c, machine, tensors->u.value, whole, err);
+    const lb_program *program = machine->prepared->program;
+    const lb_arg *tensors = &lb_op_args(program, &program->ops[machine->next])[0];
+    contents->known = (lb_inputs)LB_INPUTS_INIT;
+    if (tensors->tag == LB_ARG_VALUE) return append(contents, machine, tensors->u.value, whole, err);
     for (uint32_t i = 0; tensors->tag == LB_ARG_LIST && i < tensors->count && *whole; i++) {
-        const lb_arg *arg = &p->args[tensors->u.first + i];
+        const lb_arg *arg = &program->args[tensors->u.first + i];
         *whole = arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE;
-        if (*whole) LB_TRY(append(c, machine, arg->u.value, whole, err));
+        if (*whole) LB_TRY(append(contents, machine, arg->u.value, whole, err));
     }
     return LB_OK;
 }
@@ -173,38 +174,39 @@ static uint32_t count_outputs(const lb_op *op)
     return op->written ? op->written : op->results;
 }
 
-static uint32_t output_of(const lb_program *p, const lb_op *op, uint32_t i)
+static uint32_t output_of(const lb_program *program, const lb_op *op, uint32_t i)
 {
-    return op->written ? lb_op_written(p, op)[i] : lb_op_results(p, op)[i];
+    return op->written ? lb_op_written(program, op)[i] : lb_op_results(program, op)[i];
 }
 
-static bool fits(const lb_machine *machine, const contents *c)
+static bool fits(const lb_machine *machine, const contents *contents)
 {
-    const lb_program *p = machine->prepared->program;
-    const lb_op *op = &p->ops[machine->next];
+    const lb_program *program = machine->prepared->program;
+    const lb_op *op = &program->ops[machine->next];
     int64_t n = 0;
     for (uint32_t i = 0; i < count_outputs(op); i++)
-        if (output_of(p, op, i) != LB_NONE) n += lb_layout_numel(&p->values[output_of(p, op, i)].layout);
-    return n == c->n;
+        if (output_of(program, op, i) != LB_NONE)
+            n += lb_layout_numel(&program->values[output_of(program, op, i)].layout);
+    return n == contents->n;
 }
 
-static lb_status put_contents(const contents *c, lb_machine *machine, lb_err *err)
+static lb_status put_contents(const contents *contents, lb_machine *machine, lb_err *err)
 {
-    const lb_program *p = machine->prepared->program;
-    const lb_op *op = &p->ops[machine->next];
-    const size_t size = lb_dtype_bits(c->dtype) / 8;
+    const lb_program *program = machine->prepared->program;
+    const lb_op *op = &program->ops[machine->next];
+    const size_t size = lb_dtype_bits(contents->dtype) / 8;
     int64_t at = 0;
     for (uint32_t i = 0; i < count_outputs(op); i++) {
-        const uint32_t v = output_of(p, op, i);
+        const uint32_t v = output_of(program, op, i);
         lb_tensor window;
         if (v == LB_NONE) continue;
         LB_TRY(lb_machine_output(machine, v, &window, err));
-        const lb_tensor dense = {c->bytes + (size_t)at * size, c->dtype,
+        const lb_tensor dense = {contents->bytes + (size_t)at * size, contents->dtype,
                                  lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_memory_tensor_copy(&window, &dense, NULL);
         at += lb_layout_numel(&window.layout);
     }
-    return lb_machine_finish(machine, &c->known, NULL, err);
+    return lb_machine_finish(machine, &contents->known, NULL, err);
 }
 
 lb_status lb_messages_receive(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
@@ -212,16 +214,16 @@ lb_status lb_messages_receive(lb_messages *messages, lb_machine *machine, const 
     lb_message_key sent = *key;
     sent_key(messages, machine->prepared->program, &sent);
     const uint32_t at = find(messages, &sent);
-    message m = messages->list[at];
+    message message = messages->list[at];
     lb_status status = LB_OK;
-    memmove(messages->list + at, messages->list + at + 1, (messages->n - at - 1) * sizeof m);
+    memmove(messages->list + at, messages->list + at + 1, (messages->n - at - 1) * sizeof message);
     messages->n--;
-    if (m.missing || m.shadowed != (machine->shadow != NULL) || !fits(machine, &m.of[0])) {
+    if (message.missing || message.shadowed != (machine->shadow != NULL) || !fits(machine, &message.of[0])) {
         status = lb_machine_stand_in(machine, err);
     } else {
-        if (m.shadowed) status = put_contents(&m.of[1], machine->shadow, err);
-        if (status == LB_OK) status = put_contents(&m.of[0], machine, err);
+        if (message.shadowed) status = put_contents(&message.of[1], machine->shadow, err);
+        if (status == LB_OK) status = put_contents(&message.of[0], machine, err);
     }
-    release(&m);
+    release(&message);
     return status;
 }

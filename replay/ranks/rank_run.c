@@ -16,27 +16,27 @@ typedef struct fusion {
     lb_prepared *prepared; /* NULL: the program as it is */
 } fusion;
 
-static void release_fusion(fusion *f)
+static void release_fusion(fusion *fusion)
 {
-    lb_prepared_free(f->prepared);
-    lb_program_free(f->program);
-    free(f->origin);
+    lb_prepared_free(fusion->prepared);
+    lb_program_free(fusion->program);
+    free(fusion->origin);
 }
 
-static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
+static lb_status fuse_program(lb_rank_run *r, fusion *fusion, lb_err *err)
 {
     const lb_plan *plan = r->plan;
     const lb_program *program = r->programs[0]->program;
     for (uint32_t i = 0; i < plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++) {
         lb_passed fused;
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
-        if (f->program || r->n_programs > 1)
+        if (fusion->program || r->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
-        LB_TRY(lb_fuse_pass(program, NULL, plan->swaps, plan->n_swaps, i, &fused, err));
-        f->program = fused.program, f->origin = fused.origin, r->touched[i] = fused.touched;
+        LB_TRY(lb_fuse_pass(program, NULL, plan, i, &fused, err));
+        fusion->program = fused.program, fusion->origin = fused.origin, r->touched[i] = fused.touched;
     }
-    if (!f->program) return LB_OK;
-    return lb_prepared_make(f->program, program, f->origin, &f->prepared, err);
+    if (!fusion->program) return LB_OK;
+    return lb_prepared_make(fusion->program, program, fusion->origin, &fusion->prepared, err);
 }
 
 static void note_touched(lb_rank_run *r, const lb_choices *choices)
@@ -133,24 +133,24 @@ static lb_status run_to_the_end(runner *runners, uint32_t n, const lb_run *share
     return status;
 }
 
-lb_status lb_rank_run_all(lb_rank_run *r, lb_err *err)
+lb_status lb_rank_run_all(lb_rank_run *run, lb_err *err)
 {
     lb_choices *choices = NULL;
     fusion fused = {0};
     lb_replay_summary summary = {0};
-    lb_run shared = {r->plan, r->observer, {r->context, r->value, NULL}, &summary, NULL, false, r->spare};
-    runner *runners = calloc(r->n_programs + 1, sizeof *runners);
-    lb_status status = runners ? fuse_program(r, &fused, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = lb_choices_new(r->plan->swaps, r->plan->n_swaps, &choices, err);
-    for (uint32_t i = 0; i < r->n_programs && status == LB_OK; i++) {
-        const lb_prepared *prepared = fused.prepared ? fused.prepared : r->programs[i];
+    lb_run shared = {run->plan, run->observer, {run->context, run->value, NULL}, &summary, NULL, false, run->spare};
+    runner *runners = calloc(run->n_programs + 1, sizeof *runners);
+    lb_status status = runners ? fuse_program(run, &fused, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_choices_new(run->plan->swaps, run->plan->n_swaps, &choices, err);
+    for (uint32_t i = 0; i < run->n_programs && status == LB_OK; i++) {
+        const lb_prepared *prepared = fused.prepared ? fused.prepared : run->programs[i];
         status = start(choices, prepared, &shared, &runners[i], err);
         if (status != LB_OK) break;
         status = lb_machine_begin(runners[i].machine, prepared, lb_choices_rows(choices), runners[i].choice_of, err);
     }
-    if (status == LB_OK && r->plan->n_swaps) note_touched(r, choices);
-    if (status == LB_OK) status = run_to_the_end(runners, r->n_programs, &shared, err);
-    for (uint32_t i = 0; runners && i < r->n_programs; i++) stop(&runners[i]);
+    if (status == LB_OK && run->plan->n_swaps) note_touched(run, choices);
+    if (status == LB_OK) status = run_to_the_end(runners, run->n_programs, &shared, err);
+    for (uint32_t i = 0; runners && i < run->n_programs; i++) stop(&runners[i]);
     free(runners);
     lb_choices_free(choices);
     release_fusion(&fused);

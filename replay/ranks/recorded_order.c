@@ -32,17 +32,17 @@ bool lb_recorded_order_gives(const lb_recorded_sum *sum, const char *reduced)
  * mean's factor. A wider accumulator rounds less. */
 static bool is_inside(const lb_recorded_sum *sum, int64_t at, double value)
 {
-    const lb_rank_terms *t = &sum->terms;
-    const size_t size = lb_dtype_bits(t->dtype) / 8;
+    const lb_rank_terms *terms = &sum->terms;
+    const size_t size = lb_dtype_bits(terms->dtype) / 8;
     double exact = 0, absolute = 0;
-    for (uint32_t r = 0; r < t->n; r++) {
-        const double x = lb_to_f64(t->dtype, (const char *)t->inputs[r] + (size_t)at * size);
+    for (uint32_t r = 0; r < terms->n; r++) {
+        const double x = lb_to_f64(terms->dtype, (const char *)terms->inputs[r] + (size_t)at * size);
         exact += x, absolute += fabs(x);
     }
     if (!isfinite(absolute)) return !isfinite(value);
-    const double tiny = t->dtype == LB_F64 ? 0x1p-1074 : t->dtype == LB_F16 ? 0x1p-24 : 0x1p-149;
-    const double bound = (ldexp(absolute, -lb_dtype_precision(t->dtype)) + tiny) * (2 * t->n + 3) * 1.01;
-    if (sum->reduction == LB_REDUCE_AVG) return fabs(value * t->n - exact) <= bound * 2;
+    const double tiny = terms->dtype == LB_F64 ? 0x1p-1074 : terms->dtype == LB_F16 ? 0x1p-24 : 0x1p-149;
+    const double bound = (ldexp(absolute, -lb_dtype_precision(terms->dtype)) + tiny) * (2 * terms->n + 3) * 1.01;
+    if (sum->reduction == LB_REDUCE_AVG) return fabs(value * terms->n - exact) <= bound * 2;
     return fabs(value - exact) <= bound;
 }
 

@@ -1,6 +1,6 @@
-/* Where ranks meet: who stands at the same collective, and letting it happen. The only place that decides it: a replay
- * of a capture (session.h's runs) and a few ops run by themselves (rank_run.h) differ in what a rank does between two
- * collectives alone.
+/* Where ranks meet: finds the ranks that stand at the same collective, and runs it. This is decided here alone: a
+ * replay of a capture (session.h's runs) and a few ops run by themselves (rank_run.h) differ only in what a rank does
+ * between two collectives.
  *
  * A message has two ends that need not wait for each other: a send happens at once, with its machine as the only
  * member, and a receive as soon as its message is there. Where all ranks wait, one that waits for a message goes on

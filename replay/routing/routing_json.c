@@ -15,16 +15,16 @@ static json_t *count(int64_t n)
     return n < 0 ? json_null() : json_integer((json_int_t)n);
 }
 
-static json_t *endings_json(const lb_routing_report *r)
+static json_t *endings_json(const lb_routing_report *report)
 {
     json_t *rows = json_array();
-    for (uint32_t i = 0; i < r->n_endings; i++) {
-        const lb_routing_step_end *e = &r->endings[i];
+    for (uint32_t i = 0; i < report->n_endings; i++) {
+        const lb_routing_step_end *end = &report->endings[i];
         json_t *modes = json_array();
         for (int m = 0; m < LB_ROUTING_MODES; m++) {
-            const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];
+            const lb_routing_gap *base = &end->gaps[LB_ROUTING_RECOMPUTE], *gap = &end->gaps[m];
             json_t *row = json_pack("{s:s, s:o, s:o, s:b}", "mode", lb_routing_mode_name(m), "output",
-                                    number(gap->output), "loss", number(gap->loss), "undecided", r->undecided[m]);
+                                    number(gap->output), "loss", number(gap->loss), "undecided", report->undecided[m]);
             if (m > LB_ROUTING_RECOMPUTE)
                 json_object_set_new(row, "recovered",
                                     json_pack("{s:o, s:o}", "output",
@@ -32,17 +32,17 @@ static json_t *endings_json(const lb_routing_report *r)
                                               number(lb_routing_recovered(base->loss, gap->loss))));
             json_array_append_new(modes, row);
         }
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
-                                              "output", e->output, "modes", modes));
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)end->step, "rank",
+                                              (int)end->rank, "output", end->output, "modes", modes));
     }
     return rows;
 }
 
-static json_t *layers_json(const lb_routing_report *r)
+static json_t *layers_json(const lb_routing_report *report)
 {
     json_t *rows = json_array();
-    for (uint32_t i = 0; i < r->n_layers; i++) {
-        const lb_routing_layer *l = &r->layers[i];
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const lb_routing_layer *l = &report->layers[i];
         json_array_append_new(
             rows,
             json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "step", (json_int_t)l->step,
@@ -55,12 +55,12 @@ static json_t *layers_json(const lb_routing_report *r)
     return rows;
 }
 
-static json_t *flips_json(const lb_routing_report *r, uint32_t most)
+static json_t *flips_json(const lb_routing_report *report, uint32_t most)
 {
     json_t *rows = json_array();
-    for (uint32_t i = 0; i < r->n_flips && i < most; i++) {
-        const lb_routing_flip *f = &r->flips[i];
-        const lb_routing_layer *l = &r->layers[f->layer];
+    for (uint32_t i = 0; i < report->n_flips && i < most; i++) {
+        const lb_routing_flip *f = &report->flips[i];
+        const lb_routing_layer *l = &report->layers[f->layer];
         json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
                                               (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call",
                                               (int)l->call, "token", (json_int_t)f->token, "lost", (json_int_t)f->lost,
@@ -71,11 +71,11 @@ static json_t *flips_json(const lb_routing_report *r, uint32_t most)
     return rows;
 }
 
-char *lb_routing_json(const lb_routing_report *r, uint32_t most)
+char *lb_routing_json(const lb_routing_report *report, uint32_t most)
 {
-    json_t *o = json_pack("{s:o, s:o, s:o, s:s}", "endings", endings_json(r), "layers", layers_json(r), "flips",
-                          flips_json(r, most), "undecided_at", r->undecided_at);
-    char *text = json_dumps(o, JSON_COMPACT);
-    json_decref(o);
+    json_t *object = json_pack("{s:o, s:o, s:o, s:s}", "endings", endings_json(report), "layers", layers_json(report),
+                               "flips", flips_json(report, most), "undecided_at", report->undecided_at);
+    char *text = json_dumps(object, JSON_COMPACT);
+    json_decref(object);
     return text;
 }

@@ -51,112 +51,115 @@ typedef struct maker {
     lb_err *err;
 } maker;
 
-static lb_status no_memory(maker *m)
+static lb_status no_memory(maker *maker)
 {
-    return lb_fail(m->err, LB_ERR_NOMEM, "out of memory for routing replay");
+    return lb_fail(maker->err, LB_ERR_NOMEM, "out of memory for routing replay");
 }
 
 /* ---- what is looked at ------------------------------------------------------------------------------------------- */
 
-static uint32_t want(maker *m, const lb_program *program, uint32_t value, uint32_t before)
+static uint32_t want(maker *maker, const lb_program *program, uint32_t value, uint32_t before)
 {
-    return lb_output_distance_want(&m->gaps, program, value, before);
+    return lb_output_distance_want(&maker->gaps, program, value, before);
 }
 
-static lb_status add_decision(maker *m, const lb_program *p, lb_slice_flow *flow, const lb_routing *row)
+static lb_status add_decision(maker *maker, const lb_program *program, lb_slice_flow *flow, const lb_routing *row)
 {
-    lb_routing_report *report = m->report;
+    lb_routing_report *report = maker->report;
     const uint32_t n = report->n_layers + 1;
-    decision *decisions = lb_array_grow(m->decisions, report->n_layers, sizeof *decisions);
-    if (decisions) m->decisions = decisions;
+    decision *decisions = lb_array_grow(maker->decisions, report->n_layers, sizeof *decisions);
+    if (decisions) maker->decisions = decisions;
     lb_routing_layer *layers = lb_array_grow(report->layers, report->n_layers, sizeof *layers);
     if (layers) report->layers = layers;
-    if (!decisions || !layers) return no_memory(m);
+    if (!decisions || !layers) return no_memory(maker);
     decision *d = &decisions[n - 1];
-    *d = (decision){.program = p, .ids = LB_NONE, .scores = LB_NONE, .read = LB_NONE};
-    lb_status status = lb_router_find(p, flow, row, &d->router, m->err);
+    *d = (decision){.program = program, .ids = LB_NONE, .scores = LB_NONE, .read = LB_NONE};
+    lb_status status = lb_router_find(program, flow, row, &d->router, maker->err);
     d->inputs = calloc(d->router.path.n_list + 1, sizeof *d->inputs);
-    layers[n - 1] = (lb_routing_layer){.step = p->step,
-                                       .rank = p->rank,
+    layers[n - 1] = (lb_routing_layer){.step = program->step,
+                                       .rank = program->rank,
                                        .call = row->call,
                                        .flips = -1,
                                        .recomputed = -1,
                                        .largest_margin = NAN,
                                        .largest_upstream = NAN,
-                                       .layer = strdup(lb_program_text(p, p->scopes[row->scope].path))};
+                                       .layer = strdup(lb_program_text(program, program->scopes[row->scope].path))};
     report->n_layers = n;
     if (status != LB_OK) return status;
-    if (!d->inputs || !layers[n - 1].layer) return no_memory(m);
+    if (!d->inputs || !layers[n - 1].layer) return no_memory(maker);
     if (d->router.topk == LB_NONE) return LB_OK;
-    d->ids = want(m, p, row->ids, d->router.topk + 1);
-    d->read = want(m, p, d->router.choice.inputs[0], d->router.topk);
-    d->scores = want(m, p, d->router.scores, d->router.made);
+    d->ids = want(maker, program, row->ids, d->router.topk + 1);
+    d->read = want(maker, program, d->router.choice.inputs[0], d->router.topk);
+    d->scores = want(maker, program, d->router.scores, d->router.made);
     for (uint32_t i = 0; i < d->router.path.n_list; i++)
-        d->inputs[i] = want(m, p, d->router.path.list[i], d->router.path.ops ? d->router.path.ops[0] : 0);
+        d->inputs[i] = want(maker, program, d->router.path.list[i], d->router.path.ops ? d->router.path.ops[0] : 0);
     return LB_OK;
 }
 
-static lb_status add_ending(maker *m, const lb_program *p)
+static lb_status add_ending(maker *maker, const lb_program *program)
 {
-    lb_routing_report *report = m->report;
+    lb_routing_report *report = maker->report;
     const uint32_t n = report->n_endings + 1;
     lb_routing_step_end *endings = lb_array_grow(report->endings, report->n_endings, sizeof *endings);
-    if (!endings) return no_memory(m);
+    if (!endings) return no_memory(maker);
     report->endings = endings;
-    LB_TRY(lb_output_distance_add_end(&m->gaps, p, m->err));
-    lb_routing_step_end *e = &endings[n - 1];
-    *e = (lb_routing_step_end){.step = p->step, .rank = p->rank, .output = strdup(m->gaps.ends[n - 1].layer)};
-    for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
+    LB_TRY(lb_output_distance_add_end(&maker->gaps, program, maker->err));
+    lb_routing_step_end *end = &endings[n - 1];
+    *end = (lb_routing_step_end){
+        .step = program->step, .rank = program->rank, .output = strdup(maker->gaps.ends[n - 1].layer)};
+    for (int i = 0; i < LB_ROUTING_MODES; i++) end->gaps[i] = (lb_routing_gap){NAN, NAN};
     report->n_endings = n;
-    return e->output ? LB_OK : no_memory(m);
+    return end->output ? LB_OK : no_memory(maker);
 }
 
 /* Made again in backward, under activation checkpointing. */
-static bool is_repeated(const lb_program *p, const lb_routing *row)
+static bool is_repeated(const lb_program *program, const lb_routing *row)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].scope == row->scope && p->ops[i].call == row->call && lb_slice_op_defines(p, &p->ops[i]))
-            return (p->ops[i].flags & LB_OP_RECOMPUTE) != 0;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].scope == row->scope && program->ops[i].call == row->call &&
+            lb_slice_op_defines(program, &program->ops[i]))
+            return (program->ops[i].flags & LB_OP_RECOMPUTE) != 0;
     return false;
 }
 
-static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+static lb_status add_program(void *context, const lb_program *program, lb_err *err)
 {
-    maker *m = context;
+    maker *maker = context;
     lb_slice_flow *flow = NULL;
-    (void)err; /* is m->err */
-    LB_TRY(add_ending(m, p));
-    if (!p->n_routings) return LB_OK;
-    LB_TRY(lb_slice_flow_new(p, &flow, m->err));
+    (void)err; /* is maker->err */
+    LB_TRY(add_ending(maker, program));
+    if (!program->n_routings) return LB_OK;
+    LB_TRY(lb_slice_flow_new(program, &flow, maker->err));
     lb_status status = LB_OK;
-    for (uint32_t r = 0; r < p->n_routings && status == LB_OK; r++)
-        if (!is_repeated(p, &p->routings[r])) status = add_decision(m, p, flow, &p->routings[r]);
+    for (uint32_t r = 0; r < program->n_routings && status == LB_OK; r++)
+        if (!is_repeated(program, &program->routings[r]))
+            status = add_decision(maker, program, flow, &program->routings[r]);
     lb_slice_flow_free(flow);
     return status;
 }
 
-static lb_status add_window(maker *m)
+static lb_status add_window(maker *maker)
 {
-    LB_TRY(lb_output_distance_each_window(m->capture, m->plan, add_program, m, m->err));
-    if (m->gaps.reference.failed || m->gaps.current.failed) return no_memory(m);
-    if (m->report->n_layers) return LB_OK;
-    return lb_fail(m->err, LB_ERR_NOT_CAPTURED,
-                   "no routing of experts was recorded in these steps: a choice by top-k inside a module is "
-                   "what counts as one");
+    LB_TRY(lb_output_distance_each_window(maker->capture, maker->plan, add_program, maker, maker->err));
+    if (maker->gaps.reference.failed || maker->gaps.current.failed) return no_memory(maker);
+    if (maker->report->n_layers) return LB_OK;
+    return lb_fail(maker->err, LB_ERR_NOT_CAPTURED,
+                   "no routing of experts was recorded in these steps: "
+                   "a choice by top-k inside a module is what counts as one");
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-static bool recorded(const maker *m, const lb_program *p, uint32_t value, uint32_t row, lb_tensor *tensor)
+static bool recorded(const maker *maker, const lb_program *program, uint32_t value, uint32_t row, lb_tensor *tensor)
 {
-    return lb_output_distance_recorded(&m->gaps, p, value, row, tensor);
+    return lb_output_distance_recorded(&maker->gaps, program, value, row, tensor);
 }
 
-static void note_gaps(maker *m, lb_routing_mode mode)
+static void note_gaps(maker *maker, lb_routing_mode mode)
 {
-    for (uint32_t i = 0; i < m->report->n_endings; i++) {
-        lb_routing_gap *gap = &m->report->endings[i].gaps[mode];
-        lb_output_distance_measure(&m->gaps, i, &gap->output, &gap->loss);
+    for (uint32_t i = 0; i < maker->report->n_endings; i++) {
+        lb_routing_gap *gap = &maker->report->endings[i].gaps[mode];
+        lb_output_distance_measure(&maker->gaps, i, &gap->output, &gap->loss);
     }
 }
 
@@ -170,10 +173,10 @@ typedef struct choices {
     lb_dtype dtype;            /* of the scores */
 } choices;
 
-static bool load_ids(const lb_tensor *t, int64_t **ids)
+static bool load_ids(const lb_tensor *tensor, int64_t **ids)
 {
-    *ids = malloc((size_t)lb_layout_numel(&t->layout) * sizeof **ids + 1);
-    return *ids && lb_expert_flip_load_ids(t, *ids);
+    *ids = malloc((size_t)lb_layout_numel(&tensor->layout) * sizeof **ids + 1);
+    return *ids && lb_expert_flip_load_ids(tensor, *ids);
 }
 
 static const lb_routing_other *other_of(const maker *m)
@@ -181,93 +184,100 @@ static const lb_routing_other *other_of(const maker *m)
     return m->gaps.other;
 }
 
-static bool others(maker *m, const lb_program *p, uint32_t value, lb_tensor *tensor)
+static bool others(maker *maker, const lb_program *program, uint32_t value, lb_tensor *tensor)
 {
-    return value != LB_NONE && other_of(m)->value(other_of(m)->context, p, value, tensor);
+    return value != LB_NONE && other_of(maker)->value(other_of(maker)->context, program, value, tensor);
 }
 
-static bool load_then(maker *m, const decision *d, choices *c)
+static bool load_then(maker *maker, const decision *decision, choices *c)
 {
-    lb_tensor t;
+    lb_tensor tensor;
     *c = (choices){0};
-    if (d->router.topk == LB_NONE || !recorded(m, d->program, d->router.row->ids, d->ids, &t) || t.layout.ndim < 1)
+    if (decision->router.topk == LB_NONE ||
+        !recorded(maker, decision->program, decision->router.row->ids, decision->ids, &tensor) ||
+        tensor.layout.ndim < 1)
         return false;
-    c->per_token = t.layout.shape[t.layout.ndim - 1];
-    if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&t, &c->then)) return false;
-    c->tokens = lb_layout_numel(&t.layout) / c->per_token;
-    if (!recorded(m, d->program, d->router.scores, d->scores, &t) || t.layout.ndim < 1) return true;
-    c->experts = t.layout.shape[t.layout.ndim - 1], c->dtype = t.dtype;
-    if (lb_layout_numel(&t.layout) == c->tokens * c->experts) c->scores = lb_expert_flip_scores(&t);
+    c->per_token = tensor.layout.shape[tensor.layout.ndim - 1];
+    if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&tensor, &c->then)) return false;
+    c->tokens = lb_layout_numel(&tensor.layout) / c->per_token;
+    if (!recorded(maker, decision->program, decision->router.scores, decision->scores, &tensor) ||
+        tensor.layout.ndim < 1)
+        return true;
+    c->experts = tensor.layout.shape[tensor.layout.ndim - 1], c->dtype = tensor.dtype;
+    if (lb_layout_numel(&tensor.layout) == c->tokens * c->experts) c->scores = lb_expert_flip_scores(&tensor);
     return true;
 }
 
-static void release_choices(choices *c)
+static void release_choices(choices *choices)
 {
-    free(c->then), free(c->now), free(c->scores), free(c->upstream);
+    free(choices->then), free(choices->now), free(choices->scores), free(choices->upstream);
 }
 
-static lb_tensor room_for(const lb_program *p, uint32_t value)
+static lb_tensor room_for(const lb_program *program, uint32_t value)
 {
-    const lb_value *v = &p->values[value];
-    lb_tensor t = {NULL, v->dtype, lb_layout_contiguous(v->layout.ndim, v->layout.shape)};
-    t.data = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
-    return t;
+    const lb_value *v = &program->values[value];
+    lb_tensor tensor = {NULL, v->dtype, lb_layout_contiguous(v->layout.ndim, v->layout.shape)};
+    tensor.data = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
+    return tensor;
 }
 
 /* What the router would choose now: the ids that the run holds may be forced ones. Another recording has chosen. */
-static bool choose_now(maker *m, const decision *d, choices *c)
+static bool choose_now(maker *maker, const decision *decision, choices *choices)
 {
     lb_tensor inputs[LB_COMPOSITE_INPUTS] = {{0}}, outputs[LB_COMPOSITE_OUTPUTS] = {{0}}, chosen;
     lb_err quiet = LB_ERR_INIT;
-    if (other_of(m))
-        return others(m, d->program, d->router.row->ids, &chosen) &&
-               lb_layout_numel(&chosen.layout) == c->tokens * c->per_token && load_ids(&chosen, &c->now);
-    const lb_tensor *read = lb_snapshots_of(&m->gaps.current, d->read);
+    if (other_of(maker))
+        return others(maker, decision->program, decision->router.row->ids, &chosen) &&
+               lb_layout_numel(&chosen.layout) == choices->tokens * choices->per_token &&
+               load_ids(&chosen, &choices->now);
+    const lb_tensor *read = lb_snapshots_of(&maker->gaps.current, decision->read);
     if (!read) return false;
-    inputs[0] = *read, outputs[0] = room_for(d->program, d->router.row->ids);
-    const bool done = outputs[0].data && lb_eager_run(&d->router.choice, inputs, outputs, &quiet) == LB_OK &&
-                      load_ids(&outputs[0], &c->now);
+    inputs[0] = *read, outputs[0] = room_for(decision->program, decision->router.row->ids);
+    const bool done = outputs[0].data && lb_eager_run(&decision->router.choice, inputs, outputs, &quiet) == LB_OK &&
+                      load_ids(&outputs[0], &choices->now);
     free(outputs[0].data);
     return done;
 }
 
 /* Input `i` of the router's scores: its own as recorded, else what the replay gave it, or what the other recording has
  * there; the latter in the dtype that was recorded here, which then is in `*owned`. */
-static bool load_input(maker *m, const decision *d, uint32_t i, lb_tensor *tensor, void **owned)
+static bool load_input(maker *maker, const decision *decision, uint32_t i, lb_tensor *tensor, void **owned)
 {
-    const uint32_t value = d->router.path.list[i];
-    const lb_tensor *now = d->router.own[i] || other_of(m) ? NULL : lb_snapshots_of(&m->gaps.current, d->inputs[i]);
+    const uint32_t value = decision->router.path.list[i];
+    const lb_tensor *now =
+        decision->router.own[i] || other_of(maker) ? NULL : lb_snapshots_of(&maker->gaps.current, decision->inputs[i]);
     if (now) *tensor = *now;
     if (now) return true;
-    if (d->router.own[i] || !other_of(m)) return recorded(m, d->program, value, d->inputs[i], tensor);
+    if (decision->router.own[i] || !other_of(maker))
+        return recorded(maker, decision->program, value, decision->inputs[i], tensor);
     lb_tensor given;
-    if (!others(m, d->program, value, &given)) return false;
-    *tensor = room_for(d->program, value);
+    if (!others(maker, decision->program, value, &given)) return false;
+    *tensor = room_for(decision->program, value);
     *owned = tensor->data;
     if (tensor->data) lb_memory_tensor_copy(tensor, &given, NULL);
     return tensor->data;
 }
 
 /* The scores of the recorded router over what the replay gave it, or over what the other recording has. */
-static void score_upstream(maker *m, const decision *d, choices *c)
+static void score_upstream(maker *maker, const decision *decision, choices *choices)
 {
-    const lb_composite *path = &d->router.path;
+    const lb_composite *path = &decision->router.path;
     lb_tensor *inputs = calloc(LB_COMPOSITE_INPUTS + path->n_list + 1, sizeof *inputs),
               outputs[LB_COMPOSITE_OUTPUTS] = {{0}};
     void **owned = calloc(path->n_list + 1, sizeof *owned);
     lb_err quiet = LB_ERR_INIT;
-    bool known = inputs && owned && path->n_ops && c->scores;
+    bool known = inputs && owned && path->n_ops && choices->scores;
     for (uint32_t i = 0; known && i < path->n_list; i++)
-        known = load_input(m, d, i, &inputs[LB_COMPOSITE_INPUTS + i], &owned[i]);
-    if (known) outputs[0] = room_for(d->program, d->router.scores);
+        known = load_input(maker, decision, i, &inputs[LB_COMPOSITE_INPUTS + i], &owned[i]);
+    if (known) outputs[0] = room_for(decision->program, decision->router.scores);
     if (outputs[0].data && lb_eager_run(path, inputs, outputs, &quiet) == LB_OK)
-        c->upstream = lb_expert_flip_scores(&outputs[0]);
+        choices->upstream = lb_expert_flip_scores(&outputs[0]);
     for (uint32_t i = 0; owned && i < path->n_list; i++) free(owned[i]);
     free(outputs[0].data);
     free(inputs), free(owned);
 }
 
-static lb_routing_flip judge(const choices *c, int64_t token, lb_expert_flip pair)
+static lb_routing_flip judge(const choices *choices, int64_t token, lb_expert_flip pair)
 {
     lb_routing_flip f = {.kind = LB_FLIP_UNJUDGED,
                          .token = token,
@@ -276,20 +286,23 @@ static lb_routing_flip judge(const choices *c, int64_t token, lb_expert_flip pai
                          .margin = NAN,
                          .upstream = NAN,
                          .rounding = NAN};
-    if (!c->scores || pair.won < 0 || pair.lost >= c->experts || pair.won >= c->experts) return f;
-    const double *then = c->scores + token * c->experts;
-    f.margin = then[pair.lost] - then[pair.won], f.rounding = lb_expert_flip_rounding(then, c->experts, c->dtype);
-    if (!c->upstream || isnan(f.margin)) return f;
-    const double *moved = c->upstream + token * c->experts;
+    if (!choices->scores || pair.won < 0 || pair.lost >= choices->experts || pair.won >= choices->experts) return f;
+    const double *then = choices->scores + token * choices->experts;
+    f.margin = then[pair.lost] - then[pair.won],
+    f.rounding = lb_expert_flip_rounding(then, choices->experts, choices->dtype);
+    if (!choices->upstream || isnan(f.margin)) return f;
+    const double *moved = choices->upstream + token * choices->experts;
     f.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
     f.kind = f.margin <= f.upstream + f.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
     return f;
 }
 
-static bool in_range(const choices *c)
+static bool in_range(const choices *choices)
 {
-    for (int64_t i = 0; c->scores && i < c->tokens * c->per_token; i++)
-        if (c->then[i] < 0 || c->then[i] >= c->experts || c->now[i] < 0 || c->now[i] >= c->experts) return false;
+    for (int64_t i = 0; choices->scores && i < choices->tokens * choices->per_token; i++)
+        if (choices->then[i] < 0 || choices->then[i] >= choices->experts || choices->now[i] < 0 ||
+            choices->now[i] >= choices->experts)
+            return false;
     return true;
 }
 
@@ -309,58 +322,60 @@ static bool add_flip(lb_routing_report *report, const lb_routing_flip *flip)
 }
 
 /* Flips with the recorded ids in force, or those of the other recording. */
-static lb_status judge_layer(maker *m, uint32_t at)
+static lb_status judge_layer(maker *maker, uint32_t at)
 {
-    choices c;
-    lb_routing_layer *layer = &m->report->layers[at];
+    choices choices;
+    lb_routing_layer *layer = &maker->report->layers[at];
     lb_status status = LB_OK;
-    if (load_then(m, &m->decisions[at], &c)) {
-        layer->tokens = c.tokens, layer->choices = c.tokens * c.per_token;
-        if (choose_now(m, &m->decisions[at], &c) && in_range(&c)) {
-            score_upstream(m, &m->decisions[at], &c);
+    if (load_then(maker, &maker->decisions[at], &choices)) {
+        layer->tokens = choices.tokens, layer->choices = choices.tokens * choices.per_token;
+        if (choose_now(maker, &maker->decisions[at], &choices) && in_range(&choices)) {
+            score_upstream(maker, &maker->decisions[at], &choices);
             layer->flips = 0;
-            for (int64_t t = 0; t < c.tokens && status == LB_OK; t++) {
+            for (int64_t t = 0; t < choices.tokens && status == LB_OK; t++) {
                 lb_expert_flip pairs[LB_MOST_CHOICES];
-                const int64_t n = lb_flips_of(c.then + t * c.per_token, c.now + t * c.per_token, c.per_token,
-                                              c.scores ? c.scores + t * c.experts : NULL, pairs);
+                const int64_t n =
+                    lb_flips_of(choices.then + t * choices.per_token, choices.now + t * choices.per_token,
+                                choices.per_token, choices.scores ? choices.scores + t * choices.experts : NULL, pairs);
                 for (int64_t i = 0; i < n && status == LB_OK; i++) {
-                    lb_routing_flip f = judge(&c, t, pairs[i]);
+                    lb_routing_flip f = judge(&choices, t, pairs[i]);
                     f.layer = at;
-                    if (!add_flip(m->report, &f)) status = no_memory(m);
+                    if (!add_flip(maker->report, &f)) status = no_memory(maker);
                 }
             }
         }
     }
-    release_choices(&c);
+    release_choices(&choices);
     return status;
 }
 
 /* The choices that a run is held against: the recorded ones, or those of the other recording. */
-static bool load_reference(maker *m, const decision *d, choices *c)
+static bool load_reference(maker *maker, const decision *decision, choices *choices)
 {
-    if (!load_then(m, d, c) || !other_of(m)) return c->then;
-    const bool known = choose_now(m, d, c);
-    int64_t *mine = c->then;
-    c->then = c->now, c->now = mine;
-    free(c->now), c->now = NULL;
+    if (!load_then(maker, decision, choices) || !other_of(maker)) return choices->then;
+    const bool known = choose_now(maker, decision, choices);
+    int64_t *mine = choices->then;
+    choices->then = choices->now, choices->now = mine;
+    free(choices->now), choices->now = NULL;
     return known;
 }
 
 /* Choices that differ in a run whose routing is its own. */
-static void count_recomputed(maker *m, uint32_t at)
+static void count_recomputed(maker *maker, uint32_t at)
 {
-    choices c;
+    choices choices;
     lb_expert_flip pairs[LB_MOST_CHOICES];
-    const decision *d = &m->decisions[at];
-    const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
-    if (load_reference(m, d, &c) && now && load_ids(now, &c.now) &&
-        lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
-        m->report->layers[at].recomputed = 0;
-        for (int64_t t = 0; t < c.tokens; t++)
-            m->report->layers[at].recomputed +=
-                lb_flips_of(c.then + t * c.per_token, c.now + t * c.per_token, c.per_token, NULL, pairs);
+    const decision *decision = &maker->decisions[at];
+    const lb_tensor *now = lb_snapshots_of(&maker->gaps.current, decision->ids);
+    if (load_reference(maker, decision, &choices) && now && load_ids(now, &choices.now) &&
+        lb_layout_numel(&now->layout) == choices.tokens * choices.per_token) {
+        maker->report->layers[at].recomputed = 0;
+        for (int64_t t = 0; t < choices.tokens; t++)
+            maker->report->layers[at].recomputed +=
+                lb_flips_of(choices.then + t * choices.per_token, choices.now + t * choices.per_token,
+                            choices.per_token, NULL, pairs);
     }
-    release_choices(&c);
+    release_choices(&choices);
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
@@ -368,16 +383,17 @@ static void count_recomputed(maker *m, uint32_t at)
 /* As lb_observer.routed: what the other recording chose, as this one holds it. */
 static bool route(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    maker *m = context;
-    const lb_program *p = NULL;
+    maker *maker = context;
+    const lb_program *program = NULL;
     lb_tensor given;
-    for (uint32_t i = 0; i < m->report->n_layers && !p; i++)
-        if (m->report->layers[i].step == step && m->report->layers[i].rank == rank) p = m->decisions[i].program;
-    if (!p || !others(m, p, value, &given)) return false;
-    free(m->routed);
-    const lb_tensor room = room_for(p, value);
-    m->routed = room.data;
-    if (!m->routed) return false;
+    for (uint32_t i = 0; i < maker->report->n_layers && !program; i++)
+        if (maker->report->layers[i].step == step && maker->report->layers[i].rank == rank)
+            program = maker->decisions[i].program;
+    if (!program || !others(maker, program, value, &given)) return false;
+    free(maker->routed);
+    const lb_tensor room = room_for(program, value);
+    maker->routed = room.data;
+    if (!maker->routed) return false;
     lb_memory_tensor_copy(&room, &given, NULL);
     *tensor = room;
     return true;
@@ -385,59 +401,61 @@ static bool route(void *context, int32_t rank, int64_t step, uint32_t value, lb_
 
 static bool watch(void *context, const lb_event *event)
 {
-    maker *m = context;
-    return lb_snapshots_watch(m->watching, event);
+    maker *maker = context;
+    return lb_snapshots_watch(maker->watching, event);
 }
 
-static lb_status run(maker *m, lb_routing_mode mode)
+static lb_status run(maker *maker, lb_routing_mode mode)
 {
-    lb_plan plan = *m->plan;
-    lb_observer observer = {.context = m, .op = watch, .routed = other_of(m) ? route : NULL};
+    lb_plan plan = *maker->plan;
+    lb_observer observer = {.context = maker, .op = watch, .routed = other_of(maker) ? route : NULL};
     lb_replay_summary summary = {0};
-    const uint32_t n = mode == LB_ROUTING_PLAIN ? 0 : m->plan->n_swaps + 1;
+    const uint32_t n = mode == LB_ROUTING_PLAIN ? 0 : maker->plan->n_swaps + 1;
     lb_swap *swaps = calloc(n + 1, sizeof *swaps);
     uint64_t *touched = calloc(n + 1, sizeof *touched);
-    m->watching = mode == LB_ROUTING_PLAIN ? &m->gaps.reference : &m->gaps.current;
+    maker->watching = mode == LB_ROUTING_PLAIN ? &maker->gaps.reference : &maker->gaps.current;
     if (swaps && touched) {
-        for (uint32_t i = 0; i + 1 < n; i++) swaps[i] = m->plan->swaps[i];
+        for (uint32_t i = 0; i + 1 < n; i++) swaps[i] = maker->plan->swaps[i];
         if (n) swaps[n - 1] = (lb_swap){LB_SWAP_ROUTING, "", lb_routing_mode_name(mode)};
         plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched, plan.select = NULL;
     }
-    lb_status status = swaps && touched ? lb_replay_run(m->replay, &plan, &observer, &summary, m->err) : no_memory(m);
-    for (uint32_t i = 0; status == LB_OK && i + 1 < n && m->plan->touched; i++) m->plan->touched[i] = touched[i];
+    lb_status status =
+        swaps && touched ? lb_replay_run(maker->replay, &plan, &observer, &summary, maker->err) : no_memory(maker);
+    for (uint32_t i = 0; status == LB_OK && i + 1 < n && maker->plan->touched; i++)
+        maker->plan->touched[i] = touched[i];
     free(swaps);
     free(touched);
-    if (status == LB_OK && m->watching->failed) status = no_memory(m);
-    m->report->undecided[mode] = summary.undecided;
-    if (summary.undecided && !*m->report->undecided_at)
-        snprintf(m->report->undecided_at, sizeof m->report->undecided_at, "%s", summary.undecided_at);
+    if (status == LB_OK && maker->watching->failed) status = no_memory(maker);
+    maker->report->undecided[mode] = summary.undecided;
+    if (summary.undecided && !*maker->report->undecided_at)
+        snprintf(maker->report->undecided_at, sizeof maker->report->undecided_at, "%s", summary.undecided_at);
     return status;
 }
 
 /* What is to be known of the run that stands in `current`. */
-static lb_status look_at(maker *m, lb_routing_mode mode)
+static lb_status look_at(maker *maker, lb_routing_mode mode)
 {
-    note_gaps(m, mode);
-    for (uint32_t i = 0; i < m->report->n_layers; i++) {
-        if (mode == LB_ROUTING_RECOMPUTE) count_recomputed(m, i);
-        if (mode == (other_of(m) ? LB_ROUTING_RECOMPUTE : LB_ROUTING_IDS)) LB_TRY(judge_layer(m, i));
+    note_gaps(maker, mode);
+    for (uint32_t i = 0; i < maker->report->n_layers; i++) {
+        if (mode == LB_ROUTING_RECOMPUTE) count_recomputed(maker, i);
+        if (mode == (other_of(maker) ? LB_ROUTING_RECOMPUTE : LB_ROUTING_IDS)) LB_TRY(judge_layer(maker, i));
     }
     return LB_OK;
 }
 
 /* Where there is no swap, the run without swaps is the one that recomputes. */
-static lb_status run_mode(maker *m, lb_routing_mode mode)
+static lb_status run_mode(maker *maker, lb_routing_mode mode)
 {
-    const bool plain = mode == LB_ROUTING_PLAIN, again = mode == LB_ROUTING_RECOMPUTE && !m->plan->n_swaps;
-    if (!again) LB_TRY(run(m, mode));
-    const lb_snapshots mine = m->gaps.current;
-    if (plain || again) m->gaps.current = m->gaps.reference;
-    if (again) m->report->undecided[mode] = m->report->undecided[LB_ROUTING_PLAIN];
-    const lb_status status = look_at(m, mode);
+    const bool plain = mode == LB_ROUTING_PLAIN, again = mode == LB_ROUTING_RECOMPUTE && !maker->plan->n_swaps;
+    if (!again) LB_TRY(run(maker, mode));
+    const lb_snapshots mine = maker->gaps.current;
+    if (plain || again) maker->gaps.current = maker->gaps.reference;
+    if (again) maker->report->undecided[mode] = maker->report->undecided[LB_ROUTING_PLAIN];
+    const lb_status status = look_at(maker, mode);
     if (plain || again)
-        m->gaps.current = mine;
+        maker->gaps.current = mine;
     else
-        lb_snapshots_clear(&m->gaps.current);
+        lb_snapshots_clear(&maker->gaps.current);
     return status;
 }
 
@@ -455,21 +473,21 @@ static int by_weight(const void *a, const void *b)
 lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
                                     const lb_routing_other *other, bool modes, lb_routing_report *report, lb_err *err)
 {
-    maker m = {.gaps = {.capture = capture, .other = other},
-               .capture = capture,
-               .replay = replay,
-               .plan = plan,
-               .report = report,
-               .err = err};
+    maker maker = {.gaps = {.capture = capture, .other = other},
+                   .capture = capture,
+                   .replay = replay,
+                   .plan = plan,
+                   .report = report,
+                   .err = err};
     *report = (lb_routing_report){.against = other != NULL};
-    lb_status status = add_window(&m);
+    lb_status status = add_window(&maker);
     const int last = modes ? LB_ROUTING_MODES : LB_ROUTING_RECOMPUTE + 1;
-    for (int mode = 0; mode < last && status == LB_OK; mode++) status = run_mode(&m, (lb_routing_mode)mode);
+    for (int mode = 0; mode < last && status == LB_OK; mode++) status = run_mode(&maker, (lb_routing_mode)mode);
     if (status == LB_OK && report->n_flips) qsort(report->flips, report->n_flips, sizeof *report->flips, by_weight);
     for (uint32_t i = 0; i < report->n_layers; i++)
-        lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
-    lb_output_distance_release(&m.gaps);
-    free(m.decisions), free(m.routed);
+        lb_router_release(&maker.decisions[i].router), free(maker.decisions[i].inputs);
+    lb_output_distance_release(&maker.gaps);
+    free(maker.decisions), free(maker.routed);
     return status;
 }
 

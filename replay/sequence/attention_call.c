@@ -12,49 +12,49 @@ static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
     return position ? lb_frame_arg_int(call, position - 1u, otherwise) : otherwise;
 }
 
-lb_tensor lb_attention_heads_first(const lb_attention_call *a, const lb_tensor *tensor)
+lb_tensor lb_attention_heads_first(const lb_attention_call *attention, const lb_tensor *tensor)
 {
     lb_tensor view = *tensor;
-    lb_layout *l = &view.layout;
-    if ((!a->form->tokens_first && !a->ragged) || l->ndim < 3) return view;
-    int at = l->ndim - 3;
-    int64_t shape = l->shape[at], stride = l->stride[at];
-    l->shape[at] = l->shape[at + 1], l->stride[at] = l->stride[at + 1];
-    l->shape[at + 1] = shape, l->stride[at + 1] = stride;
+    lb_layout *layout = &view.layout;
+    if ((!attention->form->tokens_first && !attention->ragged) || layout->ndim < 3) return view;
+    int at = layout->ndim - 3;
+    int64_t shape = layout->shape[at], stride = layout->stride[at];
+    layout->shape[at] = layout->shape[at + 1], layout->stride[at] = layout->stride[at + 1];
+    layout->shape[at + 1] = shape, layout->stride[at + 1] = stride;
     return view;
 }
 
 /* Dimension `from_end` (1 is the last) of a (…, heads, tokens, size) tensor; heads of a 2- or 3-d one are 1. */
-static int64_t size_at(const lb_tensor *t, int from_end)
+static int64_t size_at(const lb_tensor *tensor, int from_end)
 {
-    return t->layout.ndim >= from_end ? t->layout.shape[t->layout.ndim - from_end] : 1;
+    return tensor->layout.ndim >= from_end ? tensor->layout.shape[tensor->layout.ndim - from_end] : 1;
 }
 
 /* The mask as (batch, heads, queries, keys) reals: bools become 0 and -inf. */
-static const void *expanded_mask(lb_attention_call *a, const lb_tensor *mask, const lb_tensor *query)
+static const void *expanded_mask(lb_attention_call *attention, const lb_tensor *mask, const lb_tensor *query)
 {
-    lb_frame *f = &a->frame;
+    lb_frame *frame = &attention->frame;
     lb_tensor wide = *mask;
     int ndim = query->layout.ndim;
     wide.layout.ndim = ndim;
     if (mask->layout.ndim > ndim) {
-        lb_frame_fail(f, LB_ERR_INVALID, "a mask of another number of dimensions");
+        lb_frame_fail(frame, LB_ERR_INVALID, "a mask of another number of dimensions");
         return NULL;
     }
     for (int d = 0; d < ndim; d++) {
         int own = d - (ndim - mask->layout.ndim);
         int64_t size = own >= 0 ? mask->layout.shape[own] : 1,
-                want = d == ndim - 1 ? a->h.keys : query->layout.shape[d];
-        if (size != 1 && size != want) lb_frame_fail(f, LB_ERR_INVALID, "a mask of another shape");
+                want = d == ndim - 1 ? attention->h.keys : query->layout.shape[d];
+        if (size != 1 && size != want) lb_frame_fail(frame, LB_ERR_INVALID, "a mask of another shape");
         wide.layout.shape[d] = want;
         wide.layout.stride[d] = size == 1 ? 0 : mask->layout.stride[own];
     }
-    if (mask->dtype != LB_BOOL || a->form->added_bools) return lb_frame_tensor(f, &wide);
-    const int64_t *keep = lb_frame_integers(f, &wide);
+    if (mask->dtype != LB_BOOL || attention->form->added_bools) return lb_frame_tensor(frame, &wide);
+    const int64_t *keep = lb_frame_integers(frame, &wide);
     int64_t n = lb_tensor_numel(&wide);
-    void *x = lb_frame_reals(f, n);
+    void *x = lb_frame_reals(frame, n);
     for (int64_t i = 0; x && i < n; i++) {
-        if (f->wide)
+        if (frame->wide)
             ((double *)x)[i] = keep[i] ? 0 : -INFINITY;
         else
             ((float *)x)[i] = keep[i] ? 0 : -INFINITY;
@@ -63,171 +63,203 @@ static const void *expanded_mask(lb_attention_call *a, const lb_tensor *mask, co
 }
 
 /* Which keys a query sees, from causal flag, mask type and window. */
-static void read_window(lb_attention_call *a, const lb_call *call)
+static void read_window(lb_attention_call *attention, const lb_call *call)
 {
-    const lb_attention_form *form = a->form;
+    const lb_attention_form *form = attention->form;
     int64_t type = int_at(call, form->mask_type, 0);
     bool causal = int_at(call, form->causal, 0) != 0 || type != 0;
-    a->h.left = int_at(call, form->left, -1), a->h.right = int_at(call, form->right, -1);
-    if (a->h.left >= 0 && !form->right) a->h.left--; /* efficient attention counts the query's own key */
-    if (causal) a->h.right = 0;
+    attention->h.left = int_at(call, form->left, -1), attention->h.right = int_at(call, form->right, -1);
+    if (attention->h.left >= 0 && !form->right)
+        attention->h.left--; /* efficient attention counts the query's own key */
+    if (causal) attention->h.right = 0;
 }
-static void set_shift(lb_attention_call *a, const lb_call *call)
+static void set_shift(lb_attention_call *attention, const lb_call *call)
 {
-    bool bottom = a->form->corner == LB_BOTTOM_RIGHT || int_at(call, a->form->mask_type, 0) == 2;
-    a->h.shift = bottom ? a->h.keys - a->h.queries : 0;
-}
-
-static void read_borders(lb_attention_call *a, const lb_call *call)
-{
-    lb_frame *f = &a->frame;
-    const lb_tensor *queries = lb_attention_tensor(call, a->form->borders),
-                    *keys = lb_attention_tensor(call, (uint8_t)(a->form->borders + 1));
-    a->sequences = 1;
-    if (!a->ragged) return;
-    a->sequences = queries ? lb_tensor_numel(queries) - 1 : 0;
-    a->query_borders = lb_frame_integers(f, queries), a->key_borders = lb_frame_integers(f, keys);
-    if (!lb_frame_ok(f)) return;
-    bool fits = keys && lb_tensor_numel(keys) == a->sequences + 1 && a->query_borders[a->sequences] <= a->tokens &&
-                a->key_borders[a->sequences] <= a->kv_tokens;
-    for (int64_t s = 0; fits && s < a->sequences; s++)
-        fits = a->query_borders[s] >= 0 && a->query_borders[s] <= a->query_borders[s + 1] && a->key_borders[s] >= 0 &&
-               a->key_borders[s] <= a->key_borders[s + 1];
-    if (!fits) lb_frame_fail(f, LB_ERR_INVALID, "borders of sequences do not ascend inside the tensors");
+    bool bottom = attention->form->corner == LB_BOTTOM_RIGHT || int_at(call, attention->form->mask_type, 0) == 2;
+    attention->h.shift = bottom ? attention->h.keys - attention->h.queries : 0;
 }
 
-bool lb_attention_begin(lb_attention_call *a, lb_call *call, const lb_attention_form *form)
+static void read_borders(lb_attention_call *attention, const lb_call *call)
 {
-    *a = (lb_attention_call){.frame = lb_frame_begin(call), .form = form};
+    lb_frame *frame = &attention->frame;
+    const lb_tensor *queries = lb_attention_tensor(call, attention->form->borders),
+                    *keys = lb_attention_tensor(call, (uint8_t)(attention->form->borders + 1));
+    attention->sequences = 1;
+    if (!attention->ragged) return;
+    attention->sequences = queries ? lb_tensor_numel(queries) - 1 : 0;
+    attention->query_borders = lb_frame_integers(frame, queries),
+    attention->key_borders = lb_frame_integers(frame, keys);
+    if (!lb_frame_ok(frame)) return;
+    bool fits = keys && lb_tensor_numel(keys) == attention->sequences + 1 &&
+                attention->query_borders[attention->sequences] <= attention->tokens &&
+                attention->key_borders[attention->sequences] <= attention->kv_tokens;
+    for (int64_t s = 0; fits && s < attention->sequences; s++)
+        fits = attention->query_borders[s] >= 0 && attention->query_borders[s] <= attention->query_borders[s + 1] &&
+               attention->key_borders[s] >= 0 && attention->key_borders[s] <= attention->key_borders[s + 1];
+    if (!fits) lb_frame_fail(frame, LB_ERR_INVALID, "borders of sequences do not ascend inside the tensors");
+}
+
+/* Fails the frame for what no kernel here computes. */
+static void refuse(lb_attention_call *attention, lb_call *call)
+{
+    const lb_attention_form *form = attention->form;
+    lb_frame *frame = &attention->frame;
     const lb_tensor *q = lb_attention_tensor(call, form->query),
-                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1));
-    const lb_tensor *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
-    lb_frame *f = &a->frame;
-    a->ragged = lb_attention_tensor(call, form->borders) &&
-                lb_tensor_numel(lb_attention_tensor(call, form->borders)) > 1 &&
-                (q->layout.ndim == 3 || form->tokens_first);
+                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1)),
+                    *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
     if (form->dropout && lb_frame_arg_float(call, form->dropout - 1u, 0) != 0)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "dropout inside attention");
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "dropout inside attention");
     if (form->cap && lb_frame_arg_float(call, form->cap - 1u, 0) != 0)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scores that are capped");
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "scores that are capped");
     for (int i = 0; i < 4; i++)
         if (form->refused[i] && lb_frame_arg_given(call, form->refused[i] - 1u))
-            lb_frame_fail(f, LB_ERR_UNSUPPORTED, "slopes, block tables and key lengths are not computed");
+            lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "slopes, block tables and key lengths are not computed");
     if (q->layout.ndim < (form->tokens_first ? 3 : 2) || k->layout.ndim != q->layout.ndim ||
         v->layout.ndim != q->layout.ndim)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "attention between tensors of different dimensions");
-    if (!lb_frame_ok(f)) return false;
-    lb_tensor qs = lb_attention_heads_first(a, q), ks = lb_attention_heads_first(a, k),
-              vs = lb_attention_heads_first(a, v);
-    a->heads = size_at(&qs, 3), a->kv_heads = size_at(&ks, 3);
-    a->tokens = size_at(&qs, 2), a->kv_tokens = size_at(&ks, 2);
-    a->batch = 1;
-    for (int d = 0; d + 3 < qs.layout.ndim; d++) {
-        a->batch *= qs.layout.shape[d];
-        if (ks.layout.shape[d] != qs.layout.shape[d] || vs.layout.shape[d] != qs.layout.shape[d])
-            lb_frame_fail(f, LB_ERR_UNSUPPORTED, "batches that are broadcast");
-    }
-    a->h = (lb_attention_head){.type = f->type,
-                               .method = call->method,
-                               .queries = a->tokens,
-                               .keys = a->kv_tokens,
-                               .size = size_at(&qs, 1),
-                               .values = size_at(&vs, 1),
-                               .empty_lse = form->of_cpu         ? 0
-                                            : form->lse_plus_inf ? INFINITY
-                                                                 : -INFINITY};
-    a->h.scale = 1 / sqrt((double)a->h.size);
-    if (form->scale) a->h.scale = lb_frame_arg_float(call, form->scale - 1u, a->h.scale);
-    if (!f->wide) a->h.scale = (float)a->h.scale;
-    bool narrow = lb_dtype_bits(q->dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
-    a->h.rounds = narrow && !f->wide ? q->dtype : LB_NO_DTYPE;
-    if (size_at(&vs, 3) != a->kv_heads || !a->kv_heads || a->heads % a->kv_heads || size_at(&vs, 2) != a->kv_tokens ||
-        size_at(&ks, 1) != a->h.size)
-        lb_frame_fail(f, LB_ERR_INVALID, "query, key and value do not match");
-    read_window(a, call);
-    read_borders(a, call);
-    a->q = lb_frame_tensor(f, &qs), a->k = lb_frame_tensor(f, &ks), a->v = lb_frame_tensor(f, &vs);
-    const lb_tensor *mask = lb_attention_tensor(call, form->mask);
-    if (mask && lb_tensor_numel(mask) && a->ragged)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "a mask over ragged sequences");
-    a->mask = mask && lb_frame_ok(f) && lb_tensor_numel(mask) ? expanded_mask(a, mask, &qs) : NULL;
-    if (form->of_cpu) a->h.vector = q->dtype == LB_F64 ? 8 : 16; /* AVX-512; with AVX2 it is half as much */
-    if (form->of_cpu && q->dtype != LB_F64) a->h.fast_exp = q->dtype;
-    a->h.skips_nan = a->h.vector && !a->mask;
-    a->element = f->wide ? 8 : 4;
-    return lb_frame_ok(f);
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "attention between tensors of different dimensions");
 }
 
-lb_attention_sequence lb_attention_sequence_of(lb_attention_call *a, int64_t s)
+/* Heads, tokens and batches, from tensors with heads first. */
+static void read_sizes(lb_attention_call *attention, const lb_tensor *q, const lb_tensor *k, const lb_tensor *v)
 {
-    lb_attention_sequence one = {0, 0, a->tokens, a->kv_tokens};
-    if (a->ragged)
-        one = (lb_attention_sequence){a->query_borders[s], a->key_borders[s],
-                                      a->query_borders[s + 1] - a->query_borders[s],
-                                      a->key_borders[s + 1] - a->key_borders[s]};
-    a->h.queries = one.queries, a->h.keys = one.keys;
-    set_shift(a, a->frame.call);
+    attention->heads = size_at(q, 3), attention->kv_heads = size_at(k, 3);
+    attention->tokens = size_at(q, 2), attention->kv_tokens = size_at(k, 2);
+    attention->batch = 1;
+    for (int d = 0; d + 3 < q->layout.ndim; d++) {
+        attention->batch *= q->layout.shape[d];
+        if (k->layout.shape[d] != q->layout.shape[d] || v->layout.shape[d] != q->layout.shape[d])
+            lb_frame_fail(&attention->frame, LB_ERR_UNSUPPORTED, "batches that are broadcast");
+    }
+    attention->h.queries = attention->tokens, attention->h.keys = attention->kv_tokens;
+    attention->h.size = size_at(q, 1), attention->h.values = size_at(v, 1);
+    if (size_at(v, 3) != attention->kv_heads || !attention->kv_heads || attention->heads % attention->kv_heads ||
+        size_at(v, 2) != attention->kv_tokens || size_at(k, 1) != attention->h.size)
+        lb_frame_fail(&attention->frame, LB_ERR_INVALID, "query, key and value do not match");
+}
+
+/* How one head is computed; its sizes are known. */
+static void set_numbers(lb_attention_call *attention, lb_call *call, lb_dtype dtype)
+{
+    const lb_attention_form *form = attention->form;
+    const bool wide = attention->frame.wide;
+    lb_attention_head *head = &attention->h;
+    head->type = attention->frame.type, head->method = call->method;
+    head->empty_lse = form->of_cpu ? 0 : form->lse_plus_inf ? INFINITY : -INFINITY;
+    head->scale = 1 / sqrt((double)head->size);
+    if (form->scale) head->scale = lb_frame_arg_float(call, form->scale - 1u, head->scale);
+    if (!wide) head->scale = (float)head->scale;
+    const bool narrow = lb_dtype_bits(dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
+    head->rounds = narrow && !wide ? dtype : LB_NO_DTYPE;
+    if (form->of_cpu) head->vector = dtype == LB_F64 ? 8 : 16; /* AVX-512; with AVX2 it is half as much */
+    if (form->of_cpu && dtype != LB_F64) head->fast_exp = dtype;
+    attention->element = wide ? 8 : 4;
+}
+
+bool lb_attention_begin(lb_attention_call *attention, lb_call *call, const lb_attention_form *form)
+{
+    *attention = (lb_attention_call){.frame = lb_frame_begin(call), .form = form};
+    const lb_tensor *q = lb_attention_tensor(call, form->query),
+                    *k = lb_attention_tensor(call, (uint8_t)(form->query + 1)),
+                    *v = lb_attention_tensor(call, (uint8_t)(form->query + 2));
+    lb_frame *frame = &attention->frame;
+    attention->ragged = lb_attention_tensor(call, form->borders) &&
+                        lb_tensor_numel(lb_attention_tensor(call, form->borders)) > 1 &&
+                        (q->layout.ndim == 3 || form->tokens_first);
+    refuse(attention, call);
+    if (!lb_frame_ok(frame)) return false;
+    const lb_tensor qs = lb_attention_heads_first(attention, q), ks = lb_attention_heads_first(attention, k),
+                    vs = lb_attention_heads_first(attention, v);
+    read_sizes(attention, &qs, &ks, &vs);
+    set_numbers(attention, call, q->dtype);
+    read_window(attention, call);
+    read_borders(attention, call);
+    attention->q = lb_frame_tensor(frame, &qs), attention->k = lb_frame_tensor(frame, &ks),
+    attention->v = lb_frame_tensor(frame, &vs);
+    const lb_tensor *mask = lb_attention_tensor(call, form->mask);
+    if (mask && lb_tensor_numel(mask) && attention->ragged)
+        lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "a mask over ragged sequences");
+    attention->mask = mask && lb_frame_ok(frame) && lb_tensor_numel(mask) ? expanded_mask(attention, mask, &qs) : NULL;
+    attention->h.skips_nan = attention->h.vector && !attention->mask;
+    return lb_frame_ok(frame);
+}
+
+lb_attention_sequence lb_attention_sequence_of(lb_attention_call *attention, int64_t s)
+{
+    lb_attention_sequence one = {0, 0, attention->tokens, attention->kv_tokens};
+    if (attention->ragged)
+        one = (lb_attention_sequence){attention->query_borders[s], attention->key_borders[s],
+                                      attention->query_borders[s + 1] - attention->query_borders[s],
+                                      attention->key_borders[s + 1] - attention->key_borders[s]};
+    attention->h.queries = one.queries, attention->h.keys = one.keys;
+    set_shift(attention, attention->frame.call);
     return one;
 }
 
 /* Head i of batch * heads reads key and value head… */
-static int64_t kv_index(const lb_attention_call *a, int64_t i)
+static int64_t kv_index(const lb_attention_call *attention, int64_t i)
 {
-    return i / a->heads * a->kv_heads + i % a->heads / (a->heads / a->kv_heads);
+    return i / attention->heads * attention->kv_heads + i % attention->heads / (attention->heads / attention->kv_heads);
 }
 
-int64_t lb_attention_query_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i, int64_t width)
+int64_t lb_attention_query_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
+                              int64_t width)
 {
-    return (i * a->tokens + s->first_query) * width * a->element;
+    return (i * attention->tokens + sequence->first_query) * width * attention->element;
 }
-int64_t lb_attention_key_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i, int64_t width)
+int64_t lb_attention_key_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
+                            int64_t width)
 {
-    return (kv_index(a, i) * a->kv_tokens + s->first_key) * width * a->element;
+    return (kv_index(attention, i) * attention->kv_tokens + sequence->first_key) * width * attention->element;
 }
-const void *lb_attention_mask_of(const lb_attention_call *a, int64_t i)
+const void *lb_attention_mask_of(const lb_attention_call *attention, int64_t i)
 {
-    return a->mask ? a->mask + i * a->h.queries * a->h.keys * a->element : NULL;
+    return attention->mask ? attention->mask + i * attention->h.queries * attention->h.keys * attention->element : NULL;
 }
 
 /* ---- log-sum-exps ------------------------------------------------------------------------------------------------ */
 
-int64_t lb_attention_lse_rows(const lb_attention_call *a, int64_t numel)
+int64_t lb_attention_lse_rows(const lb_attention_call *attention, int64_t numel)
 {
-    if (a->ragged && a->form->ragged_lse_by_head) return a->tokens;
-    int64_t heads = a->batch * a->heads * a->sequences;
+    if (attention->ragged && attention->form->ragged_lse_by_head) return attention->tokens;
+    int64_t heads = attention->batch * attention->heads * attention->sequences;
     return heads ? numel / heads : 0;
 }
 
-int64_t lb_attention_lse_at(const lb_attention_call *a, const lb_attention_sequence *one, int64_t s, int64_t i,
+int64_t lb_attention_lse_at(const lb_attention_call *attention, const lb_attention_sequence *one, int64_t s, int64_t i,
                             int64_t rows)
 {
-    if (a->ragged && a->form->ragged_lse_by_head) return (i * rows + one->first_query) * a->element;
-    return (s * a->batch * a->heads + i) * rows * a->element;
+    if (attention->ragged && attention->form->ragged_lse_by_head)
+        return (i * rows + one->first_query) * attention->element;
+    return (s * attention->batch * attention->heads + i) * rows * attention->element;
 }
 
-int64_t lb_attention_longest(const lb_attention_call *a)
+int64_t lb_attention_longest(const lb_attention_call *attention)
 {
-    int64_t most = a->ragged ? 0 : a->tokens;
-    for (int64_t s = 0; a->ragged && s < a->sequences; s++)
-        if (a->query_borders[s + 1] - a->query_borders[s] > most) most = a->query_borders[s + 1] - a->query_borders[s];
+    int64_t most = attention->ragged ? 0 : attention->tokens;
+    for (int64_t s = 0; attention->ragged && s < attention->sequences; s++)
+        if (attention->query_borders[s + 1] - attention->query_borders[s] > most)
+            most = attention->query_borders[s + 1] - attention->query_borders[s];
     return most;
 }
 
-void *lb_attention_lse_output(lb_attention_call *a, int64_t *rows)
+void *lb_attention_lse_output(lb_attention_call *attention, int64_t *rows)
 {
-    const lb_call *call = a->frame.call;
-    bool there = call->n_results > 1 && call->results[1].data && !a->form->weights;
-    *rows = there ? lb_attention_lse_rows(a, lb_tensor_numel(&call->results[1])) : 0;
-    int64_t heads = a->batch * a->heads * (a->ragged && a->form->ragged_lse_by_head ? 1 : a->sequences);
-    if (*rows >= lb_attention_longest(a) && heads) return lb_frame_output(&a->frame, 1, heads * *rows);
-    *rows = a->ragged && a->form->ragged_lse_by_head ? a->tokens : lb_attention_longest(a);
-    return lb_frame_reals(&a->frame, heads * *rows);
+    const lb_call *call = attention->frame.call;
+    bool there = call->n_results > 1 && call->results[1].data && !attention->form->weights;
+    *rows = there ? lb_attention_lse_rows(attention, lb_tensor_numel(&call->results[1])) : 0;
+    int64_t heads = attention->batch * attention->heads *
+                    (attention->ragged && attention->form->ragged_lse_by_head ? 1 : attention->sequences);
+    if (*rows >= lb_attention_longest(attention) && heads) return lb_frame_output(&attention->frame, 1, heads * *rows);
+    *rows =
+        attention->ragged && attention->form->ragged_lse_by_head ? attention->tokens : lb_attention_longest(attention);
+    return lb_frame_reals(&attention->frame, heads * *rows);
 }
 
-void lb_attention_pad_lse(const lb_attention_call *a, char *lse, int64_t rows)
+void lb_attention_pad_lse(const lb_attention_call *attention, char *lse, int64_t rows)
 {
-    for (int64_t j = a->h.queries; j < rows && !(a->ragged && a->form->ragged_lse_by_head); j++) {
-        if (a->frame.wide)
+    for (int64_t j = attention->h.queries; j < rows && !(attention->ragged && attention->form->ragged_lse_by_head);
+         j++) {
+        if (attention->frame.wide)
             ((double *)lse)[j] = INFINITY;
         else
             ((float *)lse)[j] = INFINITY;

@@ -47,9 +47,9 @@ lb_tensor lb_attention_heads_first(const lb_attention_call *attention, const lb_
 lb_attention_sequence lb_attention_sequence_of(lb_attention_call *attention, int64_t s);
 
 /* Byte offsets of head i's rows in arrays that lie as query (or out) and as key (value). */
-int64_t lb_attention_query_at(const lb_attention_call *attention, const lb_attention_sequence *s, int64_t i,
+int64_t lb_attention_query_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
                               int64_t width);
-int64_t lb_attention_key_at(const lb_attention_call *attention, const lb_attention_sequence *s, int64_t i,
+int64_t lb_attention_key_at(const lb_attention_call *attention, const lb_attention_sequence *sequence, int64_t i,
                             int64_t width);
 const void *lb_attention_mask_of(const lb_attention_call *attention, int64_t i);
 

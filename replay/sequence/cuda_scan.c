@@ -14,11 +14,11 @@ typedef struct partial {
     double value, error;
 } partial;
 
-static double rounded(const lb_cuda_scan *s, double x)
+static double rounded(const lb_cuda_scan *scan, double x)
 {
-    if (s->dtype == LB_F64) return x;
+    if (scan->dtype == LB_F64) return x;
     x = (float)x; /* the operation is one of f32 */
-    if (s->dtype != LB_F32) lb_round_to_grid_f64(&x, 1, s->dtype, NULL);
+    if (scan->dtype != LB_F32) lb_round_to_grid_f64(&x, 1, scan->dtype, NULL);
     return x;
 }
 
@@ -29,9 +29,9 @@ static double log_of_sum(double a, double b)
     return low != high || isfinite(low) ? high + lb_log1p(lb_exp(low - high)) : high;
 }
 
-static double combined(const lb_cuda_scan *s, double a, double b)
+static double combined(const lb_cuda_scan *scan, double a, double b)
 {
-    switch (s->kind) {
+    switch (scan->kind) {
     case LB_CUDA_SCAN_SUM: return a + b;
     case LB_CUDA_SCAN_PRODUCT: return a * b;
     case LB_CUDA_SCAN_LOG_SUM: break;
@@ -40,41 +40,41 @@ static double combined(const lb_cuda_scan *s, double a, double b)
 }
 
 /* The rounding of a step, and what it does with the errors of both sides. */
-static double error_of(const lb_cuda_scan *s, partial a, partial b, double value)
+static double error_of(const lb_cuda_scan *scan, partial a, partial b, double value)
 {
-    const double u = lb_dtype_unit_roundoff(s->dtype), tiny = lb_dtype_min_subnormal(s->dtype);
+    const double u = lb_dtype_unit_roundoff(scan->dtype), tiny = lb_dtype_min_subnormal(scan->dtype);
     double carried = a.error + b.error, own = u * fabs(value) + tiny;
-    if (s->kind == LB_CUDA_SCAN_PRODUCT)
+    if (scan->kind == LB_CUDA_SCAN_PRODUCT)
         carried = fabs(a.value) * b.error + fabs(b.value) * a.error + a.error * b.error;
-    if (s->kind == LB_CUDA_SCAN_LOG_SUM) {
+    if (scan->kind == LB_CUDA_SCAN_LOG_SUM) {
         carried = fmax(a.error, b.error); /* weights that add up to 1 */
-        own += 8 * (s->dtype == LB_F64 ? 0x1p-53 : 0x1p-24) * (1 + fabs(value));
+        own += 8 * (scan->dtype == LB_F64 ? 0x1p-53 : 0x1p-24) * (1 + fabs(value));
     }
     const double error = carried * (1 + u) + own;
-    if (s->kind == LB_CUDA_SCAN_LOG_SUM && value == -INFINITY) return 0; /* of nothing but -inf */
-    const bool over = fabs(value) + error > lb_dtype_max_finite(s->dtype);
+    if (scan->kind == LB_CUDA_SCAN_LOG_SUM && value == -INFINITY) return 0; /* of nothing but -inf */
+    const bool over = fabs(value) + error > lb_dtype_max_finite(scan->dtype);
     return over || isnan(error) ? INFINITY : error;
 }
 
-static partial step(const lb_cuda_scan *s, partial a, partial b, bool errors)
+static partial step(const lb_cuda_scan *scan, partial a, partial b, bool errors)
 {
-    const double value = combined(s, a.value, b.value);
-    if (!errors) return (partial){rounded(s, value), 0};
-    return (partial){value, error_of(s, a, b, value)};
+    const double value = combined(scan, a.value, b.value);
+    if (!errors) return (partial){rounded(scan, value), 0};
+    return (partial){value, error_of(scan, a, b, value)};
 }
 
-static double identity_of(const lb_cuda_scan *s)
+static double identity_of(const lb_cuda_scan *scan)
 {
-    return s->kind == LB_CUDA_SCAN_PRODUCT ? 1 : s->kind == LB_CUDA_SCAN_SUM ? 0 : -INFINITY;
+    return scan->kind == LB_CUDA_SCAN_PRODUCT ? 1 : scan->kind == LB_CUDA_SCAN_SUM ? 0 : -INFINITY;
 }
 
 /* ---- networks ---------------------------------------------------------------------------------------------------- */
 
-static void one_by_one(const lb_cuda_scan *s, const double *x, double *values, double *errors)
+static void one_by_one(const lb_cuda_scan *scan, const double *x, double *values, double *errors)
 {
-    partial sum = {identity_of(s), 0};
-    for (int64_t i = 0; i < s->n; i++) {
-        sum = step(s, sum, (partial){x[i], 0}, errors != NULL);
+    partial sum = {identity_of(scan), 0};
+    for (int64_t i = 0; i < scan->n; i++) {
+        sum = step(scan, sum, (partial){x[i], 0}, errors != NULL);
         values[i] = sum.value;
         if (errors) errors[i] = sum.error;
     }
@@ -93,24 +93,24 @@ static uint32_t log_threads(int64_t rows, int64_t n)
 #define TILE 1024 /* at most */
 
 /* One tile: level m adds the last element of every run of 2^m to those of the next. */
-static void sklansky(const lb_cuda_scan *s, partial *tile, uint32_t log, bool errors)
+static void sklansky(const lb_cuda_scan *scan, partial *tile, uint32_t log, bool errors)
 {
     for (uint32_t m = 0; m <= log; m++)
         for (uint32_t thread = 0; thread < 1u << log; thread++) {
             const uint32_t run = (thread >> m << (m + 1)) | 1u << m, to = run + thread % (1u << m);
-            tile[to] = step(s, tile[to], tile[run - 1], errors);
+            tile[to] = step(scan, tile[to], tile[run - 1], errors);
         }
 }
 
-static void by_tiles(const lb_cuda_scan *s, const double *x, double *values, double *errors, uint32_t log)
+static void by_tiles(const lb_cuda_scan *scan, const double *x, double *values, double *errors, uint32_t log)
 {
-    partial tile[TILE], total = {identity_of(s), 0};
+    partial tile[TILE], total = {identity_of(scan), 0};
     const int64_t size = (int64_t)2 << log;
-    for (int64_t from = 0; from < s->n; from += size) {
-        for (int64_t i = 0; i < size; i++) tile[i] = (partial){from + i < s->n ? x[from + i] : identity_of(s), 0};
-        tile[0] = step(s, tile[0], total, errors != NULL);
-        sklansky(s, tile, log, errors != NULL);
-        for (int64_t i = 0; i < size && from + i < s->n; i++) {
+    for (int64_t from = 0; from < scan->n; from += size) {
+        for (int64_t i = 0; i < size; i++) tile[i] = (partial){from + i < scan->n ? x[from + i] : identity_of(scan), 0};
+        tile[0] = step(scan, tile[0], total, errors != NULL);
+        sklansky(scan, tile, log, errors != NULL);
+        for (int64_t i = 0; i < size && from + i < scan->n; i++) {
             values[from + i] = tile[i].value;
             if (errors) errors[from + i] = tile[i].error;
         }
@@ -129,23 +129,23 @@ static double depth_of(int64_t k)
 }
 
 /* No network of `depth` levels errs more: the partial results of one level have disjoint elements. */
-static void any_order(const lb_cuda_scan *s, const double *x, double *errors)
+static void any_order(const lb_cuda_scan *scan, const double *x, double *errors)
 {
-    const double u = lb_dtype_unit_roundoff(s->dtype), tiny = lb_dtype_min_subnormal(s->dtype);
+    const double u = lb_dtype_unit_roundoff(scan->dtype), tiny = lb_dtype_min_subnormal(scan->dtype);
     double sizes = 0, product = 1, larger = 1, log_sum = -INFINITY;
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < scan->n; i++) {
         const double k = (double)(i + 1), depth = depth_of(i + 1), grown = lb_expm1(depth * u);
         sizes += fabs(x[i]), product *= fabs(x[i]);
         if (!(fabs(x[i]) <= 1)) larger *= fabs(x[i]); /* the largest product of some of the factors */
         log_sum = log_of_sum(log_sum, x[i]);
-        if (s->kind == LB_CUDA_SCAN_SUM) {
+        if (scan->kind == LB_CUDA_SCAN_SUM) {
             errors[i] = grown * sizes + k * tiny;
-            if (sizes > lb_dtype_max_finite(s->dtype)) errors[i] = INFINITY;
-        } else if (s->kind == LB_CUDA_SCAN_PRODUCT) {
+            if (sizes > lb_dtype_max_finite(scan->dtype)) errors[i] = INFINITY;
+        } else if (scan->kind == LB_CUDA_SCAN_PRODUCT) {
             errors[i] = lb_expm1(k * u) * product + larger * k * tiny;
-            if (larger > lb_dtype_max_finite(s->dtype)) errors[i] = INFINITY;
+            if (larger > lb_dtype_max_finite(scan->dtype)) errors[i] = INFINITY;
         } else {
-            const double own = u + 8 * (s->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
+            const double own = u + 8 * (scan->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
             /* The weighted size of a level's partial results is at most |y| and the entropy of the weights. */
             errors[i] = log_sum == -INFINITY ? 0 : depth * own * (1 + fabs(log_sum) + lb_log(k));
         }
@@ -155,20 +155,20 @@ static void any_order(const lb_cuda_scan *s, const double *x, double *errors)
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-void lb_cuda_scan_row(const lb_cuda_scan *s, const double *x, double *y)
+void lb_cuda_scan_row(const lb_cuda_scan *scan, const double *x, double *y)
 {
-    if (s->innermost && s->rows > 1)
-        by_tiles(s, x, y, NULL, log_threads(s->rows, s->n));
+    if (scan->innermost && scan->rows > 1)
+        by_tiles(scan, x, y, NULL, log_threads(scan->rows, scan->n));
     else
-        one_by_one(s, x, y, NULL);
+        one_by_one(scan, x, y, NULL);
 }
 
-void lb_cuda_scan_errors(const lb_cuda_scan *s, const double *x, double *errors, double *work)
+void lb_cuda_scan_errors(const lb_cuda_scan *scan, const double *x, double *errors, double *work)
 {
-    if (s->rows == 1)
-        any_order(s, x, errors);
-    else if (s->innermost)
-        by_tiles(s, x, work, errors, log_threads(s->rows, s->n));
+    if (scan->rows == 1)
+        any_order(scan, x, errors);
+    else if (scan->innermost)
+        by_tiles(scan, x, work, errors, log_threads(scan->rows, scan->n));
     else
-        one_by_one(s, x, work, errors);
+        one_by_one(scan, x, work, errors);
 }

@@ -71,90 +71,91 @@ static const int64_t *read_lengths(ctc *c, uint32_t i)
 /* `first`: which argument log_probs is; targets and lengths follow it. `alpha`: the shape of log_alpha. */
 static ctc ctc_begin(lb_call *call, uint32_t first, uint32_t blank, const lb_tensor *alpha)
 {
-    ctc c = {.frame = lb_frame_begin(call), .blank = lb_frame_arg_int(call, blank, 0)};
+    ctc ctc = {.frame = lb_frame_begin(call), .blank = lb_frame_arg_int(call, blank, 0)};
     const lb_tensor *p = lb_frame_arg_tensor(call, first), *targets = lb_frame_arg_tensor(call, first + 1);
     if (p->layout.ndim != 3 || alpha->layout.ndim != 3 || targets->layout.ndim < 1 || targets->layout.ndim > 2) {
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "shapes that do not fit this loss");
-        return c;
+        lb_frame_fail(&ctc.frame, LB_ERR_UNSUPPORTED, "shapes that do not fit this loss");
+        return ctc;
     }
-    c.steps = p->layout.shape[0], c.batch = p->layout.shape[1], c.classes = p->layout.shape[2];
-    c.states = alpha->layout.shape[2];
-    c.labels = lb_tensor_numel(targets), c.row = targets->layout.ndim == 2 ? targets->layout.shape[1] : 0;
-    c.inputs = read_lengths(&c, first + 2), c.lengths = read_lengths(&c, first + 3);
-    c.log_p = lb_frame_input(&c.frame, first);
-    c.targets = lb_frame_integers(&c.frame, targets);
-    if (!c.inputs || !c.lengths || alpha->layout.shape[0] != c.batch || alpha->layout.shape[1] != c.steps ||
-        (targets->layout.ndim == 2 && targets->layout.shape[0] != c.batch))
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "lengths or results that do not fit");
-    c.at = lb_frame_scratch(&c.frame, (size_t)(c.steps * c.states) * sizeof *c.at);
-    c.spelt = lb_frame_scratch(&c.frame, (size_t)(c.classes + 1) * sizeof *c.spelt);
-    c.ok = lb_frame_ok(&c.frame);
-    return c;
+    ctc.steps = p->layout.shape[0], ctc.batch = p->layout.shape[1], ctc.classes = p->layout.shape[2];
+    ctc.states = alpha->layout.shape[2];
+    ctc.labels = lb_tensor_numel(targets), ctc.row = targets->layout.ndim == 2 ? targets->layout.shape[1] : 0;
+    ctc.inputs = read_lengths(&ctc, first + 2), ctc.lengths = read_lengths(&ctc, first + 3);
+    ctc.log_p = lb_frame_input(&ctc.frame, first);
+    ctc.targets = lb_frame_integers(&ctc.frame, targets);
+    if (!ctc.inputs || !ctc.lengths || alpha->layout.shape[0] != ctc.batch || alpha->layout.shape[1] != ctc.steps ||
+        (targets->layout.ndim == 2 && targets->layout.shape[0] != ctc.batch))
+        lb_frame_fail(&ctc.frame, LB_ERR_UNSUPPORTED, "lengths or results that do not fit");
+    ctc.at = lb_frame_scratch(&ctc.frame, (size_t)(ctc.steps * ctc.states) * sizeof *ctc.at);
+    ctc.spelt = lb_frame_scratch(&ctc.frame, (size_t)(ctc.classes + 1) * sizeof *ctc.spelt);
+    ctc.ok = lb_frame_ok(&ctc.frame);
+    return ctc;
 }
 
 /* Sample b; false, and the frame has failed: its lengths or labels are out of range. */
-static bool take_sample(ctc *c, int64_t b, sample *s)
+static bool take_sample(ctc *ctc, int64_t b, sample *s)
 {
-    int64_t before = c->row * b;
-    for (int64_t i = 0; !c->row && i < b; i++) before += c->lengths[i] > 0 ? c->lengths[i] : 0;
-    *s = (sample){.b = b, .steps = c->inputs[b], .states = 2 * c->lengths[b] + 1, .labels = c->targets + before};
-    bool fits = s->steps >= 1 && s->steps <= c->steps && c->lengths[b] >= 0 && s->states <= c->states &&
-                before + c->lengths[b] <= c->labels && c->blank >= 0 && c->blank < c->classes;
-    for (int64_t i = 0; fits && i < c->lengths[b]; i++) fits = s->labels[i] >= 0 && s->labels[i] < c->classes;
-    if (!fits) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "lengths or labels out of range");
-    s->at = c->at;
-    return lb_frame_ok(&c->frame);
+    int64_t before = ctc->row * b;
+    for (int64_t i = 0; !ctc->row && i < b; i++) before += ctc->lengths[i] > 0 ? ctc->lengths[i] : 0;
+    *s = (sample){.b = b, .steps = ctc->inputs[b], .states = 2 * ctc->lengths[b] + 1, .labels = ctc->targets + before};
+    bool fits = s->steps >= 1 && s->steps <= ctc->steps && ctc->lengths[b] >= 0 && s->states <= ctc->states &&
+                before + ctc->lengths[b] <= ctc->labels && ctc->blank >= 0 && ctc->blank < ctc->classes;
+    for (int64_t i = 0; fits && i < ctc->lengths[b]; i++) fits = s->labels[i] >= 0 && s->labels[i] < ctc->classes;
+    if (!fits) lb_frame_fail(&ctc->frame, LB_ERR_UNSUPPORTED, "lengths or labels out of range");
+    s->at = ctc->at;
+    return lb_frame_ok(&ctc->frame);
 }
 
-static int64_t label_of(const ctc *c, const sample *s, int64_t state)
+static int64_t label_of(const ctc *ctc, const sample *sample, int64_t state)
 {
-    return state % 2 ? s->labels[state / 2] : c->blank;
+    return state % 2 ? sample->labels[state / 2] : ctc->blank;
 }
 
-static double log_p_of(const ctc *c, const sample *s, int64_t t, int64_t label)
+static double log_p_of(const ctc *ctc, const sample *sample, int64_t t, int64_t label)
 {
-    return lb_frame_get(&c->frame, c->log_p, (t * c->batch + s->b) * c->classes + label);
+    return lb_frame_get(&ctc->frame, ctc->log_p, (t * ctc->batch + sample->b) * ctc->classes + label);
 }
 
 /* Probabilities of what was spelt up to each step; `back`: of what is left from there on. */
-static void fill(const ctc *c, const sample *s, bool back)
+static void fill(const ctc *ctc, const sample *sample, bool back)
 {
-    const int64_t way = back ? 1 : -1, last = back ? s->states - 1 : 0, first = back ? s->steps - 1 : 0;
-    for (int64_t i = 0; i < s->states; i++) {
+    const int64_t way = back ? 1 : -1, last = back ? sample->states - 1 : 0, first = back ? sample->steps - 1 : 0;
+    for (int64_t i = 0; i < sample->states; i++) {
         const bool begins = i == last || i == last - way;
-        const double p = begins ? log_p_of(c, s, first, label_of(c, s, i)) : -INFINITY;
-        s->at[first * s->states + i] = (logarithm){p, 0};
+        const double p = begins ? log_p_of(ctc, sample, first, label_of(ctc, sample, i)) : -INFINITY;
+        sample->at[first * sample->states + i] = (logarithm){p, 0};
     }
-    for (int64_t k = 1; k < s->steps; k++) {
-        const int64_t t = back ? s->steps - 1 - k : k;
-        const logarithm *from = s->at + (t + way) * s->states;
-        for (int64_t i = 0; i < s->states; i++) {
-            const int64_t label = label_of(c, s, i), one = i + way, two = i + 2 * way;
-            const bool second = one >= 0 && one < s->states,
-                       third = two >= 0 && two < s->states && label_of(c, s, two) != label;
+    for (int64_t k = 1; k < sample->steps; k++) {
+        const int64_t t = back ? sample->steps - 1 - k : k;
+        const logarithm *from = sample->at + (t + way) * sample->states;
+        for (int64_t i = 0; i < sample->states; i++) {
+            const int64_t label = label_of(ctc, sample, i), one = i + way, two = i + 2 * way;
+            const bool second = one >= 0 && one < sample->states,
+                       third = two >= 0 && two < sample->states && label_of(ctc, sample, two) != label;
             const logarithm sum = sum_of(from[i], second ? from[one] : never, third ? from[two] : never);
-            s->at[t * s->states + i] = product_of(sum, log_p_of(c, s, t, label));
+            sample->at[t * sample->states + i] = product_of(sum, log_p_of(ctc, sample, t, label));
         }
     }
 }
 
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */
 
-static void set(const ctc *c, void *y, int64_t i, logarithm x, bool twin)
+static void set(const ctc *ctc, void *y, int64_t i, logarithm x, bool twin)
 {
-    lb_frame_set(&c->frame, y, i, twin ? (isfinite(x.v) ? fabs(x.v) + x.e : 0) : x.v);
+    lb_frame_set(&ctc->frame, y, i, twin ? (isfinite(x.v) ? fabs(x.v) + x.e : 0) : x.v);
 }
 
 /* All of it as it was recorded, then -inf at the first step, where no other state begins. */
-static void begin_alpha(ctc *c, const lb_tensor *branch, void *alpha)
+static void begin_alpha(ctc *ctc, const lb_tensor *branch, void *alpha)
 {
-    const int64_t n = c->batch * c->steps * c->states;
+    const int64_t n = ctc->batch * ctc->steps * ctc->states;
     const void *recorded =
-        branch && branch->data && lb_tensor_numel(branch) == n ? lb_frame_tensor(&c->frame, branch) : NULL;
-    for (int64_t i = 0; lb_frame_ok(&c->frame) && i < n; i++)
-        lb_frame_set(&c->frame, alpha, i, recorded ? lb_frame_get(&c->frame, recorded, i) : 0);
-    for (int64_t b = 0; lb_frame_ok(&c->frame) && b < c->batch; b++)
-        for (int64_t i = 0; i < c->states; i++) lb_frame_set(&c->frame, alpha, b * c->steps * c->states + i, -INFINITY);
+        branch && branch->data && lb_tensor_numel(branch) == n ? lb_frame_tensor(&ctc->frame, branch) : NULL;
+    for (int64_t i = 0; lb_frame_ok(&ctc->frame) && i < n; i++)
+        lb_frame_set(&ctc->frame, alpha, i, recorded ? lb_frame_get(&ctc->frame, recorded, i) : 0);
+    for (int64_t b = 0; lb_frame_ok(&ctc->frame) && b < ctc->batch; b++)
+        for (int64_t i = 0; i < ctc->states; i++)
+            lb_frame_set(&ctc->frame, alpha, b * ctc->steps * ctc->states + i, -INFINITY);
 }
 
 /* log_probs, targets, input_lengths, target_lengths, blank, zero_infinity -> the loss of each sample, log_alpha */
@@ -162,71 +163,81 @@ static lb_status loss_run(lb_call *call, bool twin)
 {
     if (call->n_results < 2) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: other results", call->row->name);
     lb_tensor *alpha = &call->results[1];
-    ctc c = ctc_begin(call, 0, 4, alpha);
-    void *y = c.ok ? lb_frame_output(&c.frame, 0, c.batch) : NULL,
-         *a = c.ok ? lb_frame_output(&c.frame, 1, c.batch * c.steps * c.states) : NULL;
-    if (lb_frame_ok(&c.frame)) begin_alpha(&c, call->branch ? &call->branch[1] : NULL, a);
-    for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
-        sample s;
-        if (!take_sample(&c, b, &s)) break;
-        fill(&c, &s, false);
-        for (int64_t t = 0; t < s.steps; t++)
-            for (int64_t i = 0; i < s.states; i++)
-                set(&c, a, (b * c.steps + t) * c.states + i, s.at[t * s.states + i], twin);
-        const logarithm *end = s.at + (s.steps - 1) * s.states + s.states - 1,
-                        whole = s.states > 1 ? sum_of(end[0], end[-1], never) : end[0];
-        set(&c, y, b, (logarithm){-whole.v, whole.e}, twin);
+    ctc ctc = ctc_begin(call, 0, 4, alpha);
+    void *y = ctc.ok ? lb_frame_output(&ctc.frame, 0, ctc.batch) : NULL,
+         *a = ctc.ok ? lb_frame_output(&ctc.frame, 1, ctc.batch * ctc.steps * ctc.states) : NULL;
+    if (lb_frame_ok(&ctc.frame)) begin_alpha(&ctc, call->branch ? &call->branch[1] : NULL, a);
+    for (int64_t b = 0; lb_frame_ok(&ctc.frame) && b < ctc.batch; b++) {
+        sample sample;
+        if (!take_sample(&ctc, b, &sample)) break;
+        fill(&ctc, &sample, false);
+        for (int64_t t = 0; t < sample.steps; t++)
+            for (int64_t i = 0; i < sample.states; i++)
+                set(&ctc, a, (b * ctc.steps + t) * ctc.states + i, sample.at[t * sample.states + i], twin);
+        const logarithm *end = sample.at + (sample.steps - 1) * sample.states + sample.states - 1,
+                        whole = sample.states > 1 ? sum_of(end[0], end[-1], never) : end[0];
+        set(&ctc, y, b, (logarithm){-whole.v, whole.e}, twin);
     }
-    return lb_frame_end(&c.frame);
+    return lb_frame_end(&ctc.frame);
 }
 
 /* ---- the gradient ------------------------------------------------------------------------------------------------ */
 
+/* What the gradient of a sample follows from besides the sample: log_alpha of all samples, the sample's loss, and the
+ * gradient of that loss. */
+typedef struct recorded {
+    const void *alpha;
+    double loss, scale;
+} recorded;
+
 /* Of one step: (p - exp(log Σ alpha beta + loss - log p)) times what comes in. */
-static void gradient_step(const ctc *c, const sample *s, int64_t t, const void *alpha, double loss, double scale,
-                          logarithm *spelt, void *y, bool twin)
+static void gradient_step(const ctc *ctc, const sample *sample, int64_t t, const recorded *recorded, void *y, bool twin)
 {
-    for (int64_t k = 0; k < c->classes; k++) spelt[k] = never;
-    for (int64_t i = 0; i < s->states; i++) {
-        logarithm *sum = &spelt[label_of(c, s, i)];
-        const logarithm beta = s->at[t * s->states + i];
-        const logarithm both = product_of(beta, lb_frame_get(&c->frame, alpha, (s->b * c->steps + t) * c->states + i));
+    const double loss = recorded->loss, scale = recorded->scale;
+    logarithm *spelt = ctc->spelt;
+    for (int64_t k = 0; k < ctc->classes; k++) spelt[k] = never;
+    for (int64_t i = 0; i < sample->states; i++) {
+        logarithm *sum = &spelt[label_of(ctc, sample, i)];
+        const logarithm beta = sample->at[t * sample->states + i];
+        const logarithm both = product_of(
+            beta, lb_frame_get(&ctc->frame, recorded->alpha, (sample->b * ctc->steps + t) * ctc->states + i));
         *sum = sum->v == -INFINITY ? both : sum_of(*sum, both, never);
     }
-    for (int64_t k = 0; k < c->classes; k++) {
-        const double log_p = log_p_of(c, s, t, k), p = lb_exp(log_p), share = lb_exp(spelt[k].v + loss - log_p);
+    for (int64_t k = 0; k < ctc->classes; k++) {
+        const double log_p = log_p_of(ctc, sample, t, k), p = lb_exp(log_p), share = lb_exp(spelt[k].v + loss - log_p);
         const double off = spelt[k].v > -INFINITY ? spelt[k].e + fabs(spelt[k].v) + fabs(loss) + fabs(log_p) + 4 : 0;
         const double value = twin ? (4 * p + share * off) * fabs(scale) : (p - share) * scale;
-        lb_frame_set(&c->frame, y, (t * c->batch + s->b) * c->classes + k, value);
+        lb_frame_set(&ctc->frame, y, (t * ctc->batch + sample->b) * ctc->classes + k, value);
     }
 }
 
-static void gradient_sample(const ctc *c, sample *s, const void *alpha, double loss, double scale, void *y, bool twin)
+static void gradient_sample(const ctc *ctc, sample *sample, const recorded *recorded, void *y, bool twin)
 {
-    fill(c, s, true);
-    for (int64_t t = 0; t < s->steps; t++) gradient_step(c, s, t, alpha, loss, scale, c->spelt, y, twin);
+    fill(ctc, sample, true);
+    for (int64_t t = 0; t < sample->steps; t++) gradient_step(ctc, sample, t, recorded, y, twin);
 }
 
 /* grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity */
 static lb_status gradient_run(lb_call *call, bool twin)
 {
-    ctc c = ctc_begin(call, 1, 7, lb_frame_arg_tensor(call, 6));
-    const void *scale = c.ok ? lb_frame_input(&c.frame, 0) : NULL, *loss = c.ok ? lb_frame_input(&c.frame, 5) : NULL,
-               *alpha = c.ok ? lb_frame_input(&c.frame, 6) : NULL;
-    const int64_t n = c.steps * c.batch * c.classes;
-    void *y = c.ok ? lb_frame_output(&c.frame, 0, n) : NULL;
-    if (c.ok && (lb_tensor_numel(lb_frame_arg_tensor(call, 0)) != c.batch ||
-                 lb_tensor_numel(lb_frame_arg_tensor(call, 5)) != c.batch))
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "gradients or losses that do not fit");
-    for (int64_t i = 0; lb_frame_ok(&c.frame) && i < n; i++) lb_frame_set(&c.frame, y, i, 0);
-    for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
-        const double of_sample = lb_frame_get(&c.frame, loss, b);
-        sample s;
+    ctc ctc = ctc_begin(call, 1, 7, lb_frame_arg_tensor(call, 6));
+    const void *scale = ctc.ok ? lb_frame_input(&ctc.frame, 0) : NULL,
+               *loss = ctc.ok ? lb_frame_input(&ctc.frame, 5) : NULL,
+               *alpha = ctc.ok ? lb_frame_input(&ctc.frame, 6) : NULL;
+    const int64_t n = ctc.steps * ctc.batch * ctc.classes;
+    void *y = ctc.ok ? lb_frame_output(&ctc.frame, 0, n) : NULL;
+    if (ctc.ok && (lb_tensor_numel(lb_frame_arg_tensor(call, 0)) != ctc.batch ||
+                   lb_tensor_numel(lb_frame_arg_tensor(call, 5)) != ctc.batch))
+        lb_frame_fail(&ctc.frame, LB_ERR_UNSUPPORTED, "gradients or losses that do not fit");
+    for (int64_t i = 0; lb_frame_ok(&ctc.frame) && i < n; i++) lb_frame_set(&ctc.frame, y, i, 0);
+    for (int64_t b = 0; lb_frame_ok(&ctc.frame) && b < ctc.batch; b++) {
+        const double of_sample = lb_frame_get(&ctc.frame, loss, b);
+        sample sample;
         if (lb_frame_arg_int(call, 8, 0) && of_sample == INFINITY) continue;
-        if (take_sample(&c, b, &s))
-            gradient_sample(&c, &s, alpha, of_sample, lb_frame_get(&c.frame, scale, b), y, twin);
+        const recorded recorded = {alpha, of_sample, lb_frame_get(&ctc.frame, scale, b)};
+        if (take_sample(&ctc, b, &sample)) gradient_sample(&ctc, &sample, &recorded, y, twin);
     }
-    return lb_frame_end(&c.frame);
+    return lb_frame_end(&ctc.frame);
 }
 
 LB_WITH_TWIN(loss, loss_run(call, twin))

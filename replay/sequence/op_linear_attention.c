@@ -10,35 +10,35 @@
 
 #include <math.h>
 
-static double get(const lb_frame *f, const void *x, int64_t i)
+static double get(const lb_frame *frame, const void *x, int64_t i)
 {
-    return lb_frame_get(f, x, i);
+    return lb_frame_get(frame, x, i);
 }
 
-static void put(const lb_frame *f, void *y, int64_t i, double value)
+static void put(const lb_frame *frame, void *y, int64_t i, double value)
 {
-    lb_frame_set(f, y, i, value);
+    lb_frame_set(frame, y, i, value);
 }
 
 static int64_t elements(const lb_call *call, uint32_t i)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(call, i);
-    return t ? lb_tensor_numel(t) : 0;
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
+    return tensor ? lb_tensor_numel(tensor) : 0;
 }
 
 /* k (1 + (a - 1) ka): k, a (…, channels), ka of as many elements as there are channels. */
 static lb_status update_k(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 0), channels = elements(call, 2);
-    if (!channels || elements(call, 1) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
-    const void *x = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *w = lb_frame_input(&f, 2);
-    void *y = lb_frame_output(&f, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        const double v = get(&f, x, i), s = get(&f, a, i), g = get(&f, w, i % channels);
-        put(&f, y, i, twin ? fabs(v) * (1 + (fabs(s) + 1) * fabs(g)) : v * (1 + (s - 1) * g));
+    if (!channels || elements(call, 1) != n) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *x = lb_frame_input(&frame, 0), *a = lb_frame_input(&frame, 1), *w = lb_frame_input(&frame, 2);
+    void *y = lb_frame_output(&frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+        const double v = get(&frame, x, i), s = get(&frame, a, i), g = get(&frame, w, i % channels);
+        put(&frame, y, i, twin ? fabs(v) * (1 + (fabs(s) + 1) * fabs(g)) : v * (1 + (s - 1) * g));
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(update_k, update_k(call, twin))
 
@@ -46,68 +46,69 @@ LB_WITH_TWIN(update_k, update_k(call, twin))
  * stacked. */
 static lb_status addcmul(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 0);
     const bool stacked = call->n_results == 1;
     const double slack = twin ? 1 + 2 * lb_frame_twin_rounding(call, 0) : 1;
-    const void *h = lb_frame_input(&f, 0), *d = lb_frame_input(&f, 1);
-    if (elements(call, 1) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
-    void *all = stacked ? lb_frame_output(&f, 0, 6 * n) : NULL;
+    const void *h = lb_frame_input(&frame, 0), *d = lb_frame_input(&frame, 1);
+    if (elements(call, 1) != n) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    void *all = stacked ? lb_frame_output(&frame, 0, 6 * n) : NULL;
     for (uint32_t k = 0; k < 6; k++) {
-        const void *x = lb_frame_input(&f, 2 + k);
+        const void *x = lb_frame_input(&frame, 2 + k);
         const int64_t channels = x ? elements(call, 2 + k) : 1, first = stacked ? k * n : 0;
-        if (!channels) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a factor without elements");
-        void *y = stacked ? all : lb_frame_output(&f, k, n);
-        for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-            const double product = x ? get(&f, d, i) * get(&f, x, i % channels) : 0, base = x ? get(&f, h, i) : 0;
-            put(&f, y, first + i, twin ? (fabs(base) + fabs(product)) * slack : base + product);
+        if (!channels) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a factor without elements");
+        void *y = stacked ? all : lb_frame_output(&frame, k, n);
+        for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+            const double product = x ? get(&frame, d, i) * get(&frame, x, i % channels) : 0,
+                         base = x ? get(&frame, h, i) : 0;
+            put(&frame, y, first + i, twin ? (fabs(base) + fabs(product)) * slack : base + product);
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(addcmul, addcmul(call, twin))
 
 /* (o + (sum over a head of r k r_k) v) g: o, g (…, heads size), r, k, v (…, heads, size), r_k (heads, size). */
 static lb_status gate_output(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *rk = lb_frame_arg_tensor(call, 3);
     const int64_t n = elements(call, 0), width = elements(call, 3),
                   size = width && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
-    if (!size || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
+    if (!size || n % width) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
     for (uint32_t i = 1; i < 6; i++)
-        if (i != 3 && elements(call, i) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
-    const void *out = lb_frame_input(&f, 0), *r = lb_frame_input(&f, 1), *k = lb_frame_input(&f, 2),
-               *weight = lb_frame_tensor(&f, rk), *v = lb_frame_input(&f, 4), *g = lb_frame_input(&f, 5);
-    void *y = lb_frame_output(&f, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
+        if (i != 3 && elements(call, i) != n) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *out = lb_frame_input(&frame, 0), *r = lb_frame_input(&frame, 1), *k = lb_frame_input(&frame, 2),
+               *weight = lb_frame_tensor(&frame, rk), *v = lb_frame_input(&frame, 4), *g = lb_frame_input(&frame, 5);
+    void *y = lb_frame_output(&frame, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i += size) {
         double sum = 0;
         for (int64_t j = i; j < i + size; j++) {
-            const double term = get(&f, r, j) * get(&f, k, j) * get(&f, weight, j % width);
+            const double term = get(&frame, r, j) * get(&frame, k, j) * get(&frame, weight, j % width);
             sum += twin ? fabs(term) : term;
         }
         for (int64_t j = i; j < i + size; j++) {
-            const double add = sum * get(&f, v, j), base = get(&f, out, j), by = get(&f, g, j);
-            put(&f, y, j, twin ? (fabs(base) + fabs(add)) * fabs(by) : (base + add) * by);
+            const double add = sum * get(&frame, v, j), base = get(&frame, out, j), by = get(&frame, g, j);
+            put(&frame, y, j, twin ? (fabs(base) + fabs(add)) * fabs(by) : (base + add) * by);
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(gate_output, gate_output(call, twin))
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Sums over rows have f64 places of their own until the end. */
-static double *sums(lb_frame *f, int64_t n)
+static double *sums(lb_frame *frame, int64_t n)
 {
-    double *s = lb_frame_scratch(f, (size_t)n * sizeof *s);
+    double *s = lb_frame_scratch(frame, (size_t)n * sizeof *s);
     for (int64_t i = 0; s && i < n; i++) s[i] = 0;
     return s;
 }
 
-static void put_sums(const lb_frame *f, void *y, int64_t first, const double *s, int64_t n)
+static void put_sums(const lb_frame *frame, void *y, int64_t first, const double *s, int64_t n)
 {
-    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) put(f, y, first + i, s[i]);
+    for (int64_t i = 0; lb_frame_ok(frame) && i < n; i++) put(frame, y, first + i, s[i]);
 }
 
 static double magnitude(bool twin, double x)
@@ -118,22 +119,23 @@ static double magnitude(bool twin, double x)
 /* Args: dy k a ka. Gradients of k, a, ka. */
 static lb_status update_k_backward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 1), channels = elements(call, 3);
     if (!channels || n % channels || elements(call, 0) != n || elements(call, 2) != n)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
-    const void *dy = lb_frame_input(&f, 0), *k = lb_frame_input(&f, 1), *a = lb_frame_input(&f, 2),
-               *ka = lb_frame_input(&f, 3);
-    void *y = lb_frame_output(&f, 0, 2 * n + channels);
-    double *of_ka = sums(&f, channels);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-        const double d = get(&f, dy, i), v = get(&f, k, i), s = get(&f, a, i), g = get(&f, ka, i % channels);
-        put(&f, y, i, twin ? fabs(d) * (1 + (fabs(s) + 1) * fabs(g)) : d * (1 + (s - 1) * g));
-        put(&f, y, n + i, magnitude(twin, d * v * g));
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *dy = lb_frame_input(&frame, 0), *k = lb_frame_input(&frame, 1), *a = lb_frame_input(&frame, 2),
+               *ka = lb_frame_input(&frame, 3);
+    void *y = lb_frame_output(&frame, 0, 2 * n + channels);
+    double *of_ka = sums(&frame, channels);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
+        const double d = get(&frame, dy, i), v = get(&frame, k, i), s = get(&frame, a, i),
+                     g = get(&frame, ka, i % channels);
+        put(&frame, y, i, twin ? fabs(d) * (1 + (fabs(s) + 1) * fabs(g)) : d * (1 + (s - 1) * g));
+        put(&frame, y, n + i, magnitude(twin, d * v * g));
         of_ka[i % channels] += twin ? fabs(d * v) * (fabs(s) + 1) : d * v * (s - 1);
     }
-    put_sums(&f, y, 2 * n, of_ka, channels);
-    return lb_frame_end(&f);
+    put_sums(&frame, y, 2 * n, of_ka, channels);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(update_k_backward, update_k_backward(call, twin))
 
@@ -141,67 +143,69 @@ LB_WITH_TWIN(update_k_backward, update_k_backward(call, twin))
  * and each x. */
 static lb_status addcmul_backward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 12), channels = elements(call, 6);
     const uint32_t used = lb_frame_arg_int(call, 13, 1) ? 6 : 5;
     if (!channels || n % channels || call->n_results != 8)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     for (uint32_t x = 0; x < used; x++)
         if (elements(call, x) != n || elements(call, 6 + x) != channels)
-            lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
-    const void *delta = lb_frame_input(&f, 12), *d[6], *factor[6];
-    for (uint32_t x = 0; x < used; x++) d[x] = lb_frame_input(&f, x), factor[x] = lb_frame_input(&f, 6 + x);
-    void *of_hidden = lb_frame_output(&f, 0, n), *of_delta = lb_frame_output(&f, 1, n);
-    double *of_x = sums(&f, 6 * channels);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+            lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+    const void *delta = lb_frame_input(&frame, 12), *d[6], *factor[6];
+    for (uint32_t x = 0; x < used; x++) d[x] = lb_frame_input(&frame, x), factor[x] = lb_frame_input(&frame, 6 + x);
+    void *of_hidden = lb_frame_output(&frame, 0, n), *of_delta = lb_frame_output(&frame, 1, n);
+    double *of_x = sums(&frame, 6 * channels);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         double hidden = 0, change = 0;
         for (uint32_t x = 0; x < used; x++) {
-            const double g = get(&f, d[x], i);
-            hidden += magnitude(twin, g), change += magnitude(twin, g * get(&f, factor[x], i % channels));
-            of_x[x * channels + i % channels] += magnitude(twin, g * get(&f, delta, i));
+            const double g = get(&frame, d[x], i);
+            hidden += magnitude(twin, g), change += magnitude(twin, g * get(&frame, factor[x], i % channels));
+            of_x[x * channels + i % channels] += magnitude(twin, g * get(&frame, delta, i));
         }
-        put(&f, of_hidden, i, hidden), put(&f, of_delta, i, change);
+        put(&frame, of_hidden, i, hidden), put(&frame, of_delta, i, change);
     }
     for (uint32_t x = 0; x < 6; x++)
-        put_sums(&f, lb_frame_output(&f, 2 + x, channels), 0, of_x + x * channels, channels);
-    return lb_frame_end(&f);
+        put_sums(&frame, lb_frame_output(&frame, 2 + x, channels), 0, of_x + x * channels, channels);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(addcmul_backward, addcmul_backward(call, twin))
 
 /* Args: dy o r k r_k v g. Gradients of o, r, k, r_k, v, g. */
 static lb_status gate_output_backward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *rk = lb_frame_arg_tensor(call, 4);
     const int64_t n = elements(call, 1), width = elements(call, 4),
                   size = rk && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
-    if (!size || !width || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
+    if (!size || !width || n % width) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
     for (uint32_t i = 0; i < 7; i++)
-        if (i != 4 && elements(call, i) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
+        if (i != 4 && elements(call, i) != n) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     const void *in[7];
-    for (uint32_t i = 0; i < 7; i++) in[i] = lb_frame_input(&f, i);
-    void *y = lb_frame_output(&f, 0, 5 * n + width);
-    double *of_weight = sums(&f, width);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
+    for (uint32_t i = 0; i < 7; i++) in[i] = lb_frame_input(&frame, i);
+    void *y = lb_frame_output(&frame, 0, 5 * n + width);
+    double *of_weight = sums(&frame, width);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i += size) {
         double correction = 0, back = 0; /* what v is multiplied with; its gradient */
         for (int64_t j = i; j < i + size; j++) {
-            correction += magnitude(twin, get(&f, in[2], j) * get(&f, in[3], j) * get(&f, in[4], j % width));
-            back += magnitude(twin, get(&f, in[0], j) * get(&f, in[6], j) * get(&f, in[5], j));
+            correction +=
+                magnitude(twin, get(&frame, in[2], j) * get(&frame, in[3], j) * get(&frame, in[4], j % width));
+            back += magnitude(twin, get(&frame, in[0], j) * get(&frame, in[6], j) * get(&frame, in[5], j));
         }
         for (int64_t j = i; j < i + size; j++) {
-            const double dy = get(&f, in[0], j), o = get(&f, in[1], j), r = get(&f, in[2], j), k = get(&f, in[3], j),
-                         w = get(&f, in[4], j % width), v = get(&f, in[5], j), g = get(&f, in[6], j);
-            put(&f, y, j, magnitude(twin, dy * g));
-            put(&f, y, n + j, magnitude(twin, back * k * w));
-            put(&f, y, 2 * n + j, magnitude(twin, back * r * w));
+            const double dy = get(&frame, in[0], j), o = get(&frame, in[1], j), r = get(&frame, in[2], j),
+                         k = get(&frame, in[3], j), w = get(&frame, in[4], j % width), v = get(&frame, in[5], j),
+                         g = get(&frame, in[6], j);
+            put(&frame, y, j, magnitude(twin, dy * g));
+            put(&frame, y, n + j, magnitude(twin, back * k * w));
+            put(&frame, y, 2 * n + j, magnitude(twin, back * r * w));
             of_weight[j % width] += magnitude(twin, back * r * k);
-            put(&f, y, 3 * n + width + j, magnitude(twin, dy * g * correction));
-            put(&f, y, 4 * n + width + j,
+            put(&frame, y, 3 * n + width + j, magnitude(twin, dy * g * correction));
+            put(&frame, y, 4 * n + width + j,
                 twin ? fabs(dy) * (fabs(o) + fabs(correction * v)) : dy * (o + correction * v));
         }
     }
-    put_sums(&f, y, 3 * n, of_weight, width);
-    return lb_frame_end(&f);
+    put_sums(&frame, y, 3 * n, of_weight, width);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(gate_output_backward, gate_output_backward(call, twin))
 
@@ -210,11 +214,12 @@ LB_WITH_TWIN(gate_output_backward, gate_output_backward(call, twin))
 #define LEAST_NORM 1e-12 /* a shorter vector is divided by this */
 
 /* 1 / |k k_k| of the head from element i on. */
-static double inverse_norm(const lb_frame *f, const void *k, const void *weight, int64_t i, int64_t size, int64_t width)
+static double inverse_norm(const lb_frame *frame, const void *k, const void *weight, int64_t i, int64_t size,
+                           int64_t width)
 {
     double squares = 0;
     for (int64_t j = i; j < i + size; j++) {
-        const double x = get(f, k, j) * get(f, weight, j % width);
+        const double x = get(frame, k, j) * get(frame, weight, j % width);
         squares += x * x;
     }
     return squares > LEAST_NORM * LEAST_NORM ? 1 / sqrt(squares) : 1 / LEAST_NORM;
@@ -230,63 +235,65 @@ static bool has_heads(const lb_call *call, uint32_t k, int64_t size)
 /* Args: k a k_k k_a head_dim. The result has k (1 + (a - 1) k_a), minus kk = k k_k normalised by heads, and kk a. */
 static lb_status prepare_keys(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 0), width = elements(call, 2), size = lb_frame_arg_int(call, 4, 64);
-    if (!has_heads(call, 0, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
-    const void *k = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *kk = lb_frame_input(&f, 2),
-               *ka = lb_frame_input(&f, 3);
-    void *y = lb_frame_output(&f, 0, 3 * n);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
-        const double scale = inverse_norm(&f, k, kk, i, size, width);
+    if (!has_heads(call, 0, size)) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    const void *k = lb_frame_input(&frame, 0), *a = lb_frame_input(&frame, 1), *kk = lb_frame_input(&frame, 2),
+               *ka = lb_frame_input(&frame, 3);
+    void *y = lb_frame_output(&frame, 0, 3 * n);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i += size) {
+        const double scale = inverse_norm(&frame, k, kk, i, size, width);
         for (int64_t j = i; j < i + size; j++) {
-            const double v = get(&f, k, j), s = get(&f, a, j), g = get(&f, ka, j % width),
-                         unit = v * get(&f, kk, j % width) * scale;
-            put(&f, y, j, twin ? fabs(v) * (1 + (fabs(s) + 1) * fabs(g)) : v * (1 + (s - 1) * g));
-            put(&f, y, n + j, twin ? fabs(unit) : -unit);
-            put(&f, y, 2 * n + j, magnitude(twin, unit * s));
+            const double v = get(&frame, k, j), s = get(&frame, a, j), g = get(&frame, ka, j % width),
+                         unit = v * get(&frame, kk, j % width) * scale;
+            put(&frame, y, j, twin ? fabs(v) * (1 + (fabs(s) + 1) * fabs(g)) : v * (1 + (s - 1) * g));
+            put(&frame, y, n + j, twin ? fabs(unit) : -unit);
+            put(&frame, y, 2 * n + j, magnitude(twin, unit * s));
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(prepare_keys, prepare_keys(call, twin))
 
 /* Args: the gradients of the three, k a k_k k_a head_dim, and which of them there are. Gradients of k, a, k_k, k_a. */
 static lb_status prepare_keys_backward(lb_call *call, bool twin)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const int64_t n = elements(call, 3), width = elements(call, 5), size = lb_frame_arg_int(call, 7, 64);
-    if (!has_heads(call, 3, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
-    const void *d[3], *k = lb_frame_input(&f, 3), *a = lb_frame_input(&f, 4), *kk = lb_frame_input(&f, 5),
-                      *ka = lb_frame_input(&f, 6);
+    if (!has_heads(call, 3, size)) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    const void *d[3], *k = lb_frame_input(&frame, 3), *a = lb_frame_input(&frame, 4), *kk = lb_frame_input(&frame, 5),
+                      *ka = lb_frame_input(&frame, 6);
     for (uint32_t i = 0; i < 3; i++)
-        d[i] = lb_frame_arg_int(call, 8 + i, 1) && elements(call, i) == n ? lb_frame_input(&f, i) : NULL;
-    void *y = lb_frame_output(&f, 0, 2 * n + 2 * width);
-    double *of_kk = sums(&f, width), *of_ka = sums(&f, width);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i += size) {
-        const double scale = inverse_norm(&f, k, kk, i, size, width);
+        d[i] = lb_frame_arg_int(call, 8 + i, 1) && elements(call, i) == n ? lb_frame_input(&frame, i) : NULL;
+    void *y = lb_frame_output(&frame, 0, 2 * n + 2 * width);
+    double *of_kk = sums(&frame, width), *of_ka = sums(&frame, width);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i += size) {
+        const double scale = inverse_norm(&frame, k, kk, i, size, width);
         double along = 0; /* the part of the gradient that the norm takes away */
         for (int64_t j = i; j < i + size; j++) {
-            const double unit = get(&f, k, j) * get(&f, kk, j % width) * scale, down = d[1] ? get(&f, d[1], j) : 0,
-                         by_a = (d[2] ? get(&f, d[2], j) : 0) * get(&f, a, j);
+            const double unit = get(&frame, k, j) * get(&frame, kk, j % width) * scale,
+                         down = d[1] ? get(&frame, d[1], j) : 0,
+                         by_a = (d[2] ? get(&frame, d[2], j) : 0) * get(&frame, a, j);
             along += twin ? (fabs(down) + fabs(by_a)) * fabs(unit) : (by_a - down) * unit;
         }
         for (int64_t j = i; j < i + size; j++) {
-            const double v = get(&f, k, j), s = get(&f, a, j), w = get(&f, kk, j % width), g = get(&f, ka, j % width),
-                         dy = d[0] ? get(&f, d[0], j) : 0, down = d[1] ? get(&f, d[1], j) : 0,
-                         dm = d[2] ? get(&f, d[2], j) : 0, unit = v * w * scale;
+            const double v = get(&frame, k, j), s = get(&frame, a, j), w = get(&frame, kk, j % width),
+                         g = get(&frame, ka, j % width), dy = d[0] ? get(&frame, d[0], j) : 0,
+                         down = d[1] ? get(&frame, d[1], j) : 0, dm = d[2] ? get(&frame, d[2], j) : 0,
+                         unit = v * w * scale;
             const double of_scaled = twin ? (fabs(down) + fabs(dm * s) + fabs(unit) * along) * scale
                                           : (dm * s - down - unit * along) * scale;
-            put(&f, y, j,
+            put(&frame, y, j,
                 twin ? fabs(dy) * (1 + (fabs(s) + 1) * fabs(g)) + of_scaled * fabs(w)
                      : dy * (1 + (s - 1) * g) + of_scaled * w);
-            put(&f, y, n + j, twin ? fabs(dy * v * g) + fabs(dm * unit) : dy * v * g + dm * unit);
+            put(&frame, y, n + j, twin ? fabs(dy * v * g) + fabs(dm * unit) : dy * v * g + dm * unit);
             of_kk[j % width] += magnitude(twin, of_scaled * v);
             of_ka[j % width] += twin ? fabs(dy * v) * (fabs(s) + 1) : dy * v * (s - 1);
         }
     }
-    put_sums(&f, y, 2 * n, of_kk, width);
-    put_sums(&f, y, 2 * n + width, of_ka, width);
-    return lb_frame_end(&f);
+    put_sums(&frame, y, 2 * n, of_kk, width);
+    put_sums(&frame, y, 2 * n + width, of_ka, width);
+    return lb_frame_end(&frame);
 }
 LB_WITH_TWIN(prepare_keys_backward, prepare_keys_backward(call, twin))
 

@@ -57,7 +57,7 @@ static bool fits(const lb_tensor *mask, const lb_tensor *in)
 
 /* v has `seen` numbers; the rest of the row is 0. An error of v is one of its exponential: the twin has |v| + |top| of
  * them, on average in the sum. */
-static void softmax_row(const rows *r, double *v, int64_t seen, int64_t first, bool vanishes, bool twin)
+static void softmax_row(const rows *rows, double *v, int64_t seen, int64_t first, bool vanishes, bool twin)
 {
     double top = -INFINITY, sum = 0, off = 0;
     for (int64_t k = 0; k < seen; k++) top = v[k] > top ? v[k] : top;
@@ -67,55 +67,57 @@ static void softmax_row(const rows *r, double *v, int64_t seen, int64_t first, b
         v[k] = twin ? y * (1 + fabs(v[k]) + fabs(top)) : y;
     }
     const double factor = vanishes && top == HIDDEN ? 0 : twin ? (1 + off / sum) / sum : 1 / sum;
-    for (int64_t k = 0; k < r->size; k++) lb_frame_set(&r->frame, r->y, first + k, k < seen ? v[k] * factor : 0);
+    for (int64_t k = 0; k < rows->size; k++)
+        lb_frame_set(&rows->frame, rows->y, first + k, k < seen ? v[k] * factor : 0);
 }
 
 static lb_status forward(lb_call *call, mask kind, bool twin)
 {
-    rows r;
+    rows rows;
     const lb_tensor *in = lb_frame_arg_tensor(call, 0),
                     *given = kind == BY_TENSOR ? lb_frame_arg_tensor(call, 1) : NULL;
-    if (!open_rows(&r, call, kind == BY_TENSOR ? 2 : 1)) return lb_frame_end(&r.frame);
+    if (!open_rows(&rows, call, kind == BY_TENSOR ? 2 : 1)) return lb_frame_end(&rows.frame);
     if (kind == BY_TENSOR && (!given || !fits(given, in)))
-        lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a mask that is not (1 or batch, 1, queries, keys)");
-    const int64_t *hidden = given ? lb_frame_integers(&r.frame, given) : NULL;
-    double *v = lb_frame_scratch(&r.frame, (size_t)r.size * sizeof *v);
-    for (int64_t i = 0; lb_frame_ok(&r.frame) && i < r.count; i++) {
+        lb_frame_fail(&rows.frame, LB_ERR_UNSUPPORTED, "a mask that is not (1 or batch, 1, queries, keys)");
+    const int64_t *hidden = given ? lb_frame_integers(&rows.frame, given) : NULL;
+    double *v = lb_frame_scratch(&rows.frame, (size_t)rows.size * sizeof *v);
+    for (int64_t i = 0; lb_frame_ok(&rows.frame) && i < rows.count; i++) {
         const int64_t *under = hidden ? mask_row(hidden, given, in, i) : NULL;
-        int64_t seen = r.size;
-        if (kind == CAUSAL) seen = i % r.queries + 1;
-        if (kind == ALIGNED) seen = i % r.queries + 1 + r.size - r.queries;
-        seen = seen < 0 ? 0 : seen > r.size ? r.size : seen;
+        int64_t seen = rows.size;
+        if (kind == CAUSAL) seen = i % rows.queries + 1;
+        if (kind == ALIGNED) seen = i % rows.queries + 1 + rows.size - rows.queries;
+        seen = seen < 0 ? 0 : seen > rows.size ? rows.size : seen;
         for (int64_t k = 0; k < seen; k++) {
-            const double scaled = lb_frame_get(&r.frame, r.x, i * r.size + k) * r.scale;
-            v[k] = under && under[k] ? HIDDEN : r.frame.wide ? scaled : (float)scaled;
+            const double scaled = lb_frame_get(&rows.frame, rows.x, i * rows.size + k) * rows.scale;
+            v[k] = under && under[k] ? HIDDEN : rows.frame.wide ? scaled : (float)scaled;
         }
-        softmax_row(&r, v, seen, i * r.size, kind == BY_TENSOR, twin);
+        softmax_row(&rows, v, seen, i * rows.size, kind == BY_TENSOR, twin);
     }
-    return lb_frame_end(&r.frame);
+    return lb_frame_end(&rows.frame);
 }
 
 /* Args: dy, y, scale. */
 static lb_status backward(lb_call *call, bool twin)
 {
-    rows r;
+    rows rows;
     const lb_tensor *y = lb_frame_arg_tensor(call, 1);
-    if (!open_rows(&r, call, 2)) return lb_frame_end(&r.frame);
-    if (!y || lb_tensor_numel(y) != r.count * r.size)
-        lb_frame_fail(&r.frame, LB_ERR_UNSUPPORTED, "a softmax of another size");
-    const void *p = lb_frame_tensor(&r.frame, y);
-    for (int64_t i = 0; lb_frame_ok(&r.frame) && i < r.count * r.size; i += r.size) {
+    if (!open_rows(&rows, call, 2)) return lb_frame_end(&rows.frame);
+    if (!y || lb_tensor_numel(y) != rows.count * rows.size)
+        lb_frame_fail(&rows.frame, LB_ERR_UNSUPPORTED, "a softmax of another size");
+    const void *p = lb_frame_tensor(&rows.frame, y);
+    for (int64_t i = 0; lb_frame_ok(&rows.frame) && i < rows.count * rows.size; i += rows.size) {
         double sum = 0;
-        for (int64_t k = i; k < i + r.size; k++) {
-            const double term = lb_frame_get(&r.frame, p, k) * lb_frame_get(&r.frame, r.x, k);
+        for (int64_t k = i; k < i + rows.size; k++) {
+            const double term = lb_frame_get(&rows.frame, p, k) * lb_frame_get(&rows.frame, rows.x, k);
             sum += twin ? fabs(term) : term;
         }
-        for (int64_t k = i; k < i + r.size; k++) {
-            const double q = lb_frame_get(&r.frame, p, k), dy = lb_frame_get(&r.frame, r.x, k);
-            lb_frame_set(&r.frame, r.y, k, twin ? fabs(r.scale * q) * (fabs(dy) + sum) : r.scale * q * (dy - sum));
+        for (int64_t k = i; k < i + rows.size; k++) {
+            const double q = lb_frame_get(&rows.frame, p, k), dy = lb_frame_get(&rows.frame, rows.x, k);
+            lb_frame_set(&rows.frame, rows.y, k,
+                         twin ? fabs(rows.scale * q) * (fabs(dy) + sum) : rows.scale * q * (dy - sum));
         }
     }
-    return lb_frame_end(&r.frame);
+    return lb_frame_end(&rows.frame);
 }
 
 LB_WITH_TWIN(scaled, forward(call, OPEN, twin))

@@ -39,79 +39,89 @@ typedef struct paged {
 
 /* One head of one sequence. `p` has a place for each of its keys, `t` too: the terms of a score, added up as
  * magnitudes. */
-static void attend(const paged *a, int64_t s, int64_t head, double *p, double *t, void *y)
+static void attend(const paged *paged, int64_t s, int64_t head, double *p, double *t, void *y)
 {
-    const int64_t length = a->lengths[s], kv = head / (a->heads / a->kv_heads), from = (s * a->heads + head) * a->size;
-    const int64_t x = a->k->shape[4], of_block = a->kv_heads * a->size * a->block;
+    const int64_t length = paged->lengths[s], kv = head / (paged->heads / paged->kv_heads),
+                  from = (s * paged->heads + head) * paged->size;
+    const int64_t x = paged->k->shape[4], of_block = paged->kv_heads * paged->size * paged->block;
     double top = -INFINITY, total = SUM_FLOOR, weighted = 0;
     for (int64_t j = 0; j < length; j++) {
-        const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block,
-                      offset = j % a->block;
+        const int64_t base = paged->tables[s * paged->per_sequence + j / paged->block] * of_block +
+                             kv * paged->size * paged->block,
+                      offset = j % paged->block;
         double score = 0, terms = 0;
-        for (int64_t d = 0; d < a->size; d++) {
-            const double term = lb_frame_get(&a->frame, a->q, from + d) *
-                                lb_frame_get(&a->frame, a->keys, base + (d / x * a->block + offset) * x + d % x);
+        for (int64_t d = 0; d < paged->size; d++) {
+            const double term =
+                lb_frame_get(&paged->frame, paged->q, from + d) *
+                lb_frame_get(&paged->frame, paged->keys, base + (d / x * paged->block + offset) * x + d % x);
             score += term, terms += fabs(term);
         }
-        p[j] = score * a->scale, t[j] = terms * fabs(a->scale);
+        p[j] = score * paged->scale, t[j] = terms * fabs(paged->scale);
         top = fmax(top, p[j]);
     }
     for (int64_t j = 0; j < length; j++) t[j] += fabs(p[j] - top), total += p[j] = lb_exp(p[j] - top);
     for (int64_t j = 0; j < length; j++) p[j] /= total, weighted += p[j] * t[j];
-    for (int64_t d = 0; d < a->size; d++) {
+    for (int64_t d = 0; d < paged->size; d++) {
         double sum = 0;
         for (int64_t j = 0; j < length; j++) {
-            const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block;
-            const double value = lb_frame_get(&a->frame, a->values, base + d * a->block + j % a->block);
-            sum += a->twin ? p[j] * fabs(value) * (1 + a->rounding + t[j] + weighted) : p[j] * value;
+            const int64_t base =
+                paged->tables[s * paged->per_sequence + j / paged->block] * of_block + kv * paged->size * paged->block;
+            const double value = lb_frame_get(&paged->frame, paged->values, base + d * paged->block + j % paged->block);
+            sum += paged->twin ? p[j] * fabs(value) * (1 + paged->rounding + t[j] + weighted) : p[j] * value;
         }
-        lb_frame_set(&a->frame, y, from + d, sum);
+        lb_frame_set(&paged->frame, y, from + d, sum);
     }
 }
 
-static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values, const lb_tensor *tables,
+static bool fits(const paged *paged, const lb_tensor *keys, const lb_tensor *values, const lb_tensor *tables,
                  int64_t *longest)
 {
-    if (keys->layout.ndim != 5 || values->layout.ndim != 4 || tables->layout.ndim != 2 || a->heads % a->kv_heads ||
-        a->v->shape[2] != a->size || a->k->shape[2] * a->k->shape[4] != a->size || a->k->shape[1] != a->kv_heads)
+    if (keys->layout.ndim != 5 || values->layout.ndim != 4 || tables->layout.ndim != 2 ||
+        paged->heads % paged->kv_heads || paged->v->shape[2] != paged->size ||
+        paged->k->shape[2] * paged->k->shape[4] != paged->size || paged->k->shape[1] != paged->kv_heads)
         return false;
-    for (int64_t s = 0; s < a->sequences; s++) {
-        *longest = a->lengths[s] > *longest ? a->lengths[s] : *longest;
-        if (a->lengths[s] < 0 || a->lengths[s] > a->per_sequence * a->block) return false;
-        for (int64_t b = 0; b * a->block < a->lengths[s]; b++)
-            if (a->tables[s * a->per_sequence + b] < 0 || a->tables[s * a->per_sequence + b] >= a->k->shape[0])
+    for (int64_t s = 0; s < paged->sequences; s++) {
+        *longest = paged->lengths[s] > *longest ? paged->lengths[s] : *longest;
+        if (paged->lengths[s] < 0 || paged->lengths[s] > paged->per_sequence * paged->block) return false;
+        for (int64_t b = 0; b * paged->block < paged->lengths[s]; b++)
+            if (paged->tables[s * paged->per_sequence + b] < 0 ||
+                paged->tables[s * paged->per_sequence + b] >= paged->k->shape[0])
                 return false;
     }
     return true;
 }
 
-static lb_status paged_attention(lb_call *call, const paged_form *f, bool twin)
+static lb_status paged_attention(lb_call *call, const paged_form *paged_form, bool twin)
 {
-    paged a = {.frame = lb_frame_begin(call), .twin = twin};
-    const lb_tensor *q = lb_frame_arg_tensor(call, f->query), *keys = lb_frame_arg_tensor(call, f->query + 1u),
-                    *values = lb_frame_arg_tensor(call, f->query + 2u), *tables = lb_frame_arg_tensor(call, f->tables),
-                    *lengths = lb_frame_arg_tensor(call, f->lengths);
-    if (lb_frame_arg_given(call, f->slopes) || !is_auto(call, f->kind) || lb_frame_arg_int(call, f->vertical, 0) > 1)
-        lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "slopes, caches in fp8 and sparse blocks are not computed");
+    paged paged = {.frame = lb_frame_begin(call), .twin = twin};
+    const lb_tensor *q = lb_frame_arg_tensor(call, paged_form->query),
+                    *keys = lb_frame_arg_tensor(call, paged_form->query + 1u),
+                    *values = lb_frame_arg_tensor(call, paged_form->query + 2u),
+                    *tables = lb_frame_arg_tensor(call, paged_form->tables),
+                    *lengths = lb_frame_arg_tensor(call, paged_form->lengths);
+    if (lb_frame_arg_given(call, paged_form->slopes) || !is_auto(call, paged_form->kind) ||
+        lb_frame_arg_int(call, paged_form->vertical, 0) > 1)
+        lb_frame_fail(&paged.frame, LB_ERR_UNSUPPORTED, "slopes, caches in fp8 and sparse blocks are not computed");
     if (!q || !keys || !values || !tables || !lengths || q->layout.ndim != 3 || keys->layout.ndim != 5)
-        lb_frame_fail(&a.frame, LB_ERR_UNSUPPORTED, "tensors of other dimensions than vLLM's");
-    if (!lb_frame_ok(&a.frame)) return lb_frame_end(&a.frame);
-    a.k = &keys->layout, a.v = &values->layout;
-    a.sequences = q->layout.shape[0], a.heads = q->layout.shape[1], a.size = q->layout.shape[2];
-    a.kv_heads = lb_frame_arg_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3],
-    a.per_sequence = tables->layout.shape[1];
-    a.scale = lb_frame_arg_float(call, f->scale, 1), a.rounding = lb_frame_twin_rounding(call, f->query);
-    a.q = lb_frame_tensor(&a.frame, q), a.keys = lb_frame_tensor(&a.frame, keys),
-    a.values = lb_frame_tensor(&a.frame, values);
-    a.tables = lb_frame_integers(&a.frame, tables), a.lengths = lb_frame_integers(&a.frame, lengths);
-    void *y = lb_frame_output(&a.frame, 0, lb_tensor_numel(q));
+        lb_frame_fail(&paged.frame, LB_ERR_UNSUPPORTED, "tensors of other dimensions than vLLM's");
+    if (!lb_frame_ok(&paged.frame)) return lb_frame_end(&paged.frame);
+    paged.k = &keys->layout, paged.v = &values->layout;
+    paged.sequences = q->layout.shape[0], paged.heads = q->layout.shape[1], paged.size = q->layout.shape[2];
+    paged.kv_heads = lb_frame_arg_int(call, paged_form->query + 3u, paged.heads), paged.block = paged.k->shape[3],
+    paged.per_sequence = tables->layout.shape[1];
+    paged.scale = lb_frame_arg_float(call, paged_form->scale, 1),
+    paged.rounding = lb_frame_twin_rounding(call, paged_form->query);
+    paged.q = lb_frame_tensor(&paged.frame, q), paged.keys = lb_frame_tensor(&paged.frame, keys),
+    paged.values = lb_frame_tensor(&paged.frame, values);
+    paged.tables = lb_frame_integers(&paged.frame, tables), paged.lengths = lb_frame_integers(&paged.frame, lengths);
+    void *y = lb_frame_output(&paged.frame, 0, lb_tensor_numel(q));
     int64_t longest = 0;
-    if (lb_frame_ok(&a.frame) && !fits(&a, keys, values, tables, &longest))
-        lb_frame_fail(&a.frame, LB_ERR_INVALID, "tables that point outside the cache");
-    double *p = lb_frame_scratch(&a.frame, (size_t)(longest + 1) * 16);
-    for (int64_t i = 0; lb_frame_ok(&a.frame) && i < a.sequences * a.heads; i++)
-        attend(&a, i / a.heads, i % a.heads, p, p + longest, y);
-    return lb_frame_end(&a.frame);
+    if (lb_frame_ok(&paged.frame) && !fits(&paged, keys, values, tables, &longest))
+        lb_frame_fail(&paged.frame, LB_ERR_INVALID, "tables that point outside the cache");
+    double *p = lb_frame_scratch(&paged.frame, (size_t)(longest + 1) * 16);
+    for (int64_t i = 0; lb_frame_ok(&paged.frame) && i < paged.sequences * paged.heads; i++)
+        attend(&paged, i / paged.heads, i % paged.heads, p, p + longest, y);
+    return lb_frame_end(&paged.frame);
 }
 
 static const paged_form v1 = {
@@ -123,63 +133,67 @@ LB_WITH_TWIN(v2, paged_attention(call, &v2, twin))
 
 /* ---- filling the cache ------------------------------------------------------------------------------------------- */
 
-static void *moved(const lb_tensor *t, int64_t elements)
+static void *moved(const lb_tensor *tensor, int64_t elements)
 {
-    return (char *)t->data + elements * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+    return (char *)tensor->data + elements * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
 }
 
 /* A token's (heads, size) go to `slot`. In the first layout sizes are cut in pieces of x, or stand before the block. */
 static void put_token(const lb_tensor *in, int64_t token, const lb_tensor *cache, int64_t slot, bool flash)
 {
-    const lb_layout *l = &cache->layout;
-    const int64_t heads = in->layout.shape[1], size = in->layout.shape[2], block = flash ? l->shape[1] : l->shape[3],
-                  x = !flash && l->ndim == 5 ? l->shape[4] : 1;
+    const lb_layout *layout = &cache->layout;
+    const int64_t heads = in->layout.shape[1], size = in->layout.shape[2],
+                  block = flash ? layout->shape[1] : layout->shape[3],
+                  x = !flash && layout->ndim == 5 ? layout->shape[4] : 1;
     lb_tensor from = *in, to = *cache;
     from.layout.ndim = to.layout.ndim = 3;
     const int64_t shape[3] = {heads, size / x, x},
                   in_stride[3] = {in->layout.stride[1], in->layout.stride[2] * x, in->layout.stride[2]},
-                  out_stride[3] = {flash ? l->stride[2] : l->stride[1], flash ? l->stride[3] : l->stride[2],
-                                   !flash && l->ndim == 5 ? l->stride[4] : 1};
+                  out_stride[3] = {flash ? layout->stride[2] : layout->stride[1],
+                                   flash ? layout->stride[3] : layout->stride[2],
+                                   !flash && layout->ndim == 5 ? layout->stride[4] : 1};
     for (int d = 0; d < 3; d++) {
         from.layout.shape[d] = to.layout.shape[d] = shape[d];
         from.layout.stride[d] = in_stride[d], to.layout.stride[d] = out_stride[d];
     }
     from.data = moved(in, token * in->layout.stride[0]);
-    to.data = moved(cache, slot / block * l->stride[0] + slot % block * (flash ? l->stride[1] : l->stride[3]));
+    to.data =
+        moved(cache, slot / block * layout->stride[0] + slot % block * (flash ? layout->stride[1] : layout->stride[3]));
     lb_memory_tensor_copy(&to, &from, NULL);
 }
 
 /* key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, …; a negative slot takes nothing. */
 static lb_status fill(lb_call *call, bool flash)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *slots = lb_frame_arg_tensor(call, 4);
-    const int64_t *slot = lb_frame_integers(&f, slots), n = slots ? lb_tensor_numel(slots) : 0;
-    if (!is_auto(call, 5)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "caches in fp8 are not filled");
-    for (uint32_t i = 0; lb_frame_ok(&f) && i < 2 && i < call->n_results; i++) {
+    const int64_t *slot = lb_frame_integers(&frame, slots), n = slots ? lb_tensor_numel(slots) : 0;
+    if (!is_auto(call, 5)) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "caches in fp8 are not filled");
+    for (uint32_t i = 0; lb_frame_ok(&frame) && i < 2 && i < call->n_results; i++) {
         const lb_tensor *in = lb_frame_arg_tensor(call, i), *before = lb_frame_arg_tensor(call, 2 + i),
                         *cache = &call->results[i];
         if (!cache->data) continue;
-        const lb_layout *l = &cache->layout;
-        const bool shaped =
-            in && before && in->layout.ndim == 3 && n <= in->layout.shape[0] && lb_dtype_bits(cache->dtype) >= 8 &&
-            (flash ? l->ndim == 4 && l->shape[2] == in->layout.shape[1] && l->shape[3] == in->layout.shape[2]
-                   : l->ndim == (i ? 4 : 5) && l->shape[1] == in->layout.shape[1] &&
-                         l->shape[2] * (i ? 1 : l->shape[4]) == in->layout.shape[2]);
+        const lb_layout *layout = &cache->layout;
+        const bool shaped = in && before && in->layout.ndim == 3 && n <= in->layout.shape[0] &&
+                            lb_dtype_bits(cache->dtype) >= 8 &&
+                            (flash ? layout->ndim == 4 && layout->shape[2] == in->layout.shape[1] &&
+                                         layout->shape[3] == in->layout.shape[2]
+                                   : layout->ndim == (i ? 4 : 5) && layout->shape[1] == in->layout.shape[1] &&
+                                         layout->shape[2] * (i ? 1 : layout->shape[4]) == in->layout.shape[2]);
         if (!shaped) {
-            lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a cache of another shape than vLLM's");
+            lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a cache of another shape than vLLM's");
             break;
         }
-        const int64_t places = l->shape[0] * (flash ? l->shape[1] : l->shape[3]);
+        const int64_t places = layout->shape[0] * (flash ? layout->shape[1] : layout->shape[3]);
         if (before->data && before->data != cache->data) lb_memory_tensor_copy(cache, before, NULL);
-        for (int64_t t = 0; lb_frame_ok(&f) && t < n; t++) {
+        for (int64_t t = 0; lb_frame_ok(&frame) && t < n; t++) {
             if (slot[t] >= places)
-                lb_frame_fail(&f, LB_ERR_INVALID, "a slot outside the cache");
+                lb_frame_fail(&frame, LB_ERR_INVALID, "a slot outside the cache");
             else if (slot[t] >= 0)
                 put_token(in, t, cache, slot[t], flash);
         }
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 static lb_status fill_blocks(lb_call *call)
 {

@@ -18,14 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static lb_number plus(const lb_stack *s, lb_number a, lb_number b)
+static lb_number plus(const lb_stack *stack, lb_number a, lb_number b)
 {
-    return lb_number_add(s->type, a, b);
+    return lb_number_add(stack->type, a, b);
 }
 
-static lb_number times(const lb_stack *s, lb_number a, lb_number b)
+static lb_number times(const lb_stack *stack, lb_number a, lb_number b)
 {
-    return lb_number_multiply(s->type, a, b);
+    return lb_number_multiply(stack->type, a, b);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -36,44 +36,45 @@ static bool is_wanted(const lb_call *call, uint32_t r)
 }
 
 /* Result `r`, in a frame of its own, of which a call may have as many as it has results. */
-static void put(lb_stack *s, uint32_t r, const lb_number *a, int64_t n)
+static void put(lb_stack *stack, uint32_t r, const lb_number *a, int64_t n)
 {
-    lb_call *call = s->frame.call;
-    if (!lb_frame_ok(&s->frame) || !is_wanted(call, r)) return;
+    lb_call *call = stack->frame.call;
+    if (!lb_frame_ok(&stack->frame) || !is_wanted(call, r)) return;
     lb_frame part = lb_frame_begin(call);
     void *y = lb_frame_output(&part, r, n);
-    for (int64_t i = 0; y && i < n; i++) lb_frame_set(&part, y, i, lb_number_shown(a[i], s->twin));
+    for (int64_t i = 0; y && i < n; i++) lb_frame_set(&part, y, i, lb_number_shown(a[i], stack->twin));
     const lb_status status = lb_frame_end(&part);
-    if (status != LB_OK) s->frame.status = status;
+    if (status != LB_OK) stack->frame.status = status;
 }
 
 /* The last state of every sample: h, or c. */
-static void put_last(lb_stack *s, uint32_t r, bool cell)
+static void put_last(lb_stack *stack, uint32_t r, bool cell)
 {
-    const int64_t n = s->size, all = s->layers * s->directions * s->samples * n;
-    lb_number *last = lb_stack_numbers(s, all);
-    for (int64_t i = 0; lb_frame_ok(&s->frame) && i < s->layers * s->directions; i++) {
-        const lb_stack_pass p = lb_stack_pass_of(s, i / s->directions, i % s->directions);
-        for (int64_t sample = 0; sample < s->samples; sample++) {
-            const int64_t length = lb_stack_length(s, sample), row = lb_stack_row_before(&p, sample, length, length);
-            lb_number *to = last + (i * s->samples + sample) * n;
-            if (!cell) lb_stack_state_before(&p, sample, row, to);
-            for (int64_t j = 0; cell && j < n; j++) to[j] = lb_stack_cell_before(&p, sample, row, j);
+    const int64_t n = stack->size, all = stack->layers * stack->directions * stack->samples * n;
+    lb_number *last = lb_stack_numbers(stack, all);
+    for (int64_t i = 0; lb_frame_ok(&stack->frame) && i < stack->layers * stack->directions; i++) {
+        const lb_stack_pass pass = lb_stack_pass_of(stack, i / stack->directions, i % stack->directions);
+        for (int64_t sample = 0; sample < stack->samples; sample++) {
+            const int64_t length = lb_stack_length(stack, sample),
+                          row = lb_stack_row_before(&pass, sample, length, length);
+            lb_number *to = last + (i * stack->samples + sample) * n;
+            if (!cell) lb_stack_state_before(&pass, sample, row, to);
+            for (int64_t j = 0; cell && j < n; j++) to[j] = lb_stack_cell_before(&pass, sample, row, j);
         }
     }
-    if (lb_frame_ok(&s->frame)) put(s, r, last, all);
+    if (lb_frame_ok(&stack->frame)) put(stack, r, last, all);
 }
 
 /* Results: output, h, c, and as recorded the reserve and the flat buffer. */
 static lb_status layers_run(lb_call *call, bool twin)
 {
-    lb_stack s;
-    if (!lb_stack_begin(&s, call, (lb_stack_places){4, 6}, twin)) return lb_frame_end(&s.frame);
-    lb_stack_run(&s);
-    put(&s, 0, s.sequence[s.layers], s.rows * s.size * s.directions);
-    put_last(&s, 1, false);
-    if (s.mode == LB_STACK_LSTM) put_last(&s, 2, true);
-    return lb_frame_end(&s.frame);
+    lb_stack stack;
+    if (!lb_stack_begin(&stack, call, (lb_stack_places){4, 6}, twin)) return lb_frame_end(&stack.frame);
+    lb_stack_run(&stack);
+    put(&stack, 0, stack.sequence[stack.layers], stack.rows * stack.size * stack.directions);
+    put_last(&stack, 1, false);
+    if (stack.mode == LB_STACK_LSTM) put_last(&stack, 2, true);
+    return lb_frame_end(&stack.frame);
 }
 
 LB_WITH_TWIN(layers, layers_run(call, twin))
@@ -87,20 +88,20 @@ typedef struct gradients {
     lb_number *h, *c;               /* (samples, size) */
 } gradients;
 
-static lb_number slope(const lb_stack *s, lb_number a)
+static lb_number slope(const lb_stack *stack, lb_number a)
 {
-    return times(s, lb_number_one_minus(s->type, a), a);
+    return times(stack, lb_number_one_minus(stack->type, a), a);
 }
 
-static lb_number tanh_slope(const lb_stack *s, lb_number a)
+static lb_number tanh_slope(const lb_stack *stack, lb_number a)
 {
-    return lb_number_one_minus(s->type, times(s, a, a));
+    return lb_number_one_minus(stack->type, times(stack, a, a));
 }
 
 /* Where relu's argument may have been on either side of 0, all of dh may be there or not. */
-static lb_number undo_relu(const lb_stack *s, lb_number a, lb_number dh)
+static lb_number undo_relu(const lb_stack *stack, lb_number a, lb_number dh)
 {
-    const double doubt = fabs(a.v) <= a.e * s->type.unit ? fabs(dh.v) / s->type.unit : 0;
+    const double doubt = fabs(a.v) <= a.e * stack->type.unit ? fabs(dh.v) / stack->type.unit : 0;
     return a.v > 0 ? (lb_number){dh.v, dh.e + doubt} : (lb_number){0, doubt};
 }
 
@@ -112,102 +113,111 @@ typedef struct undone {
 
 /* Undoes one unit: dh is the gradient of its h, *dc of its c, which becomes that of the c before. The result is what
  * passes on to the h before without V. */
-static lb_number undo_unit(const lb_stack *s, const undone *u, lb_number *x, lb_number *v, lb_number dh, lb_number *dc)
+static lb_number undo_unit(const lb_stack *stack, const undone *undone, lb_number *x, lb_number *v, lb_number dh,
+                           lb_number *dc)
 {
-    const int64_t n = s->size;
-    const lb_number *g = u->gates;
+    const int64_t n = stack->size;
+    const lb_number *g = undone->gates;
     lb_number past = {0, 0};
-    if (s->mode == LB_STACK_RELU) {
-        x[0] = undo_relu(s, g[n], dh);
-    } else if (s->mode == LB_STACK_TANH) {
-        x[0] = times(s, dh, tanh_slope(s, g[0]));
-    } else if (s->mode == LB_STACK_GRU) {
-        x[2 * n] = times(s, times(s, dh, lb_number_one_minus(s->type, g[n])), tanh_slope(s, g[2 * n]));
-        x[0] = times(s, times(s, x[2 * n], g[3 * n]), slope(s, g[0]));
-        x[n] = times(s, times(s, dh, lb_number_subtract(s->type, u->before, g[2 * n])), slope(s, g[n]));
-        past = times(s, dh, g[n]);
+    if (stack->mode == LB_STACK_RELU) {
+        x[0] = undo_relu(stack, g[n], dh);
+    } else if (stack->mode == LB_STACK_TANH) {
+        x[0] = times(stack, dh, tanh_slope(stack, g[0]));
+    } else if (stack->mode == LB_STACK_GRU) {
+        x[2 * n] = times(stack, times(stack, dh, lb_number_one_minus(stack->type, g[n])), tanh_slope(stack, g[2 * n]));
+        x[0] = times(stack, times(stack, x[2 * n], g[3 * n]), slope(stack, g[0]));
+        x[n] = times(stack, times(stack, dh, lb_number_subtract(stack->type, undone->before, g[2 * n])),
+                     slope(stack, g[n]));
+        past = times(stack, dh, g[n]);
     } else {
-        const lb_number t = lb_stack_tanh(s, u->c_after);
-        const lb_number d = plus(s, *dc, times(s, times(s, dh, g[3 * n]), tanh_slope(s, t)));
-        x[0] = times(s, times(s, d, g[2 * n]), slope(s, g[0]));
-        x[n] = times(s, times(s, d, u->c_before), slope(s, g[n]));
-        x[2 * n] = times(s, times(s, d, g[0]), tanh_slope(s, g[2 * n]));
-        x[3 * n] = times(s, times(s, dh, t), slope(s, g[3 * n]));
-        *dc = lb_stack_stored(s, times(s, d, g[n]));
+        const lb_number t = lb_stack_tanh(stack, undone->c_after);
+        const lb_number d = plus(stack, *dc, times(stack, times(stack, dh, g[3 * n]), tanh_slope(stack, t)));
+        x[0] = times(stack, times(stack, d, g[2 * n]), slope(stack, g[0]));
+        x[n] = times(stack, times(stack, d, undone->c_before), slope(stack, g[n]));
+        x[2 * n] = times(stack, times(stack, d, g[0]), tanh_slope(stack, g[2 * n]));
+        x[3 * n] = times(stack, times(stack, dh, t), slope(stack, g[3 * n]));
+        *dc = lb_stack_stored(stack, times(stack, d, g[n]));
     }
-    for (int64_t k = 0; k < s->kinds; k++) {
-        x[k * n] = lb_stack_stored(s, x[k * n]);
-        v[k * n] = s->mode == LB_STACK_GRU && k == 2 ? lb_stack_stored(s, times(s, x[2 * n], g[0])) : x[k * n];
+    for (int64_t k = 0; k < stack->kinds; k++) {
+        x[k * n] = lb_stack_stored(stack, x[k * n]);
+        v[k * n] =
+            stack->mode == LB_STACK_GRU && k == 2 ? lb_stack_stored(stack, times(stack, x[2 * n], g[0])) : x[k * n];
     }
     return past;
 }
 
 /* dy: of what the layer gives, (rows, size * directions). h: scratch for two vectors. */
-static void undo_sample(const lb_stack_pass *p, const gradients *g, const lb_number *dy, int64_t sample, lb_number *h)
+static void undo_sample(const lb_stack_pass *pass, const gradients *gradients, const lb_number *dy, int64_t sample,
+                        lb_number *h)
 {
-    lb_stack *s = p->s;
-    const int64_t n = s->size, wide = n * s->directions, gates = s->kinds * n, length = lb_stack_length(s, sample);
-    lb_number *dh = g->h + sample * n, *dc = g->c + sample * n, *past = h + n;
+    lb_stack *stack = pass->stack;
+    const int64_t n = stack->size, wide = n * stack->directions, gates = stack->kinds * n,
+                  length = lb_stack_length(stack, sample);
+    lb_number *dh = gradients->h + sample * n, *dc = gradients->c + sample * n, *past = h + n;
     for (int64_t k = length - 1; k >= 0; k--) {
-        const int64_t row = lb_stack_row(s, lb_stack_step(p, k, length), sample),
-                      before = lb_stack_row_before(p, sample, k, length);
-        lb_stack_state_before(p, sample, before, h);
+        const int64_t row = lb_stack_row(stack, lb_stack_step(pass, k, length), sample),
+                      before = lb_stack_row_before(pass, sample, k, length);
+        lb_stack_state_before(pass, sample, before, h);
         for (int64_t j = 0; j < n; j++) {
-            const undone u = {h[j], lb_stack_cell_before(p, sample, before, j), lb_stack_cell_before(p, sample, row, j),
-                              s->gates[p->index] + row * lb_stack_kept_kinds(s) * n + j};
-            const lb_number whole_dh = lb_stack_stored(s, plus(s, dh[j], dy[row * wide + p->direction * n + j]));
-            past[j] = undo_unit(s, &u, g->of_input + row * gates + j, g->of_state + row * gates + j, whole_dh, &dc[j]);
+            const undone undone = {h[j], lb_stack_cell_before(pass, sample, before, j),
+                                   lb_stack_cell_before(pass, sample, row, j),
+                                   stack->gates[pass->index] + row * lb_stack_kept_kinds(stack) * n + j};
+            const lb_number whole_dh =
+                lb_stack_stored(stack, plus(stack, dh[j], dy[row * wide + pass->direction * n + j]));
+            past[j] = undo_unit(stack, &undone, gradients->of_input + row * gates + j,
+                                gradients->of_state + row * gates + j, whole_dh, &dc[j]);
         }
         for (int64_t j = 0; j < n; j++)
-            dh[j] =
-                lb_stack_stored(s, plus(s, past[j], lb_stack_dot(s, p->v + j, n, g->of_state + row * gates, gates)));
+            dh[j] = lb_stack_stored(
+                stack,
+                plus(stack, past[j], lb_stack_dot(stack, pass->v + j, n, gradients->of_state + row * gates, gates)));
     }
 }
 
 /* Sums over all rows of products of a gate's gradient with what it was multiplied with; y(row) NULL: with 1. */
-static lb_number product_over_rows(const lb_stack *s, const lb_number *a, int64_t a_step, const lb_number *y,
+static lb_number product_over_rows(const lb_stack *stack, const lb_number *a, int64_t a_step, const lb_number *y,
                                    int64_t y_step)
 {
     static const lb_number one = {1, 0};
     lb_number sum = {0, 0};
-    for (int64_t row = 0; row < s->rows; row++) {
+    for (int64_t row = 0; row < stack->rows; row++) {
         const lb_number x = a[row * a_step], z = y ? y[row * y_step] : one;
         sum.v += x.v * z.v;
-        if (s->twin)
-            sum.e += fabs(x.v * z.v) * (1 + (y ? s->product : 0)) + fabs(x.v) * z.e + fabs(z.v) * x.e +
-                     x.e * z.e * s->type.unit;
+        if (stack->twin)
+            sum.e += fabs(x.v * z.v) * (1 + (y ? stack->product : 0)) + fabs(x.v) * z.e + fabs(z.v) * x.e +
+                     x.e * z.e * stack->type.unit;
     }
-    sum.v = lb_number_step(s->type, sum.v);
+    sum.v = lb_number_step(stack->type, sum.v);
     return sum;
 }
 
 /* Result `r`: (gates, width) of gradients of gates, (rows, gates), and of what they read, (rows, width); `y` NULL: a
  * bias. */
-static void put_weight(lb_stack *s, uint32_t r, const lb_number *of_gates, const lb_number *y, int64_t width)
+static void put_weight(lb_stack *stack, uint32_t r, const lb_number *of_gates, const lb_number *y, int64_t width)
 {
-    const int64_t gates = s->kinds * s->size;
-    if (!is_wanted(s->frame.call, r) || !lb_frame_ok(&s->frame)) return;
+    const int64_t gates = stack->kinds * stack->size;
+    if (!is_wanted(stack->frame.call, r) || !lb_frame_ok(&stack->frame)) return;
     lb_number *sums =
         malloc((size_t)(gates * width) * sizeof *sums); /* of one weight: a frame's memory stays until its end */
-    if (!sums) lb_frame_fail(&s->frame, LB_ERR_NOMEM, "no memory for a gradient");
+    if (!sums) lb_frame_fail(&stack->frame, LB_ERR_NOMEM, "no memory for a gradient");
     if (!sums) return;
 #pragma omp parallel for
     for (int64_t g = 0; g < gates; g++)
         for (int64_t i = 0; i < width; i++)
-            sums[g * width + i] = product_over_rows(s, of_gates + g, gates, y ? y + i : NULL, width);
-    put(s, r, sums, gates * width);
+            sums[g * width + i] = product_over_rows(stack, of_gates + g, gates, y ? y + i : NULL, width);
+    put(stack, r, sums, gates * width);
     free(sums);
 }
 
 /* What each row's gates read as h: (rows, size). */
-static void states_before(const lb_stack_pass *p, lb_number *h)
+static void states_before(const lb_stack_pass *pass, lb_number *h)
 {
-    const lb_stack *s = p->s;
-    for (int64_t sample = 0; sample < s->samples; sample++) {
-        const int64_t length = lb_stack_length(s, sample);
+    const lb_stack *stack = pass->stack;
+    for (int64_t sample = 0; sample < stack->samples; sample++) {
+        const int64_t length = lb_stack_length(stack, sample);
         for (int64_t k = 0; k < length; k++) {
-            const int64_t row = lb_stack_row(s, lb_stack_step(p, k, length), sample);
-            lb_stack_state_before(p, sample, lb_stack_row_before(p, sample, k, length), h + row * s->size);
+            const int64_t row = lb_stack_row(stack, lb_stack_step(pass, k, length), sample);
+            lb_stack_state_before(pass, sample, lb_stack_row_before(pass, sample, k, length), h + row * stack->size);
         }
     }
 }
@@ -218,68 +228,74 @@ typedef struct workplace {
     lb_number *dy, *dx, *before, *vectors;
 } workplace;
 
-static void undo_pass(const lb_stack_pass *p, workplace *to)
+static void undo_pass(const lb_stack_pass *pass, workplace *to)
 {
-    lb_stack *s = p->s;
-    const int64_t n = s->size, gates = s->kinds * n, width = lb_stack_width(s, p->layer);
-    const gradients g = {to->g.of_input, to->g.of_state, to->g.h + p->index * s->samples * n,
-                         to->g.c + p->index * s->samples * n};
+    lb_stack *stack = pass->stack;
+    const int64_t n = stack->size, gates = stack->kinds * n, width = lb_stack_width(stack, pass->layer);
+    const gradients gradients = {to->g.of_input, to->g.of_state, to->g.h + pass->index * stack->samples * n,
+                                 to->g.c + pass->index * stack->samples * n};
 #pragma omp parallel for
-    for (int64_t sample = 0; sample < s->samples; sample++)
-        undo_sample(p, &g, to->dy, sample, to->vectors + sample * 2 * n);
+    for (int64_t sample = 0; sample < stack->samples; sample++)
+        undo_sample(pass, &gradients, to->dy, sample, to->vectors + sample * 2 * n);
 #pragma omp parallel for
-    for (int64_t row = 0; row < s->rows; row++)
+    for (int64_t row = 0; row < stack->rows; row++)
         for (int64_t i = 0; i < width; i++) {
             lb_number *dx = &to->dx[row * width + i];
-            *dx = lb_stack_stored(s, plus(s, *dx, lb_stack_dot(s, p->w + i, width, g.of_input + row * gates, gates)));
+            *dx = lb_stack_stored(
+                stack,
+                plus(stack, *dx, lb_stack_dot(stack, pass->w + i, width, gradients.of_input + row * gates, gates)));
         }
-    states_before(p, to->before);
-    const uint32_t r = 3 + (uint32_t)p->index * s->per_layer;
-    put_weight(s, r, g.of_input, s->sequence[p->layer], width);
-    put_weight(s, r + 1, g.of_state, to->before, n);
-    if (s->per_layer == 4) put_weight(s, r + 2, g.of_input, NULL, 1), put_weight(s, r + 3, g.of_state, NULL, 1);
+    states_before(pass, to->before);
+    const uint32_t r = 3 + (uint32_t)pass->index * stack->per_layer;
+    put_weight(stack, r, gradients.of_input, stack->sequence[pass->layer], width);
+    put_weight(stack, r + 1, gradients.of_state, to->before, n);
+    if (stack->per_layer == 4)
+        put_weight(stack, r + 2, gradients.of_input, NULL, 1), put_weight(stack, r + 3, gradients.of_state, NULL, 1);
 }
 
 /* Arg `i`, a gradient that may be absent, into `to`. */
-static void read_gradient(lb_stack *s, uint32_t i, lb_number *to, int64_t n)
+static void read_gradient(lb_stack *stack, uint32_t i, lb_number *to, int64_t n)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(s->frame.call, i);
-    if (t && lb_tensor_numel(t) != n) lb_frame_fail(&s->frame, LB_ERR_UNSUPPORTED, "a gradient of another size");
-    const void *x = lb_frame_tensor(&s->frame, t);
-    for (int64_t k = 0; x && lb_frame_ok(&s->frame) && k < n; k++) to[k] = lb_number_from(s->type, x, k);
+    const lb_tensor *tensor = lb_frame_arg_tensor(stack->frame.call, i);
+    if (tensor && lb_tensor_numel(tensor) != n)
+        lb_frame_fail(&stack->frame, LB_ERR_UNSUPPORTED, "a gradient of another size");
+    const void *x = lb_frame_tensor(&stack->frame, tensor);
+    for (int64_t k = 0; x && lb_frame_ok(&stack->frame) && k < n; k++) to[k] = lb_number_from(stack->type, x, k);
 }
 
 /* Results: gradients of input, hx, cx, and of the weights in their order. */
 static lb_status layers_backward_run(lb_call *call, bool twin)
 {
-    lb_stack s;
-    if (!lb_stack_begin(&s, call, (lb_stack_places){4, 10}, twin)) return lb_frame_end(&s.frame);
-    lb_stack_run(&s);
-    const int64_t n = s.size, wide = n * s.directions, states = s.layers * s.directions * s.samples * n,
-                  most = s.rows * (s.inputs > wide ? s.inputs : wide);
-    workplace to = {.g = {lb_stack_numbers(&s, s.rows * s.kinds * n), lb_stack_numbers(&s, s.rows * s.kinds * n),
-                          lb_stack_numbers(&s, states), lb_stack_numbers(&s, states)},
-                    .dy = lb_stack_numbers(&s, most),
-                    .dx = lb_stack_numbers(&s, most),
-                    .before = lb_stack_numbers(&s, s.rows * n),
-                    .vectors = lb_stack_numbers(&s, 2 * s.samples * n)};
-    if (!lb_frame_ok(&s.frame)) return lb_frame_end(&s.frame);
-    read_gradient(&s, 7, to.dy, s.rows * wide);
-    read_gradient(&s, 8, to.g.h, states);
-    if (s.mode == LB_STACK_LSTM) read_gradient(&s, 9, to.g.c, states);
-    for (int64_t layer = s.layers - 1; lb_frame_ok(&s.frame) && layer >= 0; layer--) {
+    lb_stack stack;
+    if (!lb_stack_begin(&stack, call, (lb_stack_places){4, 10}, twin)) return lb_frame_end(&stack.frame);
+    lb_stack_run(&stack);
+    const int64_t n = stack.size, wide = n * stack.directions,
+                  states = stack.layers * stack.directions * stack.samples * n,
+                  most = stack.rows * (stack.inputs > wide ? stack.inputs : wide);
+    workplace to = {.g = {lb_stack_numbers(&stack, stack.rows * stack.kinds * n),
+                          lb_stack_numbers(&stack, stack.rows * stack.kinds * n), lb_stack_numbers(&stack, states),
+                          lb_stack_numbers(&stack, states)},
+                    .dy = lb_stack_numbers(&stack, most),
+                    .dx = lb_stack_numbers(&stack, most),
+                    .before = lb_stack_numbers(&stack, stack.rows * n),
+                    .vectors = lb_stack_numbers(&stack, 2 * stack.samples * n)};
+    if (!lb_frame_ok(&stack.frame)) return lb_frame_end(&stack.frame);
+    read_gradient(&stack, 7, to.dy, stack.rows * wide);
+    read_gradient(&stack, 8, to.g.h, states);
+    if (stack.mode == LB_STACK_LSTM) read_gradient(&stack, 9, to.g.c, states);
+    for (int64_t layer = stack.layers - 1; lb_frame_ok(&stack.frame) && layer >= 0; layer--) {
         memset(to.dx, 0, (size_t)most * sizeof *to.dx);
-        for (int64_t direction = 0; direction < s.directions; direction++) {
-            const lb_stack_pass p = lb_stack_pass_of(&s, layer, direction);
-            undo_pass(&p, &to);
+        for (int64_t direction = 0; direction < stack.directions; direction++) {
+            const lb_stack_pass pass = lb_stack_pass_of(&stack, layer, direction);
+            undo_pass(&pass, &to);
         }
         lb_number *done = to.dy;
         to.dy = to.dx, to.dx = done;
     }
-    put(&s, 0, to.dy, s.rows * s.inputs);
-    put(&s, 1, to.g.h, states);
-    if (s.mode == LB_STACK_LSTM) put(&s, 2, to.g.c, states);
-    return lb_frame_end(&s.frame);
+    put(&stack, 0, to.dy, stack.rows * stack.inputs);
+    put(&stack, 1, to.g.h, states);
+    if (stack.mode == LB_STACK_LSTM) put(&stack, 2, to.g.c, states);
+    return lb_frame_end(&stack.frame);
 }
 
 LB_WITH_TWIN(layers_backward, layers_backward_run(call, twin))

@@ -22,29 +22,31 @@ typedef struct scan {
     int64_t *at;
 } scan;
 
-static bool scan_begin(scan *s, lb_call *call, bool positions)
+static bool scan_begin(scan *scan, lb_call *call, bool positions)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     int d = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
-    s->frame = lb_frame_begin(call);
+    scan->frame = lb_frame_begin(call);
     if (d < 0) {
-        lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
+        lb_frame_fail(&scan->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
-    s->dim = d;
-    s->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
-    s->n = self->layout.ndim ? self->layout.shape[d] : 1;
-    s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
+    scan->dim = d;
+    scan->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
+    scan->n = self->layout.ndim ? self->layout.shape[d] : 1;
+    scan->rows = scan->n ? lb_tensor_numel(self) / scan->n : 0;
     lb_tensor moved = lb_frame_dim_last(self, d);
-    s->results[0] = lb_frame_dim_last(&call->results[0], d);
-    s->x = s->integer ? (const void *)lb_frame_integers(&s->frame, &moved) : lb_frame_tensor(&s->frame, &moved);
-    s->y = s->integer ? (void *)lb_frame_output_view_integers(&s->frame, &s->results[0], s->rows * s->n)
-                      : lb_frame_output_view(&s->frame, &s->results[0], s->rows * s->n);
+    scan->results[0] = lb_frame_dim_last(&call->results[0], d);
+    scan->x =
+        scan->integer ? (const void *)lb_frame_integers(&scan->frame, &moved) : lb_frame_tensor(&scan->frame, &moved);
+    scan->y = scan->integer
+                  ? (void *)lb_frame_output_view_integers(&scan->frame, &scan->results[0], scan->rows * scan->n)
+                  : lb_frame_output_view(&scan->frame, &scan->results[0], scan->rows * scan->n);
     if (positions) {
-        s->results[1] = lb_frame_dim_last(&call->results[1], d);
-        s->at = lb_frame_output_view_integers(&s->frame, &s->results[1], s->rows * s->n);
+        scan->results[1] = lb_frame_dim_last(&call->results[1], d);
+        scan->at = lb_frame_output_view_integers(&scan->frame, &scan->results[1], scan->rows * scan->n);
     }
-    return lb_frame_ok(&s->frame);
+    return lb_frame_ok(&scan->frame);
 }
 
 typedef enum scan_kind { SUM, PRODUCT, LOG_SUM } scan_kind;
@@ -59,20 +61,20 @@ static double step(scan_kind kind, double so_far, double x)
 
 /* torch accumulates floats in f64, 16-bit ones in f32, and rounds what it stores (ReduceOpsKernel.cpp,
  * cumsum_cpu_kernel: at::acc_type<T, false>). */
-static void scan_row(const scan *s, scan_kind kind, int64_t row)
+static void scan_row(const scan *scan, scan_kind kind, int64_t row)
 {
-    int64_t base = row * s->n;
+    int64_t base = row * scan->n;
     double sum = kind == PRODUCT ? 1 : kind == SUM ? 0 : -INFINITY;
     uint64_t integers = kind == PRODUCT ? 1 : 0;
-    for (int64_t i = base; i < base + s->n; i++) {
-        if (s->integer) {
-            uint64_t x = (uint64_t)((const int64_t *)s->x)[i];
+    for (int64_t i = base; i < base + scan->n; i++) {
+        if (scan->integer) {
+            uint64_t x = (uint64_t)((const int64_t *)scan->x)[i];
             integers = kind == PRODUCT ? integers * x : integers + x;
-            ((int64_t *)s->y)[i] = (int64_t)integers;
+            ((int64_t *)scan->y)[i] = (int64_t)integers;
             continue;
         }
-        sum = step(kind, sum, lb_frame_get(&s->frame, s->x, i));
-        lb_frame_set(&s->frame, s->y, i, sum);
+        sum = step(kind, sum, lb_frame_get(&scan->frame, scan->x, i));
+        lb_frame_set(&scan->frame, scan->y, i, sum);
     }
 }
 
@@ -85,121 +87,121 @@ static lb_dtype dtype_of_partials(const lb_call *call)
     return named ? (lb_dtype)call->args[2].i : lb_frame_arg_tensor(call, 0)->dtype;
 }
 
-static lb_cuda_scan cuda_scan_of(const scan *s, scan_kind kind)
+static lb_cuda_scan cuda_scan_of(const scan *scan, scan_kind kind)
 {
     const lb_cuda_scan_kind kinds[] = {
         [SUM] = LB_CUDA_SCAN_SUM, [PRODUCT] = LB_CUDA_SCAN_PRODUCT, [LOG_SUM] = LB_CUDA_SCAN_LOG_SUM};
-    const lb_call *call = s->frame.call;
+    const lb_call *call = scan->frame.call;
     return (lb_cuda_scan){.kind = kinds[kind],
                           .dtype = dtype_of_partials(call),
-                          .innermost = s->dim == lb_frame_arg_tensor(call, 0)->layout.ndim - 1,
-                          .rows = s->rows,
-                          .n = s->n};
+                          .innermost = scan->dim == lb_frame_arg_tensor(call, 0)->layout.ndim - 1,
+                          .rows = scan->rows,
+                          .n = scan->n};
 }
 
 /* Do results have the dtype of the partial results? Those of an exact shadow or a wider replay do not. */
-static bool runs_as_on_cuda(const scan *s)
+static bool runs_as_on_cuda(const scan *scan)
 {
-    const lb_call *call = s->frame.call;
-    return call->cuda && !s->integer && !call->method.exact && call->results[0].dtype == dtype_of_partials(call) &&
+    const lb_call *call = scan->frame.call;
+    return call->cuda && !scan->integer && !call->method.exact && call->results[0].dtype == dtype_of_partials(call) &&
            lb_dtype_is_float(call->results[0].dtype);
 }
 
 /* `row`: 4 n numbers. */
-static void cuda_row(const scan *s, const lb_cuda_scan *as, int64_t r, double *row)
+static void cuda_row(const scan *scan, const lb_cuda_scan *as, int64_t r, double *row)
 {
-    for (int64_t i = 0; i < s->n; i++) row[i] = lb_frame_get(&s->frame, s->x, r * s->n + i);
-    lb_cuda_scan_row(as, row, row + s->n);
-    for (int64_t i = 0; i < s->n; i++) lb_frame_set(&s->frame, s->y, r * s->n + i, row[s->n + i]);
+    for (int64_t i = 0; i < scan->n; i++) row[i] = lb_frame_get(&scan->frame, scan->x, r * scan->n + i);
+    lb_cuda_scan_row(as, row, row + scan->n);
+    for (int64_t i = 0; i < scan->n; i++) lb_frame_set(&scan->frame, scan->y, r * scan->n + i, row[scan->n + i]);
 }
 
 /* The twin whose bound is the error of the network. */
-static void cuda_twin_row(const scan *s, const lb_cuda_scan *as, int64_t r, double *row)
+static void cuda_twin_row(const scan *scan, const lb_cuda_scan *as, int64_t r, double *row)
 {
-    const lb_call *call = s->frame.call;
+    const lb_call *call = scan->frame.call;
     const double u = as->dtype == LB_F64 ? 0x1p-53 : 0x1p-24,
                  factor =
                      u * ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call));
-    double *errors = row + s->n;
-    for (int64_t i = 0; i < s->n; i++) row[i] = lb_frame_get(&s->frame, s->x, r * s->n + i);
-    lb_cuda_scan_errors(as, row, errors, row + 2 * s->n);
-    for (int64_t i = 0; i < s->n; i++) {
+    double *errors = row + scan->n;
+    for (int64_t i = 0; i < scan->n; i++) row[i] = lb_frame_get(&scan->frame, scan->x, r * scan->n + i);
+    lb_cuda_scan_errors(as, row, errors, row + 2 * scan->n);
+    for (int64_t i = 0; i < scan->n; i++) {
         const double beyond = as->dtype == LB_F64 ? DBL_MAX : 0x1p128;
-        lb_frame_set(&s->frame, s->y, r * s->n + i, isinf(errors[i]) ? beyond : errors[i] / factor);
+        lb_frame_set(&scan->frame, scan->y, r * scan->n + i, isinf(errors[i]) ? beyond : errors[i] / factor);
     }
 }
 
-static lb_status cumulate_as_on_cuda(scan *s, scan_kind kind, bool twin)
+static lb_status cumulate_as_on_cuda(scan *scan, scan_kind kind, bool twin)
 {
-    const lb_cuda_scan as = cuda_scan_of(s, kind);
-    double *row = lb_frame_scratch(&s->frame, (size_t)s->n * 4 * sizeof *row + 1);
-    for (int64_t r = 0; lb_frame_ok(&s->frame) && r < s->rows; r++) {
+    const lb_cuda_scan as = cuda_scan_of(scan, kind);
+    double *row = lb_frame_scratch(&scan->frame, (size_t)scan->n * 4 * sizeof *row + 1);
+    for (int64_t r = 0; lb_frame_ok(&scan->frame) && r < scan->rows; r++) {
         if (twin)
-            cuda_twin_row(s, &as, r, row);
+            cuda_twin_row(scan, &as, r, row);
         else
-            cuda_row(s, &as, r, row);
+            cuda_row(scan, &as, r, row);
     }
-    return lb_frame_end(&s->frame);
+    return lb_frame_end(&scan->frame);
 }
 
 static lb_status cumulate(lb_call *call, scan_kind kind)
 {
-    scan s;
-    if (!scan_begin(&s, call, false)) return lb_frame_end(&s.frame);
-    if (runs_as_on_cuda(&s)) return cumulate_as_on_cuda(&s, kind, false);
-#pragma omp parallel for schedule(static) if (s.rows * s.n > 65536)
-    for (int64_t r = 0; r < s.rows; r++) scan_row(&s, kind, r);
-    return lb_frame_end(&s.frame);
+    scan scan;
+    if (!scan_begin(&scan, call, false)) return lb_frame_end(&scan.frame);
+    if (runs_as_on_cuda(&scan)) return cumulate_as_on_cuda(&scan, kind, false);
+#pragma omp parallel for schedule(static) if (scan.rows * scan.n > 65536)
+    for (int64_t r = 0; r < scan.rows; r++) scan_row(&scan, kind, r);
+    return lb_frame_end(&scan.frame);
 }
 
 /* ---- twins: a row of sizes --------------------------------------------------------------------------------------- */
 
-static void twin_of_sums(const scan *s, int64_t row)
+static void twin_of_sums(const scan *scan, int64_t row)
 {
     double sizes = 0;
-    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++)
-        ((double *)s->y)[i] = sizes += fabs(((const double *)s->x)[i]);
+    for (int64_t i = row * scan->n; i < (row + 1) * scan->n; i++)
+        ((double *)scan->y)[i] = sizes += fabs(((const double *)scan->x)[i]);
 }
 
 /* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that
  * overflowed nothing is said. */
-static void twin_of_products(const scan *s, int64_t row)
+static void twin_of_products(const scan *scan, int64_t row)
 {
-    const bool f64 = lb_frame_arg_tensor(s->frame.call, 0)->dtype == LB_F64;
+    const bool f64 = lb_frame_arg_tensor(scan->frame.call, 0)->dtype == LB_F64;
     const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX, roundoff = f64 ? 0x1p-53 : 0x1p-24;
     double product = 1, lost = 0;
-    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++) {
-        const double factor = fabs(((const double *)s->x)[i]);
+    for (int64_t i = row * scan->n; i < (row + 1) * scan->n; i++) {
+        const double factor = fabs(((const double *)scan->x)[i]);
         product *= factor;
         lost = lost * factor + tiny;
         if (product > limit) product = NAN; /* and so are all that follow */
-        ((double *)s->y)[i] = isnan(product) ? (f64 ? DBL_MAX : 0x1p128) : product + lost / roundoff;
+        ((double *)scan->y)[i] = isnan(product) ? (f64 ? DBL_MAX : 0x1p128) : product + lost / roundoff;
     }
 }
 
 /* Each step is off by a few units of its own size, which is at most |y| and the logarithm of how many there are where
  * it weighs most. */
-static void twin_of_log_sums(const scan *s, int64_t row)
+static void twin_of_log_sums(const scan *scan, int64_t row)
 {
     double so_far = -INFINITY;
-    for (int64_t k = 0, i = row * s->n; k < s->n; k++, i++) {
-        so_far = step(LOG_SUM, so_far, ((const double *)s->x)[i]);
-        ((double *)s->y)[i] = isinf(so_far) ? fabs(so_far) : 4 * (1 + fabs(so_far) + lb_log((double)k + 1));
+    for (int64_t k = 0, i = row * scan->n; k < scan->n; k++, i++) {
+        so_far = step(LOG_SUM, so_far, ((const double *)scan->x)[i]);
+        ((double *)scan->y)[i] = isinf(so_far) ? fabs(so_far) : 4 * (1 + fabs(so_far) + lb_log((double)k + 1));
     }
 }
 
 static lb_status twin_of(lb_call *call, scan_kind kind)
 {
-    scan s;
-    if (!scan_begin(&s, call, false)) return lb_frame_end(&s.frame);
-    if (call->cuda && !s.integer && lb_dtype_is_float(dtype_of_partials(call)))
-        return cumulate_as_on_cuda(&s, kind, true);
-    for (int64_t r = 0; r < s.rows; r++) {
-        if (kind == SUM) twin_of_sums(&s, r);
-        if (kind == PRODUCT) twin_of_products(&s, r);
-        if (kind == LOG_SUM) twin_of_log_sums(&s, r);
+    scan scan;
+    if (!scan_begin(&scan, call, false)) return lb_frame_end(&scan.frame);
+    if (call->cuda && !scan.integer && lb_dtype_is_float(dtype_of_partials(call)))
+        return cumulate_as_on_cuda(&scan, kind, true);
+    for (int64_t r = 0; r < scan.rows; r++) {
+        if (kind == SUM) twin_of_sums(&scan, r);
+        if (kind == PRODUCT) twin_of_products(&scan, r);
+        if (kind == LOG_SUM) twin_of_log_sums(&scan, r);
     }
-    return lb_frame_end(&s.frame);
+    return lb_frame_end(&scan.frame);
 }
 
 LB_WITH_TWIN(cumsum, twin ? twin_of(call, SUM) : cumulate(call, SUM))
@@ -209,13 +211,13 @@ LB_WITH_TWIN(logcumsumexp, twin ? twin_of(call, LOG_SUM) : cumulate(call, LOG_SU
 /* ---- extremes ---------------------------------------------------------------------------------------------------- */
 
 /* Does element `at` of a row take the place of the best before it? A NaN does, and nothing but a NaN takes its. */
-static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
+static bool takes_over(const scan *scan, int64_t at, int64_t best, bool largest)
 {
-    if (s->integer) {
-        const int64_t a = ((const int64_t *)s->x)[at], b = ((const int64_t *)s->x)[best];
+    if (scan->integer) {
+        const int64_t a = ((const int64_t *)scan->x)[at], b = ((const int64_t *)scan->x)[best];
         return largest ? a >= b : a <= b;
     }
-    const double a = lb_frame_get(&s->frame, s->x, at), b = lb_frame_get(&s->frame, s->x, best);
+    const double a = lb_frame_get(&scan->frame, scan->x, at), b = lb_frame_get(&scan->frame, scan->x, best);
     return isnan(a) || (!isnan(b) && (largest ? a >= b : a <= b));
 }
 
@@ -223,31 +225,31 @@ static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
  * recorded (tied_choice.h): the parallel scan of CUDA may take another. */
 static lb_status extremes_so_far(lb_call *call, bool largest)
 {
-    scan s;
-    if (!scan_begin(&s, call, true)) return lb_frame_end(&s.frame);
-    for (int64_t r = 0; r < s.rows; r++)
-        for (int64_t k = 0, best = 0, base = r * s.n; k < s.n; k++) {
-            if (takes_over(&s, base + k, base + best, largest)) best = k;
-            s.at[base + k] = best;
+    scan scan;
+    if (!scan_begin(&scan, call, true)) return lb_frame_end(&scan.frame);
+    for (int64_t r = 0; r < scan.rows; r++)
+        for (int64_t k = 0, best = 0, base = r * scan.n; k < scan.n; k++) {
+            if (takes_over(&scan, base + k, base + best, largest)) best = k;
+            scan.at[base + k] = best;
         }
-    const lb_tied_choice choice = {.frame = &s.frame,
-                                   .integer = s.integer,
-                                   .rows = s.rows,
-                                   .n = s.n,
+    const lb_tied_choice choice = {.frame = &scan.frame,
+                                   .integer = scan.integer,
+                                   .rows = scan.rows,
+                                   .n = scan.n,
                                    .inner = 1,
-                                   .k = s.n,
-                                   .x = s.x,
-                                   .at = s.at,
+                                   .k = scan.n,
+                                   .x = scan.x,
+                                   .at = scan.at,
                                    .prefix = true};
-    lb_tied_choice_follow(&choice, 1, s.dim);
-    for (int64_t i = 0; lb_frame_ok(&s.frame) && i < s.rows * s.n; i++) {
-        const int64_t from = i / s.n * s.n + s.at[i];
-        if (s.integer)
-            ((int64_t *)s.y)[i] = ((const int64_t *)s.x)[from];
+    lb_tied_choice_follow(&choice, 1, scan.dim);
+    for (int64_t i = 0; lb_frame_ok(&scan.frame) && i < scan.rows * scan.n; i++) {
+        const int64_t from = i / scan.n * scan.n + scan.at[i];
+        if (scan.integer)
+            ((int64_t *)scan.y)[i] = ((const int64_t *)scan.x)[from];
         else
-            lb_frame_set(&s.frame, s.y, i, lb_frame_get(&s.frame, s.x, from));
+            lb_frame_set(&scan.frame, scan.y, i, lb_frame_get(&scan.frame, scan.x, from));
     }
-    return lb_frame_end(&s.frame);
+    return lb_frame_end(&scan.frame);
 }
 
 static lb_status cummax(lb_call *call)
@@ -266,35 +268,35 @@ static lb_status cummin(lb_call *call)
  * LINEAR_INTERPOLATION). */
 static lb_status histc(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
+    lb_frame frame = lb_frame_begin(call);
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     int64_t n = lb_tensor_numel(self), bins = lb_frame_arg_int(call, 1, 100);
     double low = lb_frame_arg_float(call, 2, 0), high = lb_frame_arg_float(call, 3, 0);
-    const void *x = lb_frame_tensor(&f, self);
-    void *y = lb_frame_output(&f, 0, bins);
-    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
-    memset(y, 0, (size_t)bins * (f.wide ? 8 : 4));
+    const void *x = lb_frame_tensor(&frame, self);
+    void *y = lb_frame_output(&frame, 0, bins);
+    if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
+    memset(y, 0, (size_t)bins * (frame.wide ? 8 : 4));
     if (low == high && n > 0) {
         low = INFINITY, high = -INFINITY;
         for (int64_t i = 0; i < n; i++) {
-            double v = f.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+            double v = frame.wide ? ((const double *)x)[i] : ((const float *)x)[i];
             low = v < low ? v : low;
             high = v > high ? v : high;
         }
     }
     if (low == high) low -= 1, high += 1;
     for (int64_t i = 0; i < n; i++) {
-        double v = f.wide ? ((const double *)x)[i] : ((const float *)x)[i];
+        double v = frame.wide ? ((const double *)x)[i] : ((const float *)x)[i];
         if (!(v >= low && v <= high)) continue;
-        int64_t bin = f.wide ? (int64_t)((v - low) / (high - low) * (double)bins)
-                             : (int64_t)(((float)v - (float)low) / ((float)high - (float)low) * (float)bins);
+        int64_t bin = frame.wide ? (int64_t)((v - low) / (high - low) * (double)bins)
+                                 : (int64_t)(((float)v - (float)low) / ((float)high - (float)low) * (float)bins);
         if (bin >= bins) bin = bins - 1;
-        if (f.wide)
+        if (frame.wide)
             ((double *)y)[bin] += 1;
         else
             ((float *)y)[bin] += 1;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 #define SCAN LB_ROW_REDUCTION

@@ -19,29 +19,29 @@ typedef struct conv {
     bool silu, twin;
 } conv;
 
-static double get(const conv *c, const void *x, int64_t i)
+static double get(const conv *conv, const void *x, int64_t i)
 {
-    return lb_frame_get(&c->frame, x, i);
+    return lb_frame_get(&conv->frame, x, i);
 }
-static void put(const conv *c, void *x, int64_t i, double value)
+static void put(const conv *conv, void *x, int64_t i, double value)
 {
-    lb_frame_set(&c->frame, x, i, value);
+    lb_frame_set(&conv->frame, x, i, value);
 }
 
 /* The element of row `r` (a channel of a sample) at time t; before its start the initial state (batch, channels, taps -
  * 1), or 0. */
-static double at(const conv *c, int64_t r, int64_t t)
+static double at(const conv *conv, int64_t r, int64_t t)
 {
-    if (t >= 0) return get(c, c->x, r * c->length + t);
-    return c->initial ? get(c, c->initial, r * (c->taps - 1) + c->taps - 1 + t) : 0;
+    if (t >= 0) return get(conv, conv->x, r * conv->length + t);
+    return conv->initial ? get(conv, conv->initial, r * (conv->taps - 1) + conv->taps - 1 + t) : 0;
 }
 
 /* The element `lag` before time t, as the convolution at t sees it. */
-static double seen(const conv *c, int64_t r, int64_t t, int64_t lag)
+static double seen(const conv *conv, int64_t r, int64_t t, int64_t lag)
 {
-    const int64_t *document = c->documents ? c->documents + r / c->channels * c->length + t : NULL;
+    const int64_t *document = conv->documents ? conv->documents + r / conv->channels * conv->length + t : NULL;
     if (document && (t < lag || document[-lag] != *document)) return 0;
-    return at(c, r, t - lag);
+    return at(conv, r, t - lag);
 }
 
 /* x (batch, channels, length), or of any dimensions from two on, by weight (channels, taps) and a bias that belongs to
@@ -54,60 +54,62 @@ static bool fits(const lb_tensor *x, const lb_tensor *weight, const lb_tensor *b
 }
 
 /* seq_idx at arg `i`; a negative number, which is padding, is not computed. */
-static void read_documents(conv *c, uint32_t i)
+static void read_documents(conv *conv, uint32_t i)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(c->frame.call, i);
-    if (!t) return;
-    c->documents = lb_frame_integers(&c->frame, t);
-    if (lb_tensor_numel(t) != c->batch * c->length) lb_frame_fail(&c->frame, LB_ERR_INVALID, "seq_idx of another size");
-    for (int64_t k = 0; lb_frame_ok(&c->frame) && k < c->batch * c->length; k++)
-        if (c->documents[k] < 0) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "padding in seq_idx");
+    const lb_tensor *tensor = lb_frame_arg_tensor(conv->frame.call, i);
+    if (!tensor) return;
+    conv->documents = lb_frame_integers(&conv->frame, tensor);
+    if (lb_tensor_numel(tensor) != conv->batch * conv->length)
+        lb_frame_fail(&conv->frame, LB_ERR_INVALID, "seq_idx of another size");
+    for (int64_t k = 0; lb_frame_ok(&conv->frame) && k < conv->batch * conv->length; k++)
+        if (conv->documents[k] < 0) lb_frame_fail(&conv->frame, LB_ERR_UNSUPPORTED, "padding in seq_idx");
 }
 
-static void row(const conv *c, int64_t r, double slack)
+static void row(const conv *conv, int64_t r, double slack)
 {
-    const int64_t channel = r % c->channels;
-    for (int64_t t = 0; t < c->length; t++) {
-        double sum = c->bias ? get(c, c->bias, channel) : 0;
-        if (c->twin) sum = fabs(sum);
-        for (int64_t k = 0; k < c->taps; k++) {
-            const double term = get(c, c->weight, channel * c->taps + k) * seen(c, r, t, c->taps - 1 - k);
-            sum += c->twin ? fabs(term) : term;
+    const int64_t channel = r % conv->channels;
+    for (int64_t t = 0; t < conv->length; t++) {
+        double sum = conv->bias ? get(conv, conv->bias, channel) : 0;
+        if (conv->twin) sum = fabs(sum);
+        for (int64_t k = 0; k < conv->taps; k++) {
+            const double term =
+                get(conv, conv->weight, channel * conv->taps + k) * seen(conv, r, t, conv->taps - 1 - k);
+            sum += conv->twin ? fabs(term) : term;
         }
-        if (c->silu && !c->twin) sum *= lb_sigmoid(sum);
-        put(c, c->y, r * c->length + t, c->twin ? sum * slack : sum);
+        if (conv->silu && !conv->twin) sum *= lb_sigmoid(sum);
+        put(conv, conv->y, r * conv->length + t, conv->twin ? sum * slack : sum);
     }
-    for (int64_t k = 0; c->last && k < c->taps - 1; k++) {
-        const double x = at(c, r, c->length - (c->taps - 1) + k);
-        put(c, c->last, r * (c->taps - 1) + k, c->twin ? fabs(x) : x);
+    for (int64_t k = 0; conv->last && k < conv->taps - 1; k++) {
+        const double x = at(conv, r, conv->length - (conv->taps - 1) + k);
+        put(conv, conv->last, r * (conv->taps - 1) + k, conv->twin ? fabs(x) : x);
     }
 }
 
 /* Results are what is written: out, then final_states_out where it is given. */
 static lb_status causal_conv(lb_call *call, bool twin)
 {
-    conv c = {.frame = lb_frame_begin(call), .twin = twin};
+    conv conv = {.frame = lb_frame_begin(call), .twin = twin};
     const lb_tensor *x = lb_frame_arg_tensor(call, X), *weight = lb_frame_arg_tensor(call, WEIGHT),
                     *bias = lb_frame_arg_tensor(call, BIAS), *initial = lb_frame_arg_tensor(call, INITIAL);
     if (!fits(x, weight, bias) || x->layout.ndim != 3)
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
-    if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
-    c.batch = x->layout.shape[0], c.channels = x->layout.shape[1], c.length = x->layout.shape[2],
-    c.taps = weight->layout.shape[1];
-    const int64_t rows = c.batch * c.channels;
-    if (initial && lb_tensor_numel(initial) != rows * (c.taps - 1))
-        lb_frame_fail(&c.frame, LB_ERR_INVALID, "initial states of another shape");
-    c.x = lb_frame_tensor(&c.frame, x), c.weight = lb_frame_tensor(&c.frame, weight),
-    c.bias = lb_frame_tensor(&c.frame, bias);
-    c.initial = lb_frame_tensor(&c.frame, initial);
-    read_documents(&c, SEQ_IDX);
-    c.y = lb_frame_output(&c.frame, 0, rows * c.length);
+        lb_frame_fail(&conv.frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
+    if (!lb_frame_ok(&conv.frame)) return lb_frame_end(&conv.frame);
+    conv.batch = x->layout.shape[0], conv.channels = x->layout.shape[1], conv.length = x->layout.shape[2],
+    conv.taps = weight->layout.shape[1];
+    const int64_t rows = conv.batch * conv.channels;
+    if (initial && lb_tensor_numel(initial) != rows * (conv.taps - 1))
+        lb_frame_fail(&conv.frame, LB_ERR_INVALID, "initial states of another shape");
+    conv.x = lb_frame_tensor(&conv.frame, x), conv.weight = lb_frame_tensor(&conv.frame, weight),
+    conv.bias = lb_frame_tensor(&conv.frame, bias);
+    conv.initial = lb_frame_tensor(&conv.frame, initial);
+    read_documents(&conv, SEQ_IDX);
+    conv.y = lb_frame_output(&conv.frame, 0, rows * conv.length);
     const bool keeps = call->n_results > 1 && call->results[1].data;
-    c.last = keeps ? lb_frame_output(&c.frame, 1, rows * (c.taps - 1)) : NULL;
-    c.silu = lb_frame_arg_int(call, SILU, 0) != 0;
+    conv.last = keeps ? lb_frame_output(&conv.frame, 1, rows * (conv.taps - 1)) : NULL;
+    conv.silu = lb_frame_arg_int(call, SILU, 0) != 0;
     const double slack = 1 + lb_frame_twin_rounding(call, X);
-    for (int64_t r = 0; lb_frame_ok(&c.frame) && r < rows; r++) row(&c, r, slack);
-    return lb_frame_end(&c.frame);
+    for (int64_t r = 0; lb_frame_ok(&conv.frame) && r < rows; r++) row(&conv, r, slack);
+    return lb_frame_end(&conv.frame);
 }
 LB_WITH_TWIN(conv, causal_conv(call, twin))
 
@@ -119,37 +121,39 @@ enum { U_X, U_STATE, U_WEIGHT, U_BIAS, U_OUT, U_SILU, U_SEQLENS, U_INDICES };
  * forgets as many elements as there are tokens, and out. */
 static lb_status conv_update(lb_call *call, bool twin)
 {
-    conv c = {.frame = lb_frame_begin(call), .twin = twin};
+    conv conv = {.frame = lb_frame_begin(call), .twin = twin};
     const lb_tensor *x = lb_frame_arg_tensor(call, U_X), *state = lb_frame_arg_tensor(call, U_STATE),
                     *weight = lb_frame_arg_tensor(call, U_WEIGHT);
     if (!fits(x, weight, lb_frame_arg_tensor(call, U_BIAS)) || !state || state->layout.ndim != 3 ||
         state->layout.shape[0] != x->layout.shape[0] || state->layout.shape[1] != x->layout.shape[1] ||
         state->layout.shape[2] < weight->layout.shape[1] - 1 || lb_frame_arg_given(call, U_SEQLENS) ||
         lb_frame_arg_given(call, U_INDICES))
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "states in the order of the batch, without lengths in a ring");
-    if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
+        lb_frame_fail(&conv.frame, LB_ERR_UNSUPPORTED, "states in the order of the batch, without lengths in a ring");
+    if (!lb_frame_ok(&conv.frame)) return lb_frame_end(&conv.frame);
     const int64_t held = state->layout.shape[2], rows = x->layout.shape[0] * x->layout.shape[1];
-    c.channels = x->layout.shape[1], c.length = rows ? lb_tensor_numel(x) / rows : 0;
-    c.taps = weight->layout.shape[1];
-    c.x = lb_frame_tensor(&c.frame, x), c.weight = lb_frame_tensor(&c.frame, weight),
-    c.bias = lb_frame_tensor(&c.frame, lb_frame_arg_tensor(call, U_BIAS));
-    const void *before = lb_frame_tensor(&c.frame, state);
-    void *initial = lb_frame_reals(&c.frame, rows * (c.taps - 1)), *after = lb_frame_output(&c.frame, 0, rows * held);
-    c.y = lb_frame_output(&c.frame, 1, rows * c.length);
-    c.silu = lb_frame_arg_int(call, U_SILU, 0) != 0;
+    conv.channels = x->layout.shape[1], conv.length = rows ? lb_tensor_numel(x) / rows : 0;
+    conv.taps = weight->layout.shape[1];
+    conv.x = lb_frame_tensor(&conv.frame, x), conv.weight = lb_frame_tensor(&conv.frame, weight),
+    conv.bias = lb_frame_tensor(&conv.frame, lb_frame_arg_tensor(call, U_BIAS));
+    const void *before = lb_frame_tensor(&conv.frame, state);
+    void *initial = lb_frame_reals(&conv.frame, rows * (conv.taps - 1)),
+         *after = lb_frame_output(&conv.frame, 0, rows * held);
+    conv.y = lb_frame_output(&conv.frame, 1, rows * conv.length);
+    conv.silu = lb_frame_arg_int(call, U_SILU, 0) != 0;
     const double slack = 1 + lb_frame_twin_rounding(call, U_X);
-    for (int64_t r = 0; lb_frame_ok(&c.frame) && r < rows; r++) {
-        for (int64_t k = 0; k < c.taps - 1; k++)
-            put(&c, initial, r * (c.taps - 1) + k, get(&c, before, r * held + held - (c.taps - 1) + k));
-        c.initial = initial;
-        row(&c, r, slack);
+    for (int64_t r = 0; lb_frame_ok(&conv.frame) && r < rows; r++) {
+        for (int64_t k = 0; k < conv.taps - 1; k++)
+            put(&conv, initial, r * (conv.taps - 1) + k, get(&conv, before, r * held + held - (conv.taps - 1) + k));
+        conv.initial = initial;
+        row(&conv, r, slack);
         for (int64_t k = 0; k < held; k++) {
-            const int64_t t = k + c.length - held; /* in x; before its start, in what was held */
-            const double kept = t >= 0 ? get(&c, c.x, r * c.length + t) : get(&c, before, r * held + k + c.length);
-            put(&c, after, r * held + k, twin ? fabs(kept) : kept);
+            const int64_t t = k + conv.length - held; /* in x; before its start, in what was held */
+            const double kept =
+                t >= 0 ? get(&conv, conv.x, r * conv.length + t) : get(&conv, before, r * held + k + conv.length);
+            put(&conv, after, r * held + k, twin ? fabs(kept) : kept);
         }
     }
-    return lb_frame_end(&c.frame);
+    return lb_frame_end(&conv.frame);
 }
 LB_WITH_TWIN(update, conv_update(call, twin))
 
@@ -167,55 +171,55 @@ typedef struct conv_backward {
 
 /* Gradient of the sum before SiLU. The twin: the derivative is below 1.1 and changes by at most half of what the sum
  * does. */
-static double inner_gradient(const conv_backward *b, int64_t r, int64_t t)
+static double inner_gradient(const conv_backward *conv_backward, int64_t r, int64_t t)
 {
-    const conv *c = &b->c;
-    const int64_t channel = r % c->channels;
-    double sum = c->bias ? get(c, c->bias, channel) : 0, magnitude = fabs(sum);
-    for (int64_t k = 0; k < c->taps; k++) {
-        const double term = get(c, c->weight, channel * c->taps + k) * seen(c, r, t, c->taps - 1 - k);
+    const conv *conv = &conv_backward->c;
+    const int64_t channel = r % conv->channels;
+    double sum = conv->bias ? get(conv, conv->bias, channel) : 0, magnitude = fabs(sum);
+    for (int64_t k = 0; k < conv->taps; k++) {
+        const double term = get(conv, conv->weight, channel * conv->taps + k) * seen(conv, r, t, conv->taps - 1 - k);
         sum += term, magnitude += fabs(term);
     }
-    const double d = get(c, b->dout, r * c->length + t), s = lb_sigmoid(sum);
-    if (c->twin) return fabs(d) * (c->silu ? 1.1 + 0.5 * magnitude : 1);
-    return c->silu ? d * s * (1 + sum * (1 - s)) : d;
+    const double d = get(conv, conv_backward->dout, r * conv->length + t), s = lb_sigmoid(sum);
+    if (conv->twin) return fabs(d) * (conv->silu ? 1.1 + 0.5 * magnitude : 1);
+    return conv->silu ? d * s * (1 + sum * (1 - s)) : d;
 }
 
 /* Gradient of the element at time t, which may be before the start: of what it was multiplied into, and of the final
  * state. */
-static double outer_gradient(const conv_backward *b, int64_t r, int64_t t)
+static double outer_gradient(const conv_backward *conv_backward, int64_t r, int64_t t)
 {
-    const conv *c = &b->c;
-    const int64_t channel = r % c->channels, kept = c->taps - 1,
-                  *document = c->documents ? c->documents + r / c->channels * c->length : NULL;
-    const int64_t held = t - (c->length - kept);
-    double sum = b->dfinal && held >= 0 ? get(c, b->dfinal, r * kept + held) : 0;
-    if (c->twin) sum = fabs(sum);
-    for (int64_t k = 0; k < c->taps; k++) {
+    const conv *conv = &conv_backward->c;
+    const int64_t channel = r % conv->channels, kept = conv->taps - 1,
+                  *document = conv->documents ? conv->documents + r / conv->channels * conv->length : NULL;
+    const int64_t held = t - (conv->length - kept);
+    double sum = conv_backward->dfinal && held >= 0 ? get(conv, conv_backward->dfinal, r * kept + held) : 0;
+    if (conv->twin) sum = fabs(sum);
+    for (int64_t k = 0; k < conv->taps; k++) {
         const int64_t to = t + kept - k;
-        const double w = get(c, c->weight, channel * c->taps + k);
-        if (to >= 0 && to < c->length && (!document || (t >= 0 && document[to] == document[t])))
-            sum += (c->twin ? fabs(w) : w) * b->g[to];
+        const double w = get(conv, conv->weight, channel * conv->taps + k);
+        if (to >= 0 && to < conv->length && (!document || (t >= 0 && document[to] == document[t])))
+            sum += (conv->twin ? fabs(w) : w) * conv_backward->g[to];
     }
     return sum;
 }
 
-static void backward_row(conv_backward *b, int64_t r, double slack)
+static void backward_row(conv_backward *conv_backward, int64_t r, double slack)
 {
-    const conv *c = &b->c;
-    const int64_t channel = r % c->channels, kept = c->taps - 1;
-    if (!c->twin) slack = 1;
-    for (int64_t t = 0; t < c->length; t++) b->g[t] = inner_gradient(b, r, t);
-    for (int64_t t = 0; t < c->length; t++) {
-        for (int64_t k = 0; k < c->taps; k++) {
-            const double x = seen(c, r, t, kept - k);
-            b->dweight[channel * c->taps + k] += b->g[t] * (c->twin ? fabs(x) : x);
+    const conv *conv = &conv_backward->c;
+    const int64_t channel = r % conv->channels, kept = conv->taps - 1;
+    if (!conv->twin) slack = 1;
+    for (int64_t t = 0; t < conv->length; t++) conv_backward->g[t] = inner_gradient(conv_backward, r, t);
+    for (int64_t t = 0; t < conv->length; t++) {
+        for (int64_t k = 0; k < conv->taps; k++) {
+            const double x = seen(conv, r, t, kept - k);
+            conv_backward->dweight[channel * conv->taps + k] += conv_backward->g[t] * (conv->twin ? fabs(x) : x);
         }
-        if (b->dbias) b->dbias[channel] += b->g[t];
-        put(c, b->dx, r * c->length + t, outer_gradient(b, r, t) * slack);
+        if (conv_backward->dbias) conv_backward->dbias[channel] += conv_backward->g[t];
+        put(conv, conv_backward->dx, r * conv->length + t, outer_gradient(conv_backward, r, t) * slack);
     }
-    for (int64_t k = 0; b->dinitial && k < kept; k++)
-        put(c, b->dinitial, r * kept + k, outer_gradient(b, r, k - kept) * slack);
+    for (int64_t k = 0; conv_backward->dinitial && k < kept; k++)
+        put(conv, conv_backward->dinitial, r * kept + k, outer_gradient(conv_backward, r, k - kept) * slack);
 }
 
 /* Results are what is written, in the order of the schema; absent ones may have a place. */
@@ -231,53 +235,57 @@ static uint32_t result_of(const lb_call *call, uint32_t arg)
 
 static bool has(const lb_call *call, uint32_t i, int64_t n)
 {
-    const lb_tensor *t = lb_frame_arg_tensor(call, i);
-    return t && lb_tensor_numel(t) == n;
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, i);
+    return tensor && lb_tensor_numel(tensor) == n;
 }
 
 /* dweight and dbias are added to; dfinal_states stays as it is. */
 static lb_status conv_backward_run(lb_call *call, bool twin)
 {
-    conv_backward b = {.c = {.frame = lb_frame_begin(call), .twin = twin}};
-    conv *c = &b.c;
+    conv_backward conv_backward = {.c = {.frame = lb_frame_begin(call), .twin = twin}};
+    conv *conv = &conv_backward.c;
     const lb_tensor *x = lb_frame_arg_tensor(call, B_X), *weight = lb_frame_arg_tensor(call, B_WEIGHT),
                     *bias = lb_frame_arg_tensor(call, B_BIAS);
     const lb_tensor *initial = lb_frame_arg_tensor(call, B_INITIAL), *dfinal = lb_frame_arg_tensor(call, B_DFINAL);
     if (!fits(x, weight, bias) || x->layout.ndim != 3)
-        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
-    if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
-    c->batch = x->layout.shape[0], c->channels = x->layout.shape[1], c->length = x->layout.shape[2],
-    c->taps = weight->layout.shape[1];
-    const int64_t rows = c->batch * c->channels, states = rows * (c->taps - 1);
+        lb_frame_fail(&conv->frame, LB_ERR_UNSUPPORTED, "(batch, channels, length) by (channels, taps)");
+    if (!lb_frame_ok(&conv->frame)) return lb_frame_end(&conv->frame);
+    conv->batch = x->layout.shape[0], conv->channels = x->layout.shape[1], conv->length = x->layout.shape[2],
+    conv->taps = weight->layout.shape[1];
+    const int64_t rows = conv->batch * conv->channels, states = rows * (conv->taps - 1);
     if ((initial && lb_tensor_numel(initial) != states) || (dfinal && lb_tensor_numel(dfinal) != states))
-        lb_frame_fail(&c->frame, LB_ERR_INVALID, "states of another shape");
+        lb_frame_fail(&conv->frame, LB_ERR_INVALID, "states of another shape");
     if (!has(call, B_DOUT, lb_tensor_numel(x)) || !has(call, B_DWEIGHT, lb_tensor_numel(weight)) ||
-        (lb_frame_arg_given(call, B_DBIAS) && !has(call, B_DBIAS, c->channels)))
-        lb_frame_fail(&c->frame, LB_ERR_INVALID, "gradients of another shape");
-    c->initial = lb_frame_tensor(&c->frame, initial), b.dfinal = lb_frame_tensor(&c->frame, dfinal);
-    read_documents(c, B_SEQ_IDX);
-    c->x = lb_frame_tensor(&c->frame, x), c->weight = lb_frame_tensor(&c->frame, weight),
-    c->bias = lb_frame_tensor(&c->frame, bias), b.dout = lb_frame_input(&c->frame, B_DOUT);
-    c->silu = lb_frame_arg_int(call, B_SILU, 0) != 0;
-    const void *dweight = lb_frame_input(&c->frame, B_DWEIGHT), *dbias = lb_frame_input(&c->frame, B_DBIAS);
-    b.dx = lb_frame_output(&c->frame, result_of(call, B_DX), rows * c->length);
-    void *dw = lb_frame_output(&c->frame, result_of(call, B_DWEIGHT), c->channels * c->taps),
-         *db = dbias ? lb_frame_output(&c->frame, result_of(call, B_DBIAS), c->channels) : NULL,
-         *same = dfinal ? lb_frame_output(&c->frame, result_of(call, B_DFINAL), states) : NULL;
+        (lb_frame_arg_given(call, B_DBIAS) && !has(call, B_DBIAS, conv->channels)))
+        lb_frame_fail(&conv->frame, LB_ERR_INVALID, "gradients of another shape");
+    conv->initial = lb_frame_tensor(&conv->frame, initial),
+    conv_backward.dfinal = lb_frame_tensor(&conv->frame, dfinal);
+    read_documents(conv, B_SEQ_IDX);
+    conv->x = lb_frame_tensor(&conv->frame, x), conv->weight = lb_frame_tensor(&conv->frame, weight),
+    conv->bias = lb_frame_tensor(&conv->frame, bias), conv_backward.dout = lb_frame_input(&conv->frame, B_DOUT);
+    conv->silu = lb_frame_arg_int(call, B_SILU, 0) != 0;
+    const void *dweight = lb_frame_input(&conv->frame, B_DWEIGHT), *dbias = lb_frame_input(&conv->frame, B_DBIAS);
+    conv_backward.dx = lb_frame_output(&conv->frame, result_of(call, B_DX), rows * conv->length);
+    void *dw = lb_frame_output(&conv->frame, result_of(call, B_DWEIGHT), conv->channels * conv->taps),
+         *db = dbias ? lb_frame_output(&conv->frame, result_of(call, B_DBIAS), conv->channels) : NULL,
+         *same = dfinal ? lb_frame_output(&conv->frame, result_of(call, B_DFINAL), states) : NULL;
     if (lb_frame_arg_given(call, B_DINITIAL))
-        b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
-    b.g = lb_frame_scratch(&c->frame, (size_t)c->length * sizeof *b.g);
-    b.dweight = lb_frame_scratch(&c->frame, (size_t)(c->channels * c->taps) * sizeof *b.dweight);
-    b.dbias = dbias ? lb_frame_scratch(&c->frame, (size_t)c->channels * sizeof *b.dbias) : NULL;
-    if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
-    for (int64_t i = 0; i < c->channels * c->taps; i++)
-        b.dweight[i] = twin ? fabs(get(c, dweight, i)) : get(c, dweight, i);
-    for (int64_t i = 0; dbias && i < c->channels; i++) b.dbias[i] = twin ? fabs(get(c, dbias, i)) : get(c, dbias, i);
-    for (int64_t r = 0; r < rows; r++) backward_row(&b, r, 1 + lb_frame_twin_rounding(call, B_X));
-    for (int64_t i = 0; same && i < states; i++) put(c, same, i, get(c, b.dfinal, i));
-    for (int64_t i = 0; i < c->channels * c->taps; i++) put(c, dw, i, b.dweight[i]);
-    for (int64_t i = 0; dbias && i < c->channels; i++) put(c, db, i, b.dbias[i]);
-    return lb_frame_end(&c->frame);
+        conv_backward.dinitial = lb_frame_output(&conv->frame, result_of(call, B_DINITIAL), states);
+    conv_backward.g = lb_frame_scratch(&conv->frame, (size_t)conv->length * sizeof *conv_backward.g);
+    conv_backward.dweight =
+        lb_frame_scratch(&conv->frame, (size_t)(conv->channels * conv->taps) * sizeof *conv_backward.dweight);
+    conv_backward.dbias =
+        dbias ? lb_frame_scratch(&conv->frame, (size_t)conv->channels * sizeof *conv_backward.dbias) : NULL;
+    if (!lb_frame_ok(&conv->frame)) return lb_frame_end(&conv->frame);
+    for (int64_t i = 0; i < conv->channels * conv->taps; i++)
+        conv_backward.dweight[i] = twin ? fabs(get(conv, dweight, i)) : get(conv, dweight, i);
+    for (int64_t i = 0; dbias && i < conv->channels; i++)
+        conv_backward.dbias[i] = twin ? fabs(get(conv, dbias, i)) : get(conv, dbias, i);
+    for (int64_t r = 0; r < rows; r++) backward_row(&conv_backward, r, 1 + lb_frame_twin_rounding(call, B_X));
+    for (int64_t i = 0; same && i < states; i++) put(conv, same, i, get(conv, conv_backward.dfinal, i));
+    for (int64_t i = 0; i < conv->channels * conv->taps; i++) put(conv, dw, i, conv_backward.dweight[i]);
+    for (int64_t i = 0; dbias && i < conv->channels; i++) put(conv, db, i, conv_backward.dbias[i]);
+    return lb_frame_end(&conv->frame);
 }
 LB_WITH_TWIN(backward, conv_backward_run(call, twin))
 

@@ -32,73 +32,73 @@ typedef struct lb_stack {
 } lb_stack;
 
 /* Reads the arguments of a call; results are not touched. False: it has failed, or this stack is not computed. */
-bool lb_stack_begin(lb_stack *s, lb_call *call, lb_stack_places at, bool twin);
+bool lb_stack_begin(lb_stack *stack, lb_call *call, lb_stack_places at, bool twin);
 /* The forward: fills sequence, gates and states. */
-void lb_stack_run(lb_stack *s);
+void lb_stack_run(lb_stack *stack);
 /* Zeros, which the frame frees. */
-lb_number *lb_stack_numbers(lb_stack *s, int64_t n);
+lb_number *lb_stack_numbers(lb_stack *stack, int64_t n);
 
-static inline int64_t lb_stack_width(const lb_stack *s, int64_t layer)
+static inline int64_t lb_stack_width(const lb_stack *stack, int64_t layer)
 {
-    return layer ? s->size * s->directions : s->inputs;
+    return layer ? stack->size * stack->directions : stack->inputs;
 }
 
 /* What a unit keeps for the backward: its gates after their functions, of a GRU also V h + d of n, of relu its
  * argument. */
-static inline int64_t lb_stack_kept_kinds(const lb_stack *s)
+static inline int64_t lb_stack_kept_kinds(const lb_stack *stack)
 {
-    return s->mode == LB_STACK_RELU ? 2 : s->mode == LB_STACK_GRU ? 4 : s->kinds;
+    return stack->mode == LB_STACK_RELU ? 2 : stack->mode == LB_STACK_GRU ? 4 : stack->kinds;
 }
 
-static inline int64_t lb_stack_row(const lb_stack *s, int64_t t, int64_t sample)
+static inline int64_t lb_stack_row(const lb_stack *stack, int64_t t, int64_t sample)
 {
-    return s->batch_first && !s->packed ? sample * s->steps + t : s->offset[t] + sample;
+    return stack->batch_first && !stack->packed ? sample * stack->steps + t : stack->offset[t] + sample;
 }
 
-static inline int64_t lb_stack_length(const lb_stack *s, int64_t sample)
+static inline int64_t lb_stack_length(const lb_stack *stack, int64_t sample)
 {
     int64_t t = 0;
-    while (t < s->steps && s->active[t] > sample) t++;
+    while (t < stack->steps && stack->active[t] > sample) t++;
     return t;
 }
 
 /* A layer in one direction. */
 typedef struct lb_stack_pass {
-    lb_stack *s;
+    lb_stack *stack;
     int64_t layer, direction, index; /* index: of both in lists and states */
     const double *w, *v, *b, *d;
 } lb_stack_pass;
 
-lb_stack_pass lb_stack_pass_of(lb_stack *s, int64_t layer, int64_t direction);
+lb_stack_pass lb_stack_pass_of(lb_stack *stack, int64_t layer, int64_t direction);
 
 /* The step that the k-th of a sequence of `length` reads. */
-static inline int64_t lb_stack_step(const lb_stack_pass *p, int64_t k, int64_t length)
+static inline int64_t lb_stack_step(const lb_stack_pass *pass, int64_t k, int64_t length)
 {
-    return p->direction ? length - 1 - k : k;
+    return pass->direction ? length - 1 - k : k;
 }
 
 /* Row of the step before the k-th of a sample, or -1. */
-int64_t lb_stack_row_before(const lb_stack_pass *p, int64_t sample, int64_t k, int64_t length);
+int64_t lb_stack_row_before(const lb_stack_pass *pass, int64_t sample, int64_t k, int64_t length);
 /* h and c behind row `before`, or where that is -1 as they came in. */
-void lb_stack_state_before(const lb_stack_pass *p, int64_t sample, int64_t before, lb_number *h);
-lb_number lb_stack_cell_before(const lb_stack_pass *p, int64_t sample, int64_t before, int64_t j);
+void lb_stack_state_before(const lb_stack_pass *pass, int64_t sample, int64_t before, lb_number *h);
+lb_number lb_stack_cell_before(const lb_stack_pass *pass, int64_t sample, int64_t before, int64_t j);
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
-static inline lb_number lb_stack_stored(const lb_stack *s, lb_number a)
+static inline lb_number lb_stack_stored(const lb_stack *stack, lb_number a)
 {
-    return lb_number_kept(a, s->coarse);
+    return lb_number_kept(a, stack->coarse);
 }
 
 /* Sum of w[i * step] x[i]. */
-lb_number lb_stack_dot(const lb_stack *s, const double *w, int64_t step, const lb_number *x, int64_t n);
+lb_number lb_stack_dot(const lb_stack *stack, const double *w, int64_t step, const lb_number *x, int64_t n);
 
 /* cuDNN's exponentials may be off by some roundings of 1. */
-static inline lb_number lb_stack_tanh(const lb_stack *s, lb_number a)
+static inline lb_number lb_stack_tanh(const lb_stack *stack, lb_number a)
 {
-    lb_number y = lb_number_tanh(s->type, a);
-    y.e += 2 * s->type.once;
-    return lb_stack_stored(s, y);
+    lb_number y = lb_number_tanh(stack->type, a);
+    y.e += 2 * stack->type.once;
+    return lb_stack_stored(stack, y);
 }
 
 #endif

@@ -53,24 +53,25 @@ static lb_status no_memory(lb_err *err)
 
 /* ---- what leaves a step ------------------------------------------------------------------------------------------ */
 
-static bool is_recorded(lb_effects *e, const lb_program *p, uint32_t value, lb_tensor *tensor)
+static bool is_recorded(lb_effects *effects, const lb_program *program, uint32_t value, lb_tensor *tensor)
 {
     lb_err quiet = LB_ERR_INIT;
-    return lb_capture_value(e->capture, p, value, tensor, &quiet) == LB_OK;
+    return lb_capture_value(effects->capture, program, value, tensor, &quiet) == LB_OK;
 }
 
-static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_step_end end, uint32_t last_op,
-                            lb_err *err)
+static lb_status add_leaver(lb_effects *effects, const lb_program *program, part part, lb_step_end end,
+                            uint32_t last_op, lb_err *err)
 {
     lb_tensor unused;
     if (end.value == LB_NONE) return LB_OK;
-    leaver *grown = lb_array_grow(e->leavers, e->n_leavers, sizeof *grown);
+    leaver *grown = lb_array_grow(effects->leavers, effects->n_leavers, sizeof *grown);
     if (!grown) return no_memory(err);
-    e->leavers = grown;
-    leaver l = {p, end.value, LB_NONE, LB_NONE, e->n_rows - 1, last_op, part, false};
-    if (part != PARAMETER) l.row = lb_snapshots_want(&e->now, p, end.value, end.before);
-    if (!is_recorded(e, p, end.value, &unused)) l.reference = lb_snapshots_want(&e->plain, p, end.value, end.before);
-    e->leavers[e->n_leavers++] = l;
+    effects->leavers = grown;
+    leaver l = {program, end.value, LB_NONE, LB_NONE, effects->n_rows - 1, last_op, part, false};
+    if (part != PARAMETER) l.row = lb_snapshots_want(&effects->now, program, end.value, end.before);
+    if (!is_recorded(effects, program, end.value, &unused))
+        l.reference = lb_snapshots_want(&effects->plain, program, end.value, end.before);
+    effects->leavers[effects->n_leavers++] = l;
     return LB_OK;
 }
 
@@ -94,15 +95,15 @@ static int by_op(const void *a, const void *b)
 }
 
 /* Parameters as the step leaves them: the last write of each. */
-static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
+static lb_status add_parameters(lb_effects *effects, const lb_program *program, lb_err *err)
 {
-    written *list = malloc((p->n_refs + 1) * sizeof *list);
+    written *list = malloc((program->n_refs + 1) * sizeof *list);
     uint32_t n = 0, kept = 0;
     if (!list) return no_memory(err);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t w = 0; w < p->ops[i].written && n < p->n_refs; w++) {
-            const uint32_t v = lb_op_written(p, &p->ops[i])[w];
-            const lb_value *value = v == LB_NONE ? NULL : &p->values[v];
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        for (uint32_t w = 0; w < program->ops[i].written && n < program->n_refs; w++) {
+            const uint32_t v = lb_op_written(program, &program->ops[i])[w];
+            const lb_value *value = v == LB_NONE ? NULL : &program->values[v];
             if (value && value->flags & LB_VALUE_PARAMETER && lb_dtype_is_float(value->dtype))
                 list[n++] = (written){value->storage, value->layout.offset, v, i};
         }
@@ -113,46 +114,47 @@ static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
     qsort(list, kept, sizeof *list, by_op);
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < kept && status == LB_OK; i++)
-        status = add_leaver(e, p, PARAMETER, (lb_step_end){list[i].value, p->n_ops}, list[i].op, err);
+        status = add_leaver(effects, program, PARAMETER, (lb_step_end){list[i].value, program->n_ops}, list[i].op, err);
     free(list);
     return status;
 }
 
-static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+static lb_status add_program(void *context, const lb_program *program, lb_err *err)
 {
-    lb_effects *e = context;
-    lb_effect *rows = lb_array_grow(e->rows, e->n_rows, sizeof *rows);
+    lb_effects *effects = context;
+    lb_effect *rows = lb_array_grow(effects->rows, effects->n_rows, sizeof *rows);
     if (!rows) return no_memory(err);
-    e->rows = rows;
+    effects->rows = rows;
     uint32_t scope = 0;
-    const lb_step_end output = lb_step_end_output(p, &scope), loss = lb_step_end_loss(p);
+    const lb_step_end output = lb_step_end_output(program, &scope), loss = lb_step_end_loss(program);
     const lb_effect_size none = {0, 0, 0, NAN, NAN};
-    rows[e->n_rows++] = (lb_effect){.step = p->step,
-                                    .rank = p->rank,
-                                    .layer = output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path),
-                                    .output = none,
-                                    .loss = none,
-                                    .parameters = none,
-                                    .loss_reference = NAN,
-                                    .loss_swapped = NAN};
-    LB_TRY(add_leaver(e, p, OUTPUT, output, LB_NONE, err));
-    LB_TRY(add_leaver(e, p, LOSS, loss, LB_NONE, err));
-    void *programs = lb_array_grow(e->programs, e->n_rows - 1, sizeof *e->programs);
+    rows[effects->n_rows++] =
+        (lb_effect){.step = program->step,
+                    .rank = program->rank,
+                    .layer = output.value == LB_NONE ? "" : lb_program_text(program, program->scopes[scope].path),
+                    .output = none,
+                    .loss = none,
+                    .parameters = none,
+                    .loss_reference = NAN,
+                    .loss_swapped = NAN};
+    LB_TRY(add_leaver(effects, program, OUTPUT, output, LB_NONE, err));
+    LB_TRY(add_leaver(effects, program, LOSS, loss, LB_NONE, err));
+    void *programs = lb_array_grow(effects->programs, effects->n_rows - 1, sizeof *effects->programs);
     if (!programs) return no_memory(err);
-    e->programs = programs;
-    e->programs[e->n_rows - 1].program = p;
-    e->programs[e->n_rows - 1].first = e->n_leavers;
-    const lb_status status = add_parameters(e, p, err);
-    e->programs[e->n_rows - 1].end = e->n_leavers;
+    effects->programs = programs;
+    effects->programs[effects->n_rows - 1].program = program;
+    effects->programs[effects->n_rows - 1].first = effects->n_leavers;
+    const lb_status status = add_parameters(effects, program, err);
+    effects->programs[effects->n_rows - 1].end = effects->n_leavers;
     return status;
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 
-static bool reference_of(lb_effects *e, const leaver *l, lb_tensor *tensor)
+static bool reference_of(lb_effects *effects, const leaver *leaver, lb_tensor *tensor)
 {
-    if (l->reference == LB_NONE) return is_recorded(e, l->program, l->value, tensor);
-    const lb_tensor *seen = lb_snapshots_of(&e->plain, l->reference);
+    if (leaver->reference == LB_NONE) return is_recorded(effects, leaver->program, leaver->value, tensor);
+    const lb_tensor *seen = lb_snapshots_of(&effects->plain, leaver->reference);
     if (seen) *tensor = *seen;
     return seen != NULL;
 }
@@ -162,14 +164,14 @@ static lb_effect_size *size_of(lb_effect *row, part part)
     return part == OUTPUT ? &row->output : part == LOSS ? &row->loss : &row->parameters;
 }
 
-static void compare(lb_effects *e, const leaver *l, const lb_tensor *now)
+static void compare(lb_effects *effects, const leaver *leaver, const lb_tensor *now)
 {
     lb_tensor then;
-    lb_effect_size *size = size_of(&e->rows[l->step], l->part);
-    tally *sum = &e->tallies[l->step][l->part];
+    lb_effect_size *size = size_of(&effects->rows[leaver->step], leaver->part);
+    tally *sum = &effects->tallies[leaver->step][leaver->part];
     const int64_t n = lb_layout_numel(&now->layout);
     double *a = NULL, *b = NULL;
-    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n)
+    if (reference_of(effects, leaver, &then) && lb_layout_numel(&then.layout) == n)
         a = lb_expert_flip_scores(now), b = lb_expert_flip_scores(&then);
     if (!a || !b) {
         size->unknown++;
@@ -190,29 +192,32 @@ static void compare(lb_effects *e, const leaver *l, const lb_tensor *now)
     size->moved += moved;
     if (max_abs > size->max_abs) size->max_abs = max_abs;
     size->rel_l2 = sum->gap == 0 ? 0 : sum->norm > 0 ? sqrt(sum->gap / sum->norm) : INFINITY;
-    if (l->part == LOSS && n) e->rows[l->step].loss_swapped = a[0], e->rows[l->step].loss_reference = b[0];
+    if (leaver->part == LOSS && n)
+        effects->rows[leaver->step].loss_swapped = a[0], effects->rows[leaver->step].loss_reference = b[0];
     free(a), free(b);
 }
 
 /* Parameters of a program stand together, in the order of their last writes. */
-static void measure_parameters(lb_effects *e, const lb_event *event)
+static void measure_parameters(lb_effects *effects, const lb_event *event)
 {
     uint32_t low = 0, high = 0;
-    for (uint32_t k = 0; k < e->n_rows && !high; k++)
-        if (e->programs[k].program == event->program) low = e->programs[k].first, high = e->programs[k].end;
+    for (uint32_t k = 0; k < effects->n_rows && !high; k++)
+        if (effects->programs[k].program == event->program)
+            low = effects->programs[k].first, high = effects->programs[k].end;
     const uint32_t end = high;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (e->leavers[middle].last_op < event->op)
+        if (effects->leavers[middle].last_op < event->op)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < end && e->leavers[low].last_op == event->op; low++)
+    for (; low < end && effects->leavers[low].last_op == event->op; low++)
         for (uint32_t r = 0; r < event->n_results; r++)
-            if (event->values[r] == e->leavers[low].value && event->computed[r].data && !e->leavers[low].done) {
-                compare(e, &e->leavers[low], &event->computed[r]);
-                e->leavers[low].done = true;
+            if (event->values[r] == effects->leavers[low].value && event->computed[r].data &&
+                !effects->leavers[low].done) {
+                compare(effects, &effects->leavers[low], &event->computed[r]);
+                effects->leavers[low].done = true;
             }
 }
 
@@ -224,22 +229,22 @@ static bool writes_parameters(const lb_event *event)
     return false;
 }
 
-void lb_effects_op(lb_effects *e, const lb_event *event)
+void lb_effects_op(lb_effects *effects, const lb_event *event)
 {
-    lb_snapshots_event(&e->now, event);
-    if (writes_parameters(event)) measure_parameters(e, event);
+    lb_snapshots_event(&effects->now, event);
+    if (writes_parameters(event)) measure_parameters(effects, event);
 }
 
 /* The swaps took away what writes it (a module that is left out is not trained): it is what it was when the window
  * began. */
-static void measure_frozen(lb_effects *e, const leaver *l)
+static void measure_frozen(lb_effects *effects, const leaver *l)
 {
     const lb_value *wanted = &l->program->values[l->value];
     lb_tensor source;
-    for (uint32_t i = 0; i < e->n_leavers; i++) {
-        const leaver *other = &e->leavers[i];
-        const lb_value *v = &other->program->values[other->value];
-        if (other->part != PARAMETER || other->program->rank != l->program->rank || v->storage != wanted->storage)
+    for (uint32_t i = 0; i < effects->n_leavers; i++) {
+        const leaver *other = &effects->leavers[i];
+        const lb_value *value = &other->program->values[other->value];
+        if (other->part != PARAMETER || other->program->rank != l->program->rank || value->storage != wanted->storage)
             continue;
         if (other->done && other->program->step < l->program->step) break; /* it was trained in an earlier step */
         if (other->program->step > l->program->step) continue;
@@ -248,71 +253,71 @@ static void measure_frozen(lb_effects *e, const leaver *l)
             if (!(from->flags & LB_VALUE_SOURCE) || from->storage != wanted->storage || from->dtype != wanted->dtype ||
                 from->layout.offset != wanted->layout.offset ||
                 lb_layout_numel(&from->layout) != lb_layout_numel(&wanted->layout) ||
-                !is_recorded(e, other->program, s, &source))
+                !is_recorded(effects, other->program, s, &source))
                 continue;
-            compare(e, l, &source);
+            compare(effects, l, &source);
             return;
         }
         break;
     }
-    size_of(&e->rows[l->step], PARAMETER)->unknown++;
+    size_of(&effects->rows[l->step], PARAMETER)->unknown++;
 }
 
-uint32_t lb_effects_rows(lb_effects *e, const lb_effect **rows)
+uint32_t lb_effects_rows(lb_effects *effects, const lb_effect **rows)
 {
-    for (uint32_t i = 0; i < e->n_leavers && !e->measured; i++) {
-        const leaver *l = &e->leavers[i];
-        const lb_tensor *now = lb_snapshots_of(&e->now, l->row);
-        if (l->part == PARAMETER && !l->done) measure_frozen(e, l);
-        if (l->part != PARAMETER && now) compare(e, l, now);
+    for (uint32_t i = 0; i < effects->n_leavers && !effects->measured; i++) {
+        const leaver *leaver = &effects->leavers[i];
+        const lb_tensor *now = lb_snapshots_of(&effects->now, leaver->row);
+        if (leaver->part == PARAMETER && !leaver->done) measure_frozen(effects, leaver);
+        if (leaver->part != PARAMETER && now) compare(effects, leaver, now);
     }
-    e->measured = true;
-    *rows = e->rows;
-    return e->n_rows;
+    effects->measured = true;
+    *rows = effects->rows;
+    return effects->n_rows;
 }
 
 /* ---- life-cycle -------------------------------------------------------------------------------------------------- */
 
 /* The reference for what was not kept. */
-static lb_status run_plain(lb_effects *e, lb_replay *replay, const lb_plan *plan, lb_err *err)
+static lb_status run_plain(lb_effects *effects, lb_replay *replay, const lb_plan *plan, lb_err *err)
 {
     lb_plan plain = *plan;
-    if (!e->plain.n) return LB_OK;
+    if (!effects->plain.n) return LB_OK;
     plain.swaps = NULL;
     plain.n_swaps = 0;
     plain.touched = NULL;
     plain.keep = plain.from = NULL;
     plain.compare = plain.shadow = false;
-    const lb_observer observer = {.context = &e->plain, .op = lb_snapshots_watch};
+    const lb_observer observer = {.context = &effects->plain, .op = lb_snapshots_watch};
     LB_TRY(lb_replay_run(replay, &plain, &observer, NULL, err));
-    return e->plain.failed ? no_memory(err) : LB_OK;
+    return effects->plain.failed ? no_memory(err) : LB_OK;
 }
 
 lb_status lb_effects_new(lb_capture *capture, lb_replay *replay, const lb_plan *plan, lb_effects **out, lb_err *err)
 {
-    lb_effects *e = *out = calloc(1, sizeof *e);
-    if (!e) return no_memory(err);
-    e->capture = capture;
-    lb_status status = lb_output_distance_each_window(capture, plan, add_program, e, err);
+    lb_effects *effects = *out = calloc(1, sizeof *effects);
+    if (!effects) return no_memory(err);
+    effects->capture = capture;
+    lb_status status = lb_output_distance_each_window(capture, plan, add_program, effects, err);
     if (status == LB_OK) {
-        e->tallies = calloc(e->n_rows + 1, sizeof *e->tallies);
-        status = e->tallies ? run_plain(e, replay, plan, err) : no_memory(err);
+        effects->tallies = calloc(effects->n_rows + 1, sizeof *effects->tallies);
+        status = effects->tallies ? run_plain(effects, replay, plan, err) : no_memory(err);
     }
     if (status != LB_OK) {
-        lb_effects_free(e);
+        lb_effects_free(effects);
         *out = NULL;
     }
     return status;
 }
 
-void lb_effects_free(lb_effects *e)
+void lb_effects_free(lb_effects *effects)
 {
-    if (!e) return;
-    lb_snapshots_release(&e->now);
-    lb_snapshots_release(&e->plain);
-    free(e->leavers);
-    free(e->rows);
-    free(e->tallies);
-    free(e->programs);
-    free(e);
+    if (!effects) return;
+    lb_snapshots_release(&effects->now);
+    lb_snapshots_release(&effects->plain);
+    free(effects->leavers);
+    free(effects->rows);
+    free(effects->tallies);
+    free(effects->programs);
+    free(effects);
 }

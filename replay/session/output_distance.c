@@ -13,25 +13,26 @@ uint32_t lb_output_distance_want(lb_output_distance *gaps, const lb_program *pro
     return lb_snapshots_want(&gaps->current, program, value, before);
 }
 
-lb_status lb_output_distance_add_end(lb_output_distance *gaps, const lb_program *p, lb_err *err)
+lb_status lb_output_distance_add_end(lb_output_distance *gaps, const lb_program *program, lb_err *err)
 {
     lb_output_distance_end *ends = lb_array_grow(gaps->ends, gaps->n_ends, sizeof *ends);
     if (!ends) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ends of %u steps", gaps->n_ends + 1);
     gaps->ends = ends;
     uint32_t scope = 0;
-    lb_output_distance_end end = {.program = p, .output = lb_step_end_output(p, &scope), .loss = lb_step_end_loss(p)};
-    end.layer = end.output.value == LB_NONE ? "" : lb_program_text(p, p->scopes[scope].path);
-    end.output_row = lb_output_distance_want(gaps, p, end.output.value, end.output.before);
-    end.loss_row = lb_output_distance_want(gaps, p, end.loss.value, end.loss.before);
+    lb_output_distance_end end = {
+        .program = program, .output = lb_step_end_output(program, &scope), .loss = lb_step_end_loss(program)};
+    end.layer = end.output.value == LB_NONE ? "" : lb_program_text(program, program->scopes[scope].path);
+    end.output_row = lb_output_distance_want(gaps, program, end.output.value, end.output.before);
+    end.loss_row = lb_output_distance_want(gaps, program, end.loss.value, end.loss.before);
     ends[gaps->n_ends++] = end;
     return LB_OK;
 }
 
-bool lb_output_distance_recorded(const lb_output_distance *gaps, const lb_program *p, uint32_t value, uint32_t row,
-                                 lb_tensor *tensor)
+bool lb_output_distance_recorded(const lb_output_distance *gaps, const lb_program *program, uint32_t value,
+                                 uint32_t row, lb_tensor *tensor)
 {
     lb_err quiet = LB_ERR_INIT;
-    if (gaps->capture && value != LB_NONE && lb_capture_value(gaps->capture, p, value, tensor, &quiet) == LB_OK)
+    if (gaps->capture && value != LB_NONE && lb_capture_value(gaps->capture, program, value, tensor, &quiet) == LB_OK)
         return true;
     const lb_tensor *seen = lb_snapshots_of(&gaps->reference, row);
     if (seen) *tensor = *seen;
@@ -52,22 +53,22 @@ double lb_output_distance_of(const lb_tensor *x, const lb_tensor *y)
     return !known ? NAN : gap > 0 || isnan(gap) ? sqrt(gap / norm) : 0;
 }
 
-static double measure(const lb_output_distance *gaps, const lb_program *p, lb_step_end end, uint32_t row)
+static double measure(const lb_output_distance *gaps, const lb_program *program, lb_step_end end, uint32_t row)
 {
     lb_tensor then;
     const lb_tensor *now = lb_snapshots_of(&gaps->current, row);
     const lb_routing_other *other = gaps->other;
     if (!now || end.value == LB_NONE) return NAN;
-    const bool known = other ? other->value(other->context, p, end.value, &then)
-                             : lb_output_distance_recorded(gaps, p, end.value, row, &then);
+    const bool known = other ? other->value(other->context, program, end.value, &then)
+                             : lb_output_distance_recorded(gaps, program, end.value, row, &then);
     return known ? lb_output_distance_of(now, &then) : NAN;
 }
 
-void lb_output_distance_measure(const lb_output_distance *gaps, uint32_t at, double *output, double *loss)
+void lb_output_distance_measure(const lb_output_distance *gaps, uint32_t end, double *output, double *loss)
 {
-    const lb_output_distance_end *end = &gaps->ends[at];
-    *output = measure(gaps, end->program, end->output, end->output_row);
-    *loss = measure(gaps, end->program, end->loss, end->loss_row);
+    const lb_output_distance_end *place = &gaps->ends[end];
+    *output = measure(gaps, place->program, place->output, place->output_row);
+    *loss = measure(gaps, place->program, place->loss, place->loss_row);
 }
 
 void lb_output_distance_release(lb_output_distance *gaps)

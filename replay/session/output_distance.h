@@ -1,4 +1,5 @@
-/* Gaps: how far the ends of recorded steps (step_end.h) are from the recording, or from another one, run by run. */
+/* Output distances: how far the ends of recorded steps (step_end.h) are from the recording, or from another one, run
+ * by run. */
 #ifndef LB_REPLAY_OUTPUT_DISTANCE_H
 #define LB_REPLAY_OUTPUT_DISTANCE_H
 

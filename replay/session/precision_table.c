@@ -94,31 +94,32 @@ static lb_precision_row *row_of(lb_precision_table *table, const char *layer, lb
     return &rows[table->n_rows++];
 }
 
-void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
+void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *quantisation)
 {
-    lb_precision_row *row = row_of(table, q->layer, q->role, q->format);
+    lb_precision_row *row = row_of(table, quantisation->layer, quantisation->role, quantisation->format);
     if (!row) return;
     row->tensors++;
-    lb_precision_loss_add(&row->loss, q->loss);
+    lb_precision_loss_add(&row->loss, quantisation->loss);
 }
 
 /* ---- the loss --------------------------------------------------------------------------------------------------- */
 
-static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
+static bool same_contents(const lb_program *program, uint32_t a, uint32_t b)
 {
-    return a != LB_NONE && p->values[a].storage == p->values[b].storage && p->values[a].version == p->values[b].version;
+    return a != LB_NONE && program->values[a].storage == program->values[b].storage &&
+           program->values[a].version == program->values[b].version;
 }
 
-static loss_place find_loss(const lb_program *p)
+static loss_place find_loss(const lb_program *program)
 {
-    loss_place place = {p, LB_NONE, 0};
-    const uint32_t value = lb_step_end_loss(p).value;
-    for (uint32_t i = 0; value != LB_NONE && i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
+    loss_place place = {program, LB_NONE, 0};
+    const uint32_t value = lb_step_end_loss(program).value;
+    for (uint32_t i = 0; value != LB_NONE && i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            const uint32_t v = lb_op_outcome(p, op, r);
-            if (same_contents(p, v, value)) return (loss_place){p, i, r};
+            const uint32_t v = lb_op_outcome(program, op, r);
+            if (same_contents(program, v, value)) return (loss_place){program, i, r};
         }
     }
     return place;

@@ -43,11 +43,11 @@ struct lb_replay {
     bool *e4m3_nan;        /* likewise */
 };
 
-lb_status lb_replay_open(lb_capture *capture, lb_replay **out, lb_err *err)
+lb_status lb_replay_open(lb_capture *capture, lb_replay **replay, lb_err *err)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    (*out)->capture = capture;
+    *replay = calloc(1, sizeof **replay);
+    if (!*replay) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    (*replay)->capture = capture;
     return LB_OK;
 }
 
@@ -158,13 +158,13 @@ typedef struct session {
     bool rounds_operands, keeps;
 } session;
 
-static void note_rate(const session *s, const lb_program *program, const lb_swap *swap)
+static void note_rate(const session *session, const lb_program *program, const lb_swap *swap)
 {
     uint32_t group;
     if (swap->kind != LB_SWAP_MUON || strcmp(swap->argument, "adamw")) return;
     double rate = lb_muon_sibling_rate(program, &group);
-    char *note = s->run.summary->note;
-    const size_t size = sizeof s->run.summary->note;
+    char *note = session->run.summary->note;
+    const size_t size = sizeof session->run.summary->note;
     if (group == LB_NONE)
         snprintf(note, size, "AdamW in Muon's place: no group of Adam was recorded, learning rate 3e-4");
     else
@@ -173,19 +173,19 @@ static void note_rate(const session *s, const lb_program *program, const lb_swap
 }
 
 /* Applies every structural swap; `origin` ends up pointing from the last program to the recorded one. */
-static lb_status transform(session *s, const lb_prepared *recorded, rank_step *out, lb_err *err)
+static lb_status transform(session *session, const lb_prepared *recorded, rank_step *out, lb_err *err)
 {
-    const lb_plan *plan = s->run.plan;
+    const lb_plan *plan = session->run.plan;
     for (uint32_t i = 0; i < plan->n_swaps; i++) {
         if (!lb_swap_is_structural(plan->swaps[i].kind)) continue;
         lb_passed next;
         const lb_program *in = out->program ? out->program : recorded->program;
         if (plan->swaps[i].kind == LB_SWAP_FUSE)
-            LB_TRY(lb_fuse_pass(in, out->origin, plan->swaps, plan->n_swaps, i, &next, err));
+            LB_TRY(lb_fuse_pass(in, out->origin, plan, i, &next, err));
         else
             LB_TRY(lb_pass_apply(in, out->origin, &plan->swaps[i], &next, err));
         if (plan->touched) plan->touched[i] += next.touched;
-        if (next.touched) note_rate(s, in, &plan->swaps[i]);
+        if (next.touched) note_rate(session, in, &plan->swaps[i]);
         out->changed |= next.touched && i >= plan->n_common;
         for (uint32_t o = 0; out->origin && o < next.program->n_ops; o++)
             if (next.origin[o] != LB_NONE) next.origin[o] = out->origin[next.origin[o]];
@@ -209,68 +209,69 @@ static lb_status find_blocks(const lb_program *program, lb_blocks *blocks, lb_er
     return status;
 }
 
-static lb_status mark_selected(const session *s, rank_step *out, const char *blocks, lb_err *err)
+static lb_status mark_selected(const session *session, rank_step *out, const char *blocks, lb_err *err)
 {
-    if (!s->selector) return LB_OK;
+    if (!session->selector) return LB_OK;
     const lb_prepared *prepared = out->prepared;
     out->selected = calloc(prepared->program->n_ops + 1, 1);
     if (!out->selected ||
-        lb_selector_mark(s->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
+        lb_selector_mark(session->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     return LB_OK;
 }
 
 /* Ops that swaps beyond the common ones have concerned so far; passes don't count here. */
-static lb_status concerned(const session *s, uint64_t *sum, lb_err *err)
+static lb_status concerned(const session *session, uint64_t *sum, lb_err *err)
 {
-    const lb_plan *plan = s->run.plan;
+    const lb_plan *plan = session->run.plan;
     uint64_t *touched = calloc(plan->n_swaps + 1, sizeof *touched);
     *sum = 0;
     if (!touched) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_choices_touched(s->choices, touched);
+    lb_choices_touched(session->choices, touched);
     for (uint32_t i = plan->n_common; i < plan->n_swaps; i++) *sum += touched[i];
     free(touched);
     return LB_OK;
 }
 
-static lb_status make_rank_step(session *s, const lb_prepared *recorded, rank_step *out, lb_err *err)
+static lb_status make_rank_step(session *session, const lb_prepared *recorded, rank_step *out, lb_err *err)
 {
     uint64_t before, after;
     *out = (rank_step){.prepared = recorded};
-    LB_TRY(transform(s, recorded, out, err));
+    LB_TRY(transform(session, recorded, out, err));
     lb_blocks blocks = {0};
-    bool wanted = lb_choices_want_blocks(s->choices) || (s->selector && lb_selector_wants_blocks(s->selector));
-    LB_TRY(concerned(s, &before, err));
+    bool wanted =
+        lb_choices_want_blocks(session->choices) || (session->selector && lb_selector_wants_blocks(session->selector));
+    LB_TRY(concerned(session, &before, err));
     if (wanted) LB_TRY(find_blocks(out->prepared->program, &blocks, err));
-    lb_status status = lb_choices_make(s->choices, out->prepared, blocks.letters, &out->choice_of, err);
-    if (status == LB_OK) status = mark_selected(s, out, blocks.letters, err);
-    if (status == LB_OK) status = concerned(s, &after, err);
+    lb_status status = lb_choices_make(session->choices, out->prepared, blocks.letters, &out->choice_of, err);
+    if (status == LB_OK) status = mark_selected(session, out, blocks.letters, err);
+    if (status == LB_OK) status = concerned(session, &after, err);
     if (status == LB_OK) out->changed |= after > before;
     lb_blocks_release(&blocks);
     return status;
 }
 
-static lb_status make_runner(session *s, int32_t rank, runner *p, lb_err *err)
+static lb_status make_runner(session *session, int32_t rank, runner *runner, lb_err *err)
 {
     const int64_t *steps;
-    uint32_t n_steps = lb_capture_steps(s->replay->capture, &steps);
-    p->rank = rank;
-    p->rank_steps = calloc(n_steps + 1, sizeof *p->rank_steps);
-    if (!p->rank_steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
-    if (s->rounds_operands) {
-        p->machine->rounding = lb_operand_rounding_new();
-        if (!p->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint32_t n_steps = lb_capture_steps(session->replay->capture, &steps);
+    runner->rank = rank;
+    runner->rank_steps = calloc(n_steps + 1, sizeof *runner->rank_steps);
+    if (!runner->rank_steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_machine_new(&session->run, rank, &runner->machine, err));
+    if (session->rounds_operands) {
+        runner->machine->rounding = lb_operand_rounding_new();
+        if (!runner->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
     for (uint32_t i = 0; i < n_steps; i++) {
-        if (steps[i] < s->run.plan->first_step || steps[i] > s->run.plan->last_step) continue;
+        if (steps[i] < session->run.plan->first_step || steps[i] > session->run.plan->last_step) continue;
         const lb_prepared *recorded = NULL;
         lb_err local = LB_ERR_INIT;
-        lb_status status = recorded_program(s->replay, rank, steps[i], &recorded, &local);
+        lb_status status = recorded_program(session->replay, rank, steps[i], &recorded, &local);
         if (status == LB_ERR_NOT_FOUND) continue;
         if (status != LB_OK) return lb_fail(err, status, "%s", local.message);
-        LB_TRY(make_rank_step(s, recorded, &p->rank_steps[p->n_rank_steps++], err));
-        LB_TRY(lb_machine_declare(p->machine, p->rank_steps[p->n_rank_steps - 1].prepared, err));
+        LB_TRY(make_rank_step(session, recorded, &runner->rank_steps[runner->n_rank_steps++], err));
+        LB_TRY(lb_machine_declare(runner->machine, runner->rank_steps[runner->n_rank_steps - 1].prepared, err));
     }
     return LB_OK;
 }
@@ -283,88 +284,90 @@ static bool wanted(const lb_plan *plan, int32_t rank)
     return false;
 }
 
-static lb_status make_runners(session *s, lb_err *err)
+static lb_status make_runners(session *session, lb_err *err)
 {
     const int32_t *ranks;
-    uint32_t n = lb_capture_ranks(s->replay->capture, &ranks), steps = 0;
-    LB_TRY(read_receipts(s->replay, err));
-    s->runners = calloc(n + 1, sizeof *s->runners);
-    if (!s->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint32_t n = lb_capture_ranks(session->replay->capture, &ranks), steps = 0;
+    LB_TRY(read_receipts(session->replay, err));
+    session->runners = calloc(n + 1, sizeof *session->runners);
+    if (!session->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
-        if (!wanted(s->run.plan, ranks[i])) continue;
-        runner *const p = &s->runners[s->n_runners++];
-        LB_TRY(make_runner(s, ranks[i], p, err));
-        p->machine->tf32_products = s->replay->tf32[i].products;
-        p->machine->tf32_convolutions = s->replay->tf32[i].convolutions;
-        p->machine->e4m3_nan = s->replay->e4m3_nan[i];
-        steps += p->n_rank_steps;
+        if (!wanted(session->run.plan, ranks[i])) continue;
+        runner *const runner = &session->runners[session->n_runners++];
+        LB_TRY(make_runner(session, ranks[i], runner, err));
+        runner->machine->tf32_products = session->replay->tf32[i].products;
+        runner->machine->tf32_convolutions = session->replay->tf32[i].convolutions;
+        runner->machine->e4m3_nan = session->replay->e4m3_nan[i];
+        steps += runner->n_rank_steps;
     }
-    if (!steps) return lb_capture_lacks(s->replay->capture, s->run.plan->first_step, s->run.plan->last_step, err);
+    if (!steps)
+        return lb_capture_lacks(session->replay->capture, session->run.plan->first_step, session->run.plan->last_step,
+                                err);
     return LB_OK;
 }
 
-static void sum_up(const session *s, lb_replay_summary *summary)
+static void sum_up(const session *session, lb_replay_summary *summary)
 {
-    for (uint32_t i = 0; s->runners && i < s->n_runners; i++) {
-        if (!s->runners[i].machine) continue;
-        const lb_memory *memory = s->runners[i].machine->memory;
+    for (uint32_t i = 0; session->runners && i < session->n_runners; i++) {
+        if (!session->runners[i].machine) continue;
+        const lb_memory *memory = session->runners[i].machine->memory;
         const uint64_t peak = lb_memory_peak(memory), live = lb_memory_peak_live(memory);
         if (peak > summary->peak_bytes) summary->peak_bytes = peak;
         if (live > summary->live_bytes) summary->live_bytes = live;
     }
 }
 
-static void release_session(session *s)
+static void release_session(session *session)
 {
-    for (uint32_t i = 0; s->runners && i < s->n_runners; i++) {
-        runner *p = &s->runners[i];
-        if (p->machine) lb_operand_rounding_free(p->machine->rounding);
-        lb_machine_free(p->machine);
-        for (uint32_t k = 0; k < p->n_rank_steps; k++) {
-            lb_prepared_free(p->rank_steps[k].own);
-            lb_program_free(p->rank_steps[k].program);
-            free(p->rank_steps[k].origin);
-            free(p->rank_steps[k].choice_of);
-            free(p->rank_steps[k].selected);
+    for (uint32_t i = 0; session->runners && i < session->n_runners; i++) {
+        runner *runner = &session->runners[i];
+        if (runner->machine) lb_operand_rounding_free(runner->machine->rounding);
+        lb_machine_free(runner->machine);
+        for (uint32_t k = 0; k < runner->n_rank_steps; k++) {
+            lb_prepared_free(runner->rank_steps[k].own);
+            lb_program_free(runner->rank_steps[k].program);
+            free(runner->rank_steps[k].origin);
+            free(runner->rank_steps[k].choice_of);
+            free(runner->rank_steps[k].selected);
         }
-        free(p->rank_steps);
+        free(runner->rank_steps);
     }
-    free(s->runners);
-    lb_choices_free(s->choices);
-    lb_selector_free(s->selector);
+    free(session->runners);
+    lb_choices_free(session->choices);
+    lb_selector_free(session->selector);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
 /* Starts the next step, or notes that there is none. */
-static lb_status next_step(session *s, runner *p, lb_err *err)
+static lb_status next_step(session *session, runner *runner, lb_err *err)
 {
-    if (p->at == p->n_rank_steps) {
-        p->state = RUNNER_DONE;
+    if (runner->at == runner->n_rank_steps) {
+        runner->state = RUNNER_DONE;
         return LB_OK;
     }
-    rank_step *now = &p->rank_steps[p->at++];
-    p->state = RUNNER_READY;
-    if (p->machine->rounding) LB_TRY(lb_operand_rounding_step(p->machine->rounding, now->prepared, err));
-    LB_TRY(lb_machine_begin(p->machine, now->prepared, lb_choices_rows(s->choices), now->choice_of, err));
-    p->machine->selected = now->selected;
+    rank_step *now = &runner->rank_steps[runner->at++];
+    runner->state = RUNNER_READY;
+    if (runner->machine->rounding) LB_TRY(lb_operand_rounding_step(runner->machine->rounding, now->prepared, err));
+    LB_TRY(lb_machine_begin(runner->machine, now->prepared, lb_choices_rows(session->choices), now->choice_of, err));
+    runner->machine->selected = now->selected;
     return LB_OK;
 }
 
-static lb_status advance(session *s, runner *p, lb_err *err)
+static lb_status advance(session *session, runner *runner, lb_err *err)
 {
-    while (p->state == RUNNER_READY && !s->run.stop) {
+    while (runner->state == RUNNER_READY && !session->run.stop) {
         lb_machine_state state;
-        LB_TRY(lb_machine_run(p->machine, &state, err));
-        if (state == LB_MACHINE_AT_COLLECTIVE) p->state = RUNNER_WAITS;
+        LB_TRY(lb_machine_run(runner->machine, &state, err));
+        if (state == LB_MACHINE_AT_COLLECTIVE) runner->state = RUNNER_WAITS;
         if (state != LB_MACHINE_STEP_DONE) break;
-        const lb_observer *observer = s->run.observer;
+        const lb_observer *observer = session->run.observer;
         if (observer && observer->step_end)
-            observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
-        if (s->keeps && p->at < p->n_rank_steps)
-            p->state = RUNNER_PAUSED;
+            observer->step_end(observer->context, runner->rank, runner->machine->prepared->program->step);
+        if (session->keeps && runner->at < runner->n_rank_steps)
+            runner->state = RUNNER_PAUSED;
         else
-            LB_TRY(next_step(s, p, err));
+            LB_TRY(next_step(session, runner, err));
     }
     return LB_OK;
 }
@@ -372,105 +375,110 @@ static lb_status advance(session *s, runner *p, lb_err *err)
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 /* The latest one before which nothing differs; history that operand rounding has of its own is not kept. */
-static void resume(session *s)
+static void resume(session *session)
 {
-    const lb_checkpoints *from = s->run.plan->from;
-    if (!from || s->rounds_operands || !lb_checkpoints_serve(from, s->run.plan)) return;
+    const lb_checkpoints *from = session->run.plan->from;
+    if (!from || session->rounds_operands || !lb_checkpoints_serve(from, session->run.plan)) return;
     for (uint32_t c = from->n; c-- > 0;) {
         const lb_machine_checkpoint *row = &from->rows[c];
-        bool fits = row->n_machines == s->n_runners;
-        for (uint32_t i = 0; i < s->n_runners && fits; i++) {
-            const runner *p = &s->runners[i];
+        bool fits = row->n_machines == session->n_runners;
+        for (uint32_t i = 0; i < session->n_runners && fits; i++) {
+            const runner *p = &session->runners[i];
             fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_rank_steps;
             for (uint32_t k = 0; fits && k < row->machines[i].done; k++)
-                fits = !p->rank_steps[k].changed && p->rank_steps[k].prepared->program->step < s->run.plan->from_by;
+                fits =
+                    !p->rank_steps[k].changed && p->rank_steps[k].prepared->program->step < session->run.plan->from_by;
             fits = fits && lb_checkpoint_fits(&row->machines[i], p->machine);
         }
         if (!fits) continue;
-        for (uint32_t i = 0; i < s->n_runners; i++) {
-            runner *p = &s->runners[i];
+        for (uint32_t i = 0; i < session->n_runners; i++) {
+            runner *p = &session->runners[i];
             p->at = row->machines[i].done;
             lb_checkpoint_resume(&row->machines[i], p->machine, p->at ? p->rank_steps[p->at - 1].prepared : NULL);
         }
-        char note[sizeof s->run.summary->note];
-        memcpy(note, s->run.summary->note, sizeof note);
-        *s->run.summary = row->summary;
-        memcpy(s->run.summary->note, note, sizeof note);
-        s->run.summary->resumed = true;
-        if (s->run.observer && s->run.observer->resumed) s->run.observer->resumed(s->run.observer->context, row->id);
+        char note[sizeof session->run.summary->note];
+        memcpy(note, session->run.summary->note, sizeof note);
+        *session->run.summary = row->summary;
+        memcpy(session->run.summary->note, note, sizeof note);
+        session->run.summary->resumed = true;
+        if (session->run.observer && session->run.observer->resumed)
+            session->run.observer->resumed(session->run.observer->context, row->id);
         return;
     }
 }
 
-static lb_status go_on(session *s, lb_err *err)
+static lb_status go_on(session *session, lb_err *err)
 {
-    for (uint32_t i = 0; i < s->n_runners; i++)
-        if (s->runners[i].state == RUNNER_PAUSED) LB_TRY(next_step(s, &s->runners[i], err));
+    for (uint32_t i = 0; i < session->n_runners; i++)
+        if (session->runners[i].state == RUNNER_PAUSED) LB_TRY(next_step(session, &session->runners[i], err));
     return LB_OK;
 }
 
 /* A rank has paused, and those that have not are done. */
-static bool all_paused(const session *s)
+static bool all_paused(const session *session)
 {
     bool any = false;
-    for (uint32_t i = 0; i < s->n_runners; i++) {
-        if (s->runners[i].state != RUNNER_PAUSED && s->runners[i].state != RUNNER_DONE) return false;
-        any |= s->runners[i].state == RUNNER_PAUSED;
+    for (uint32_t i = 0; i < session->n_runners; i++) {
+        if (session->runners[i].state != RUNNER_PAUSED && session->runners[i].state != RUNNER_DONE) return false;
+        any |= session->runners[i].state == RUNNER_PAUSED;
     }
     return any;
 }
 
-static lb_status keep_checkpoint(session *s, lb_err *err)
+static lb_status keep_checkpoint(session *session, lb_err *err)
 {
-    lb_checkpoints *keep = s->run.plan->keep;
-    const lb_observer *observer = s->run.observer;
-    if (observer && observer->keep && !observer->keep(observer->context, keep->next_id)) return go_on(s, err);
-    lb_machine **machines = malloc((s->n_runners + 1) * sizeof *machines);
-    uint32_t *done = malloc((s->n_runners + 1) * sizeof *done);
+    lb_checkpoints *keep = session->run.plan->keep;
+    const lb_observer *observer = session->run.observer;
+    if (observer && observer->keep && !observer->keep(observer->context, keep->next_id)) return go_on(session, err);
+    lb_machine **machines = malloc((session->n_runners + 1) * sizeof *machines);
+    uint32_t *done = malloc((session->n_runners + 1) * sizeof *done);
     lb_status status = machines && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++)
-        machines[i] = s->runners[i].machine, done[i] = s->runners[i].at;
-    if (status == LB_OK) status = lb_checkpoints_add(keep, machines, done, s->n_runners, s->run.summary, err);
+    for (uint32_t i = 0; i < session->n_runners && status == LB_OK; i++)
+        machines[i] = session->runners[i].machine, done[i] = session->runners[i].at;
+    if (status == LB_OK)
+        status = lb_checkpoints_add(keep, machines, done, session->n_runners, session->run.summary, err);
     free(machines);
     free(done);
-    return status == LB_OK ? go_on(s, err) : status;
+    return status == LB_OK ? go_on(session, err) : status;
 }
 
-static void take_seats(const session *s, lb_rank_seat *seats)
+static void take_seats(const session *session, lb_rank_seat *seats)
 {
-    for (uint32_t i = 0; i < s->n_runners; i++) {
-        const runner *p = &s->runners[i];
-        seats[i] = (lb_rank_seat){p->machine, p->rank, p->state == RUNNER_WAITS, p->state == RUNNER_DONE};
+    for (uint32_t i = 0; i < session->n_runners; i++) {
+        const runner *runner = &session->runners[i];
+        seats[i] =
+            (lb_rank_seat){runner->machine, runner->rank, runner->state == RUNNER_WAITS, runner->state == RUNNER_DONE};
     }
 }
 
 /* Lets every collective happen that can. When none can, one that waits for a message goes on without it, or else the
  * first that waits takes its recorded outputs. */
-static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *members, lb_err *err)
+static lb_status hold_meetings(session *session, lb_rank_seat *seats, uint32_t *members, lb_err *err)
 {
     runner *stuck = NULL;
     bool progress = false, paused = false;
-    for (uint32_t i = 0; i < s->n_runners; i++) {
-        runner *p = &s->runners[i];
+    for (uint32_t i = 0; i < session->n_runners; i++) {
+        runner *p = &session->runners[i];
         uint32_t n;
         paused |= p->state == RUNNER_PAUSED;
-        if (p->state != RUNNER_WAITS || s->run.stop) continue;
-        take_seats(s, seats);
-        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_runners, i, s->messages, members, &n);
-        if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, s->messages, err));
-        for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++) s->runners[members[m]].state = RUNNER_READY;
+        if (p->state != RUNNER_WAITS || session->run.stop) continue;
+        take_seats(session, seats);
+        const lb_rendezvous found = lb_rendezvous_gather(seats, session->n_runners, i, session->messages, members, &n);
+        if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, session->messages, err));
+        for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++)
+            session->runners[members[m]].state = RUNNER_READY;
         if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
         if (found != LB_RENDEZVOUS_WAITS) p->state = RUNNER_READY;
         progress |= found != LB_RENDEZVOUS_WAITS;
         if (found == LB_RENDEZVOUS_WAITS && !stuck) stuck = p;
     }
     if (progress || !stuck) return LB_OK;
-    if (paused) return go_on(s, err); /* they may be whom the others wait for: no checkpoint here */
-    take_seats(s, seats);
-    for (uint32_t i = 0; i < s->n_runners; i++) {
+    if (paused) return go_on(session, err); /* they may be whom the others wait for: no checkpoint here */
+    take_seats(session, seats);
+    for (uint32_t i = 0; i < session->n_runners; i++) {
         lb_status status = LB_OK;
-        if (s->runners[i].state != RUNNER_WAITS || !lb_rendezvous_postpone(&seats[i], &status, err)) continue;
-        s->runners[i].state = RUNNER_READY;
+        if (session->runners[i].state != RUNNER_WAITS || !lb_rendezvous_postpone(&seats[i], &status, err)) continue;
+        session->runners[i].state = RUNNER_READY;
         return status;
     }
     LB_TRY(lb_machine_stand_in(stuck->machine, err));
@@ -478,21 +486,24 @@ static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *member
     return LB_OK;
 }
 
-static lb_status play(session *s, lb_err *err)
+static lb_status play(session *session, lb_err *err)
 {
-    lb_rank_seat *seats = calloc(s->n_runners + 1, sizeof *seats);
-    uint32_t *members = calloc(s->n_runners + 1, sizeof *members);
-    s->messages = lb_messages_new();
-    lb_status status = seats && members && s->messages ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++) status = next_step(s, &s->runners[i], err);
-    for (bool left = true; left && status == LB_OK && !s->run.stop;) {
+    lb_rank_seat *seats = calloc(session->n_runners + 1, sizeof *seats);
+    uint32_t *members = calloc(session->n_runners + 1, sizeof *members);
+    session->messages = lb_messages_new();
+    lb_status status = seats && members && session->messages ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < session->n_runners && status == LB_OK; i++)
+        status = next_step(session, &session->runners[i], err);
+    for (bool left = true; left && status == LB_OK && !session->run.stop;) {
         left = false;
-        for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++) status = advance(s, &s->runners[i], err);
-        if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, seats, members, err);
-        for (uint32_t i = 0; i < s->n_runners; i++) left |= s->runners[i].state != RUNNER_DONE;
+        for (uint32_t i = 0; i < session->n_runners && status == LB_OK; i++)
+            status = advance(session, &session->runners[i], err);
+        if (status == LB_OK)
+            status = all_paused(session) ? keep_checkpoint(session, err) : hold_meetings(session, seats, members, err);
+        for (uint32_t i = 0; i < session->n_runners; i++) left |= session->runners[i].state != RUNNER_DONE;
     }
-    lb_messages_free(s->messages);
-    s->messages = NULL;
+    lb_messages_free(session->messages);
+    session->messages = NULL;
     free(seats), free(members);
     return status;
 }
@@ -526,8 +537,8 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
         for (size_t k = 0; k < sizeof chained / sizeof *chained; k++)
             if (chained[k].kind == swap->kind)
                 return lb_fail(err, LB_ERR_INVALID,
-                               "--%s %s%s%s: %s needs --mode chained (or layer); an isolated op reads its recorded "
-                               "inputs, whatever ran before it",
+                               "--%s %s%s%s: %s needs --mode chained (or layer); "
+                               "an isolated op reads its recorded inputs, whatever ran before it",
                                chained[k].option, selector, *selector && *argument ? "=" : "", argument,
                                chained[k].what);
     }
@@ -543,36 +554,36 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
                         lb_err *err)
 {
     lb_replay_summary unused;
-    session s = {.replay = replay};
+    session session = {.replay = replay};
     if (!summary) summary = &unused;
     *summary = (lb_replay_summary){0};
     if (plan->size != sizeof *plan)
         return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
-    s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, NULL, false};
+    session.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, NULL, false};
     if (plan->mode == LB_REPLAY_ISOLATED && plan->compare && !plan->shadow && !plan->n_swaps)
-        s.run.regeneration = lb_regeneration_new();
+        session.run.regeneration = lb_regeneration_new();
     double start = lb_clock_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
-    lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &s.choices, err);
-    if (status == LB_OK && !plan->backend && lb_choices_want_torch(s.choices))
+    lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &session.choices, err);
+    if (status == LB_OK && !plan->backend && lb_choices_want_torch(session.choices))
         status = lb_fail(err, LB_ERR_INVALID, "--kernel torch: no PyTorch was started for this replay");
     if (status == LB_OK) status = check_mode(plan, err);
-    if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &s.selector, err);
+    if (status == LB_OK && plan->select) status = lb_selector_new(plan->select, &session.selector, err);
     if (status == LB_OK) {
-        s.rounds_operands = lb_choices_round_operands(s.choices, observer && observer->quantised);
-        s.keeps = plan->keep && plan->mode == LB_REPLAY_CHAINED && !plan->shadow && !s.rounds_operands;
-        status = make_runners(&s, err);
+        session.rounds_operands = lb_choices_round_operands(session.choices, observer && observer->quantised);
+        session.keeps = plan->keep && plan->mode == LB_REPLAY_CHAINED && !plan->shadow && !session.rounds_operands;
+        status = make_runners(&session, err);
     }
     if (plan->keep) lb_checkpoints_begin(plan->keep, plan);
-    if (status == LB_OK) resume(&s);
-    if (status == LB_OK) status = play(&s, err);
+    if (status == LB_OK) resume(&session);
+    if (status == LB_OK) status = play(&session, err);
     if (plan->threads > 0) omp_set_num_threads(threads);
-    sum_up(&s, summary);
-    if (plan->touched && s.choices) lb_choices_touched(s.choices, plan->touched);
-    release_session(&s);
-    lb_regeneration_free(s.run.regeneration);
+    sum_up(&session, summary);
+    if (plan->touched && session.choices) lb_choices_touched(session.choices, plan->touched);
+    release_session(&session);
+    lb_regeneration_free(session.run.regeneration);
     summary->seconds = lb_clock_seconds() - start;
     return status;
 }

@@ -29,23 +29,23 @@ static lb_switch_move *moves(uint32_t n)
     return rows;
 }
 
-static lb_status add_program(void *context, const lb_program *p, lb_err *err)
+static lb_status add_program(void *context, const lb_program *program, lb_err *err)
 {
-    maker *m = context;
-    lb_switch_table *t = m->table;
-    const uint32_t n = t->n_endings + 1;
-    lb_switch_step_end *endings = lb_array_grow(t->endings, t->n_endings, sizeof *endings);
+    maker *maker = context;
+    lb_switch_table *table = maker->table;
+    const uint32_t n = table->n_endings + 1;
+    lb_switch_step_end *endings = lb_array_grow(table->endings, table->n_endings, sizeof *endings);
     if (!endings) return no_memory(err);
-    t->endings = endings;
-    LB_TRY(lb_output_distance_add_end(&m->gaps, p, err));
+    table->endings = endings;
+    LB_TRY(lb_output_distance_add_end(&maker->gaps, program, err));
     lb_switch_step_end *e = &endings[n - 1];
-    *e = (lb_switch_step_end){.step = p->step,
-                              .rank = p->rank,
-                              .output = strdup(m->gaps.ends[n - 1].layer),
+    *e = (lb_switch_step_end){.step = program->step,
+                              .rank = program->rank,
+                              .output = strdup(maker->gaps.ends[n - 1].layer),
                               .all = {NAN, NAN},
-                              .alone = moves(t->n_swaps),
-                              .without = moves(t->n_swaps)};
-    t->n_endings = n;
+                              .alone = moves(table->n_swaps),
+                              .without = moves(table->n_swaps)};
+    table->n_endings = n;
     return e->output && e->alone && e->without ? LB_OK : no_memory(err);
 }
 
@@ -57,35 +57,35 @@ static lb_switch_move *place(lb_switch_step_end *e, side which, uint32_t swap)
 }
 
 /* The swaps of a run; `touched` per swap of the plan. */
-static lb_status run(maker *m, const lb_swap *swaps, uint32_t n, uint64_t *touched, lb_snapshots *snapshots,
+static lb_status run(maker *maker, const lb_swap *swaps, uint32_t n, uint64_t *touched, lb_snapshots *snapshots,
                      bool *undecided)
 {
-    lb_plan plan = *m->plan;
+    lb_plan plan = *maker->plan;
     lb_observer observer = {.context = snapshots, .op = lb_snapshots_watch};
     lb_replay_summary summary = {0};
     plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched, plan.select = NULL;
-    LB_TRY(lb_replay_run(m->replay, &plan, &observer, &summary, m->err));
+    LB_TRY(lb_replay_run(maker->replay, &plan, &observer, &summary, maker->err));
     if (undecided) *undecided = summary.undecided;
-    return snapshots->failed ? no_memory(m->err) : LB_OK;
+    return snapshots->failed ? no_memory(maker->err) : LB_OK;
 }
 
-static lb_status run_and_measure(maker *m, side which, uint32_t swap)
+static lb_status run_and_measure(maker *maker, side which, uint32_t swap)
 {
-    const uint32_t n = m->plan->n_swaps;
+    const uint32_t n = maker->plan->n_swaps;
     lb_swap *swaps = malloc((n + 1) * sizeof *swaps);
     uint64_t *touched = calloc(n + 1, sizeof *touched);
     uint32_t count = 0;
     for (uint32_t i = 0; swaps && i < n; i++)
-        if (which == ALL || (which == ALONE) == (i == swap)) swaps[count++] = m->plan->swaps[i];
-    lb_status status = swaps && touched ? run(m, swaps, count, touched, &m->gaps.current,
-                                              which == ALONE ? &m->table->undecided[swap] : NULL)
-                                        : no_memory(m->err);
-    for (uint32_t i = 0; status == LB_OK && i < m->table->n_endings; i++) {
-        lb_switch_move *move = place(&m->table->endings[i], which, swap);
-        lb_output_distance_measure(&m->gaps, i, &move->output, &move->loss);
+        if (which == ALL || (which == ALONE) == (i == swap)) swaps[count++] = maker->plan->swaps[i];
+    lb_status status = swaps && touched ? run(maker, swaps, count, touched, &maker->gaps.current,
+                                              which == ALONE ? &maker->table->undecided[swap] : NULL)
+                                        : no_memory(maker->err);
+    for (uint32_t i = 0; status == LB_OK && i < maker->table->n_endings; i++) {
+        lb_switch_move *move = place(&maker->table->endings[i], which, swap);
+        lb_output_distance_measure(&maker->gaps, i, &move->output, &move->loss);
     }
-    if (status == LB_OK && which == ALONE && m->plan->touched) m->plan->touched[swap] = touched[0];
-    lb_snapshots_clear(&m->gaps.current);
+    if (status == LB_OK && which == ALONE && maker->plan->touched) maker->plan->touched[swap] = touched[0];
+    lb_snapshots_clear(&maker->gaps.current);
     free(swaps);
     free(touched);
     return status;
@@ -94,18 +94,18 @@ static lb_status run_and_measure(maker *m, side which, uint32_t swap)
 lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan, lb_switch_table *table,
                                lb_err *err)
 {
-    maker m = {.replay = replay, .plan = plan, .table = table, .err = err};
+    maker maker = {.replay = replay, .plan = plan, .table = table, .err = err};
     *table =
         (lb_switch_table){.n_swaps = plan->n_swaps, .undecided = calloc(plan->n_swaps + 1, sizeof *table->undecided)};
     lb_status status =
-        table->undecided ? lb_output_distance_each_window(capture, plan, add_program, &m, err) : no_memory(err);
-    if (status == LB_OK) status = run(&m, NULL, 0, NULL, &m.gaps.reference, NULL);
-    if (status == LB_OK) status = run_and_measure(&m, ALL, 0);
+        table->undecided ? lb_output_distance_each_window(capture, plan, add_program, &maker, err) : no_memory(err);
+    if (status == LB_OK) status = run(&maker, NULL, 0, NULL, &maker.gaps.reference, NULL);
+    if (status == LB_OK) status = run_and_measure(&maker, ALL, 0);
     for (uint32_t i = 0; i < plan->n_swaps && status == LB_OK; i++) {
-        status = run_and_measure(&m, ALONE, i);
-        if (status == LB_OK && plan->n_swaps > 1) status = run_and_measure(&m, WITHOUT, i);
+        status = run_and_measure(&maker, ALONE, i);
+        if (status == LB_OK && plan->n_swaps > 1) status = run_and_measure(&maker, WITHOUT, i);
     }
-    lb_output_distance_release(&m.gaps);
+    lb_output_distance_release(&maker.gaps);
     return status;
 }
 

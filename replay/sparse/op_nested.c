@@ -41,22 +41,23 @@ static bool take(lb_frame *frame, nested *t)
 /* self, padding, output_size */
 static lb_status pad(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
-    nested t;
+    lb_frame frame = lb_frame_begin(call);
+    nested nested;
     const lb_layout *to = &call->results[0].layout;
-    if (!take(&f, &t)) return lb_frame_end(&f);
-    if (call->n_results != 1 || to->ndim != 3 || to->shape[0] != t.sequences || to->shape[2] < t.width)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another shape");
+    if (!take(&frame, &nested)) return lb_frame_end(&frame);
+    if (call->n_results != 1 || to->ndim != 3 || to->shape[0] != nested.sequences || to->shape[2] < nested.width)
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a result of another shape");
     const double padding = lb_frame_arg_float(call, 1, 0);
-    void *y = lb_frame_output(&f, 0, lb_layout_numel(to));
-    for (int64_t i = 0; lb_frame_ok(&f) && i < t.sequences; i++)
+    void *y = lb_frame_output(&frame, 0, lb_layout_numel(to));
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < nested.sequences; i++)
         for (int64_t j = 0; j < to->shape[1] * to->shape[2]; j++) {
             const int64_t row = j / to->shape[2], column = j % to->shape[2];
-            const bool inside = row < t.size[2 * i] && column < t.width;
-            lb_frame_set(&f, y, i * to->shape[1] * to->shape[2] + j,
-                         inside ? lb_frame_get(&f, t.x, t.begins[i] + row * t.width + column) : padding);
+            const bool inside = row < nested.size[2 * i] && column < nested.width;
+            lb_frame_set(&frame, y, i * to->shape[1] * to->shape[2] + j,
+                         inside ? lb_frame_get(&frame, nested.x, nested.begins[i] + row * nested.width + column)
+                                : padding);
         }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 static void write_shape(int64_t *size, int64_t *stride, int64_t kept, int64_t width)
@@ -65,37 +66,39 @@ static void write_shape(int64_t *size, int64_t *stride, int64_t kept, int64_t wi
     stride[0] = width, stride[1] = 1;
 }
 
-/* t (sequences, tokens, width), mask, mask_check: of each sequence as many tokens as its mask has, from the first on */
+/* tensor (sequences, tokens, width), mask, mask_check: of each sequence as many tokens as its mask has, from the first
+ * on */
 static lb_status from_mask(lb_call *call)
 {
-    lb_frame f = lb_frame_begin(call);
-    const lb_tensor *t = lb_frame_arg_tensor(call, 0), *mask = lb_frame_arg_tensor(call, 1);
-    const lb_layout *l = &t->layout;
-    if (call->n_results != 4 || l->ndim != 3 || mask->layout.ndim != 2 || mask->layout.shape[0] != l->shape[0] ||
-        mask->layout.shape[1] != l->shape[1] || !lb_dtype_is_float(t->dtype)) {
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "no sequences and a mask of them");
-        return lb_frame_end(&f);
+    lb_frame frame = lb_frame_begin(call);
+    const lb_tensor *tensor = lb_frame_arg_tensor(call, 0), *mask = lb_frame_arg_tensor(call, 1);
+    const lb_layout *layout = &tensor->layout;
+    if (call->n_results != 4 || layout->ndim != 3 || mask->layout.ndim != 2 ||
+        mask->layout.shape[0] != layout->shape[0] || mask->layout.shape[1] != layout->shape[1] ||
+        !lb_dtype_is_float(tensor->dtype)) {
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "no sequences and a mask of them");
+        return lb_frame_end(&frame);
     }
-    const int64_t n = l->shape[0], tokens = l->shape[1], width = l->shape[2];
-    const int64_t *keep = lb_frame_integers(&f, mask);
-    const void *x = lb_frame_tensor(&f, t);
+    const int64_t n = layout->shape[0], tokens = layout->shape[1], width = layout->shape[2];
+    const int64_t *keep = lb_frame_integers(&frame, mask);
+    const void *x = lb_frame_tensor(&frame, tensor);
     int64_t kept = 0;
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n * tokens; i++) kept += keep[i] != 0;
-    if (lb_frame_ok(&f) && call->results[3].data && lb_tensor_numel(&call->results[3]) != kept * width)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another size");
-    int64_t *size = lb_frame_output_integers(&f, 0, 2 * n), *stride = lb_frame_output_integers(&f, 1, 2 * n),
-            *begins = lb_frame_output_integers(&f, 2, n), at = 0;
-    void *y = lb_frame_output(&f, 3, kept * width);
-    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n * tokens; i++) kept += keep[i] != 0;
+    if (lb_frame_ok(&frame) && call->results[3].data && lb_tensor_numel(&call->results[3]) != kept * width)
+        lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a result of another size");
+    int64_t *size = lb_frame_output_integers(&frame, 0, 2 * n), *stride = lb_frame_output_integers(&frame, 1, 2 * n),
+            *begins = lb_frame_output_integers(&frame, 2, n), at = 0;
+    void *y = lb_frame_output(&frame, 3, kept * width);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < n; i++) {
         int64_t own = 0;
         for (int64_t k = 0; k < tokens; k++) own += keep[i * tokens + k] != 0;
         write_shape(size + 2 * i, stride + 2 * i, own, width);
         begins[i] = at;
         for (int64_t j = 0; j < own * width; j++)
-            lb_frame_set(&f, y, at + j, lb_frame_get(&f, x, i * tokens * width + j));
+            lb_frame_set(&frame, y, at + j, lb_frame_get(&frame, x, i * tokens * width + j));
         at += own * width;
     }
-    return lb_frame_end(&f);
+    return lb_frame_end(&frame);
 }
 
 const lb_op_row lb_rows_nested[] = {

@@ -9,8 +9,8 @@
  *               it
  * Not finite is a failure there and nowhere else: masks hold -inf by design, and an output of -inf alone is a mask too.
  * Gross magnitudes are those of loss and gradients without a loss scaler's scale; a step that it skips has none. A loss
- * scaler's unscaling makes non-finite gradients its own business: they are a warning then, unless it skips every one of
- * several steps.
+ * scaler is there to meet gradients that are not finite and to skip their step: they are a warning then, unless it
+ * skips every one of several steps.
  *
  * Gross magnitude is a failure only in a window without a non-finite one, and against the window's own past: the loss
  * above 10 times its largest, the gradient norm above 1000 times its largest (2 steps or more), a parameter above 10^4

@@ -1,6 +1,6 @@
-/* Parameters that ranks which compute one model hold copies of: norms of tensor parallelism, heads of keys and values,
- * routers, what two stages of a pipeline tie. No gradient is reduced over these ranks where the program is right, or
- * where it is wrong, so that it must be seen otherwise:
+/* Parameters of which several ranks hold copies, though these ranks compute one model together: norms of tensor
+ * parallelism, heads of keys and values, routers, what two stages of a pipeline tie. Their gradients need not be
+ * reduced over these ranks, in a right program or in a wrong one, so that copies are recognised by something else:
  *
  *      numbers     random bits that are equal on two ranks when the recording begins were copied (model_ranks.h says
  *                  who is asked)
@@ -9,8 +9,8 @@
  *      heads       a norm over each of several heads, which the ranks share out
  *      the rest    most of the gradients are reduced over these ranks: then one that is not was forgotten
  *
- * A shard's bias begins as zeros on every rank, and is none of these. And the opposite: parameters of different layers
- * that began with the same random bits, the chunks of a pipeline drawn from one seed.
+ * A shard's bias begins as zeros on every rank, and is not taken for a copy. The opposite is found, too: parameters of
+ * different layers that began with the same random bits, such as the chunks of a pipeline drawn from one seed.
  */
 #ifndef LB_BISECT_HELD_COPIES_H
 #define LB_BISECT_HELD_COPIES_H

@@ -25,9 +25,9 @@ static bool was_closed(lb_capture *capture, int32_t rank)
 static reach reach_of(lb_capture *capture, int32_t rank, const int64_t *steps, uint32_t n)
 {
     reach r = {.closed = was_closed(capture, rank)};
-    const lb_program *p;
+    const lb_program *program;
     for (r.steps = n; r.steps > 0; r.steps--)
-        if (lb_capture_program(capture, rank, steps[r.steps - 1], &p, NULL) == LB_OK) break;
+        if (lb_capture_program(capture, rank, steps[r.steps - 1], &program, NULL) == LB_OK) break;
     return r;
 }
 

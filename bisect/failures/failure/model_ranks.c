@@ -8,7 +8,7 @@
 enum { PEER = 2 };
 
 typedef struct payload {
-    const lb_program *p;
+    const lb_program *program;
     int64_t most;
     bool floats, parameters;
 } payload;
@@ -17,7 +17,7 @@ static void weigh(void *context, uint32_t value)
 {
     payload *x = context;
     if (value == LB_NONE) return;
-    const lb_value *v = &x->p->values[value];
+    const lb_value *v = &x->program->values[value];
     const int64_t n = lb_layout_numel(&v->layout);
     if (n > x->most) x->most = n;
     x->floats |= lb_dtype_is_float(v->dtype);
@@ -26,37 +26,39 @@ static void weigh(void *context, uint32_t value)
 
 /* A collective's own phase is communication: it stands in the phase of what ran last before it. LB_PHASE_OTHER: it
  * begins the step. */
-static uint8_t phase_before(const lb_program *p, uint32_t op)
+static uint8_t phase_before(const lb_program *program, uint32_t op)
 {
     for (uint32_t i = op; i-- > 0;) {
-        const uint8_t phase = p->ops[i].phase;
+        const uint8_t phase = program->ops[i].phase;
         if (phase == LB_PHASE_FORWARD || phase == LB_PHASE_BACKWARD || phase == LB_PHASE_OPTIMIZER) return phase;
     }
     return LB_PHASE_OTHER;
 }
 
-bool lb_model_ranks_meet(const lb_program *p, const lb_collective *c)
+bool lb_model_ranks_meet(const lb_program *program, const lb_collective *collective)
 {
-    const lb_op *op = &p->ops[c->op];
-    payload x = {.p = p};
-    if (op->flags & LB_OP_FAILED || phase_before(p, c->op) != LB_PHASE_FORWARD) return false;
-    switch (lb_collective_run_kind(lb_op_name(p, op))) {
+    const lb_op *op = &program->ops[collective->op];
+    payload x = {.program = program};
+    if (op->flags & LB_OP_FAILED || phase_before(program, collective->op) != LB_PHASE_FORWARD) return false;
+    switch (lb_collective_run_kind(lb_op_name(program, op))) {
     case LB_EXCHANGE_ALL_REDUCE:
     case LB_EXCHANGE_ALL_GATHER:
     case LB_EXCHANGE_REDUCE_SCATTER:
-    case LB_EXCHANGE_ALL_TO_ALL: lb_op_each_input(p, op, weigh, &x); return x.floats && x.most > 1 && !x.parameters;
+    case LB_EXCHANGE_ALL_TO_ALL:
+        lb_op_each_input(program, op, weigh, &x);
+        return x.floats && x.most > 1 && !x.parameters;
     default: return false;
     }
 }
 
-int32_t lb_model_ranks_peer(const lb_program *p, const lb_collective *c)
+int32_t lb_model_ranks_peer(const lb_program *program, const lb_collective *collective)
 {
-    const lb_op *op = &p->ops[c->op];
-    const char *name = lb_op_name(p, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
+    const lb_op *op = &program->ops[collective->op];
+    const char *name = lb_op_name(program, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
     if (strncmp(base, "send", 4) != 0 && strncmp(base, "recv", 4) != 0) return -1;
-    const lb_arg *arg = op->args > PEER ? &lb_op_args(p, op)[PEER] : NULL;
-    if (!arg || arg->tag != LB_ARG_INT || arg->u.i < 0 || arg->u.i >= c->ranks) return -1;
-    return (int32_t)p->refs[c->first_rank + (uint32_t)arg->u.i];
+    const lb_arg *arg = op->args > PEER ? &lb_op_args(program, op)[PEER] : NULL;
+    if (!arg || arg->tag != LB_ARG_INT || arg->u.i < 0 || arg->u.i >= collective->ranks) return -1;
+    return (int32_t)program->refs[collective->first_rank + (uint32_t)arg->u.i];
 }
 
 /* Of the shape of a parameter, as its gradient is. */
@@ -64,27 +66,27 @@ static void compare_shapes(void *context, uint32_t value)
 {
     payload *x = context;
     if (value == LB_NONE) return;
-    for (uint32_t i = 0; i < x->p->n_values; i++)
-        x->parameters |= x->p->values[i].flags & LB_VALUE_PARAMETER &&
-                         lb_layout_same_shape(&x->p->values[i].layout, &x->p->values[value].layout);
+    for (uint32_t i = 0; i < x->program->n_values; i++)
+        x->parameters |= x->program->values[i].flags & LB_VALUE_PARAMETER &&
+                         lb_layout_same_shape(&x->program->values[i].layout, &x->program->values[value].layout);
 }
 
-bool lb_model_ranks_hand_on(const lb_program *p, const lb_collective *c)
+bool lb_model_ranks_hand_on(const lb_program *program, const lb_collective *collective)
 {
-    const uint8_t phase = phase_before(p, c->op);
-    payload x = {.p = p};
+    const uint8_t phase = phase_before(program, collective->op);
+    payload x = {.program = program};
     if (phase != LB_PHASE_BACKWARD && phase != LB_PHASE_OPTIMIZER) return true;
-    lb_op_each_input(p, &p->ops[c->op], compare_shapes, &x);
+    lb_op_each_input(program, &program->ops[collective->op], compare_shapes, &x);
     if (!x.parameters) return true;
-    for (uint32_t i = c->op + 1; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+    for (uint32_t i = collective->op + 1; i < program->n_ops; i++)
+        if (program->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
     return true;
 }
 
-void lb_model_ranks_mark_written(const lb_program *p, const int32_t *ranks, uint32_t n, bool *marked)
+void lb_model_ranks_mark_written(const lb_program *program, const int32_t *ranks, uint32_t n, bool *marked)
 {
-    for (uint32_t i = 0; i < p->n_collectives; i++) {
-        const uint32_t row = lb_rank_steps_row(ranks, n, lb_model_ranks_peer(p, &p->collectives[i]));
-        if (row != LB_NONE && !marked[row]) marked[row] = lb_model_ranks_hand_on(p, &p->collectives[i]);
+    for (uint32_t i = 0; i < program->n_collectives; i++) {
+        const uint32_t row = lb_rank_steps_row(ranks, n, lb_model_ranks_peer(program, &program->collectives[i]));
+        if (row != LB_NONE && !marked[row]) marked[row] = lb_model_ranks_hand_on(program, &program->collectives[i]);
     }
 }

@@ -1,8 +1,8 @@
 /* Which ranks compute one model together within a step: those that hand each other activations.
  *
  *      forward   all_reduce, all_gather, reduce_scatter of what the model computes     tensor and sequence parallelism
- *                all_to_all                                                            experts, heads of a sequence
- *                shared out
+ *                all_to_all                                                            experts, heads that share out
+ *                                                                                      a sequence
  *                a message from one rank to another                                    stages of a pipeline, ring
  *                                                                                      attention
  *
@@ -17,7 +17,7 @@
 
 /* Does this collective carry activations in forward? Numbers of one element are losses and counts. */
 bool lb_model_ranks_meet(const lb_program *program, const lb_collective *collective);
-/* The rank that this message goes to or comes from; -1: it is no message. */
+/* The rank that this message goes to or comes from; -1: it is not a message. */
 int32_t lb_model_ranks_peer(const lb_program *program, const lb_collective *collective);
 /* May this message carry activations? */
 bool lb_model_ranks_hand_on(const lb_program *program, const lb_collective *collective);

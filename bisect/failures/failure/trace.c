@@ -19,18 +19,18 @@ lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_ste
     lb_status status = trace && trace->rows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < n_steps && status == LB_OK; s++)
         for (uint32_t r = 0; r < n_ranks && status == LB_OK; r++) {
-            const lb_program *p;
+            const lb_program *program;
             if (steps[s] < first_step || steps[s] > last_step ||
-                lb_capture_program(capture, ranks[r], steps[s], &p, NULL) != LB_OK)
+                lb_capture_program(capture, ranks[r], steps[s], &program, NULL) != LB_OK)
                 continue;
             lb_trace_row *row = &trace->rows[trace->n_rows++];
-            row->program = p;
-            row->bits = calloc((size_t)p->n_ops + 1, 1);
-            row->sums = calloc((size_t)p->n_ops + 1, sizeof *row->sums);
+            row->program = program;
+            row->bits = calloc((size_t)program->n_ops + 1, 1);
+            row->sums = calloc((size_t)program->n_ops + 1, sizeof *row->sums);
             if (!row->bits || !row->sums)
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             else
-                status = lb_slice_flow_new(p, &row->flow, err);
+                status = lb_slice_flow_new(program, &row->flow, err);
             if (status == LB_OK && !(row->optimizer = lb_optimizer_ops(row->flow)))
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
@@ -81,12 +81,12 @@ static bool fills(const char *name)
 /* A source tells no event: its recorded statistics speak. */
 static bool masked(const lb_trace_row *row, uint32_t op)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     if (row->bits[op] & LB_TRACE_RAN) return row->bits[op] & LB_TRACE_MASKED;
-    for (uint32_t r = 0; r < p->ops[op].results; r++) {
-        uint32_t v = lb_op_results(p, &p->ops[op])[r];
-        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype) &&
-            p->statistics[p->values[v].statistics].neg_inf)
+    for (uint32_t r = 0; r < program->ops[op].results; r++) {
+        uint32_t v = lb_op_results(program, &program->ops[op])[r];
+        if (v != LB_NONE && program->values[v].statistics != LB_NONE && lb_dtype_is_float(program->values[v].dtype) &&
+            program->statistics[program->values[v].statistics].neg_inf)
             return true;
     }
     return false;
@@ -103,20 +103,20 @@ static bool reads_mask(const lb_trace_row *row, uint32_t op)
     return mask;
 }
 
-void lb_trace_add(lb_trace_sum *sum, const lb_statistics *s)
+void lb_trace_add(lb_trace_sum *sum, const lb_statistics *more)
 {
     bool first = sum->elements == sum->nan + sum->inf;
-    sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->pos_inf + s->neg_inf;
-    sum->masked += s->neg_inf, sum->zero += s->zero;
-    if (s->elements == lb_statistics_nonfinite(s)) return;
-    sum->least = first ? s->min : fmin(sum->least, s->min);
-    sum->largest = fmax(sum->largest, fmax(fabs(s->min), fabs(s->max)));
+    sum->elements += more->elements, sum->nan += more->nan, sum->inf += more->pos_inf + more->neg_inf;
+    sum->masked += more->neg_inf, sum->zero += more->zero;
+    if (more->elements == lb_statistics_nonfinite(more)) return;
+    sum->least = first ? more->min : fmin(sum->least, more->min);
+    sum->largest = fmax(sum->largest, fmax(fabs(more->min), fabs(more->max)));
 }
 
 /* A source tells no event: its recorded statistics speak. */
 void lb_trace_add_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     if (row->bits[op] & LB_TRACE_RAN) {
         const lb_trace_sum *s = &row->sums[op];
         const bool first = sum->elements == sum->nan + sum->inf, any = s->elements > s->nan + s->inf;
@@ -125,10 +125,10 @@ void lb_trace_add_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
         if (any) sum->least = first ? s->least : fmin(sum->least, s->least);
         return;
     }
-    for (uint32_t i = 0; i < p->ops[op].results; i++) {
-        const uint32_t v = lb_op_results(p, &p->ops[op])[i];
-        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
-            lb_trace_add(sum, &p->statistics[p->values[v].statistics]);
+    for (uint32_t i = 0; i < program->ops[op].results; i++) {
+        const uint32_t v = lb_op_results(program, &program->ops[op])[i];
+        if (v != LB_NONE && program->values[v].statistics != LB_NONE && lb_dtype_is_float(program->values[v].dtype))
+            lb_trace_add(sum, &program->statistics[program->values[v].statistics]);
     }
 }
 
@@ -155,11 +155,11 @@ void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op
 }
 
 /* An op that works in place gives what it wrote: one tensor, told twice. */
-static bool was_told(const lb_program *p, const lb_event *event, uint32_t i)
+static bool was_told(const lb_program *program, const lb_event *event, uint32_t i)
 {
-    const lb_value *v = event->values[i] < p->n_values ? &p->values[event->values[i]] : NULL;
+    const lb_value *v = event->values[i] < program->n_values ? &program->values[event->values[i]] : NULL;
     for (uint32_t k = 0; v && k < i; k++) {
-        const lb_value *u = event->values[k] < p->n_values ? &p->values[event->values[k]] : NULL;
+        const lb_value *u = event->values[k] < program->n_values ? &program->values[event->values[k]] : NULL;
         if (u && u->storage == v->storage && u->version == v->version && u->layout.offset == v->layout.offset &&
             lb_layout_same_shape(&u->layout, &v->layout))
             return true;
@@ -177,8 +177,8 @@ void lb_trace_op(lb_trace *trace, const lb_event *event)
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
         if (was_told(row->program, event, i)) continue;
-        lb_statistics s = lb_statistics_of(&event->computed[i]);
-        lb_trace_add(sum, &s);
+        lb_statistics statistics = lb_statistics_of(&event->computed[i]);
+        lb_trace_add(sum, &statistics);
     }
     if (sum->nan || sum->inf > sum->masked) bits |= LB_TRACE_BAD;
     if (sum->masked) bits |= LB_TRACE_MASKED;
@@ -192,13 +192,14 @@ void lb_trace_op(lb_trace *trace, const lb_event *event)
 /* A source tells no event: its recorded statistics speak. */
 bool lb_trace_bad(const lb_trace_row *row, uint32_t op)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     if (row->bits[op] & LB_TRACE_RAN) return row->bits[op] & LB_TRACE_BAD;
-    for (uint32_t r = 0; r < p->ops[op].results; r++) {
-        uint32_t v = lb_op_results(p, &p->ops[op])[r];
-        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
-        const lb_statistics *s = &p->statistics[p->values[v].statistics];
-        if (s->nan || s->pos_inf) return true;
+    for (uint32_t r = 0; r < program->ops[op].results; r++) {
+        uint32_t v = lb_op_results(program, &program->ops[op])[r];
+        if (v == LB_NONE || program->values[v].statistics == LB_NONE || !lb_dtype_is_float(program->values[v].dtype))
+            continue;
+        const lb_statistics *statistics = &program->statistics[program->values[v].statistics];
+        if (statistics->nan || statistics->pos_inf) return true;
     }
     return false;
 }

@@ -42,15 +42,15 @@ typedef struct live {
 } live;
 
 static void say(const live *l, const char *format, ...) LB_PRINTF(2, 3);
-static void say(const live *l, const char *format, ...)
+static void say(const live *live, const char *format, ...)
 {
     char line[512];
     va_list args;
-    if (!l->options->say) return;
+    if (!live->options->say) return;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    l->options->say(l->options->context, line);
+    live->options->say(live->options->context, line);
 }
 
 /* ---- flags ------------------------------------------------------------------------------------------------------- */
@@ -76,30 +76,31 @@ static int by_axis(const void *a, const void *b)
     return (int)((const flag *)a)->axis - (int)((const flag *)b)->axis;
 }
 
-static lb_status parse_flags(live *l, lb_err *err)
+static lb_status parse_flags(live *live, lb_err *err)
 {
-    const lb_live_options *o = l->options;
-    l->flags = calloc(o->n_flags + 1, sizeof *l->flags);
-    if (!l->flags) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < o->n_flags; i++) LB_TRY(parse_flag(o->flags[i], &l->flags[l->n_flags++], err));
+    const lb_live_options *options = live->options;
+    live->flags = calloc(options->n_flags + 1, sizeof *live->flags);
+    if (!live->flags) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < options->n_flags; i++)
+        LB_TRY(parse_flag(options->flags[i], &live->flags[live->n_flags++], err));
     /* A stable order: of one stage, as given. */
-    for (uint32_t i = 1; i < l->n_flags; i++)
-        for (uint32_t k = i; k > 0 && by_axis(&l->flags[k - 1], &l->flags[k]) > 0; k--) {
-            flag f = l->flags[k];
-            l->flags[k] = l->flags[k - 1], l->flags[k - 1] = f;
+    for (uint32_t i = 1; i < live->n_flags; i++)
+        for (uint32_t k = i; k > 0 && by_axis(&live->flags[k - 1], &live->flags[k]) > 0; k--) {
+            flag flag = live->flags[k];
+            live->flags[k] = live->flags[k - 1], live->flags[k - 1] = flag;
         }
     return LB_OK;
 }
 
 /* The words of the chosen ones of flags [from, to), NULL: all. */
-static char *words_of(const live *l, uint32_t from, uint32_t to, const uint64_t *set)
+static char *words_of(const live *live, uint32_t from, uint32_t to, const uint64_t *set)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     for (uint32_t i = from; i < to; i++)
-        if (!set || lb_site_in(set, i - from)) fprintf(out, "%s%s", ftell(out) ? " " : "", l->flags[i].words);
+        if (!set || lb_site_in(set, i - from)) fprintf(out, "%s%s", ftell(out) ? " " : "", live->flags[i].words);
     fclose(out);
     return text;
 }
@@ -122,14 +123,14 @@ static char *with_words(const char *command, const char *words)
 
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
 
-static lb_status judge(const live *l, const lb_job_result *r, lb_search_outcome *outcome, char *what, size_t size,
+static lb_status judge(const live *live, const lb_job_result *r, lb_search_outcome *outcome, char *what, size_t size,
                        lb_err *err)
 {
-    bool by_log = l->pattern != NULL;
+    bool by_log = live->pattern != NULL;
     *outcome = LB_OUTCOME_SAME;
     if (r->timed_out) {
         *outcome = LB_OUTCOME_INVALID;
-        snprintf(what, size, "killed after %.0f s", l->options->timeout_seconds);
+        snprintf(what, size, "killed after %.0f s", live->options->timeout_seconds);
     } else if (by_log && r->matched) {
         snprintf(what, size, "it says: %s", r->line);
     } else if (r->code == 0) {
@@ -145,159 +146,159 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_search_outcome 
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
     } else if (r->code >= 128) {
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "the job ended with exit code %d, which says neither good nor bad (its last line: %s); --log "
-                       "tells failures by what it prints",
+                       "the job ended with exit code %d, which says neither good nor bad (its last line: %s); "
+                       "--log tells failures by what it prints",
                        r->code, r->line);
     } else
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
     return LB_OK;
 }
 
-static lb_trial *add_trial(live *l, const char *purpose, lb_err *err)
+static lb_trial *add_trial(live *live, const char *purpose, lb_err *err)
 {
-    lb_bisection *b = l->out;
-    lb_trial *more = lb_array_grow(b->trials, b->n_trials, sizeof *more);
+    lb_bisection *bisection = live->out;
+    lb_trial *more = lb_array_grow(bisection->trials, bisection->n_trials, sizeof *more);
     if (!more) {
         lb_fail(err, LB_ERR_NOMEM, "out of memory");
         return NULL;
     }
-    b->trials = more;
-    lb_trial *t = &b->trials[b->n_trials];
-    *t = (lb_trial){.stage = b->n_stages - 1};
-    snprintf(t->purpose, sizeof t->purpose, "%s", purpose);
-    return t;
+    bisection->trials = more;
+    lb_trial *trial = &bisection->trials[bisection->n_trials];
+    *trial = (lb_trial){.stage = bisection->n_stages - 1};
+    snprintf(trial->purpose, sizeof trial->purpose, "%s", purpose);
+    return trial;
 }
 
 /* How often these words have been tried. */
-static uint32_t times_tried(const lb_bisection *b, const char *words)
+static uint32_t times_tried(const lb_bisection *bisection, const char *words)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < b->n_trials; i++) n += !strcmp(b->trials[i].change, words);
+    for (uint32_t i = 0; i < bisection->n_trials; i++) n += !strcmp(bisection->trials[i].change, words);
     return n;
 }
 
-static lb_status run_once(live *l, const char *words, const char *purpose, lb_search_outcome *outcome, lb_err *err)
+static lb_status run_once(live *live, const char *words, const char *purpose, lb_search_outcome *outcome, lb_err *err)
 {
     char key[1200];
     const char *known;
-    lb_trial *t = add_trial(l, purpose, err);
-    if (!t) return LB_ERR_NOMEM;
-    t->change = strdup(words);
-    if (!t->change) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    snprintf(t->description, sizeof t->description, "%s", *words ? words : "unchanged");
-    snprintf(key, sizeof key, "%.1000s #%u", words, times_tried(l->out, words));
+    lb_trial *trial = add_trial(live, purpose, err);
+    if (!trial) return LB_ERR_NOMEM;
+    trial->change = strdup(words);
+    if (!trial->change) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    snprintf(trial->description, sizeof trial->description, "%s", *words ? words : "unchanged");
+    snprintf(key, sizeof key, "%.1000s #%u", words, times_tried(live->out, words));
     lb_status status = LB_OK;
-    if (lb_journal_find(l->journal, key, outcome, &known)) {
-        snprintf(t->what, sizeof t->what, "%s", known);
+    if (lb_journal_find(live->journal, key, outcome, &known)) {
+        snprintf(trial->what, sizeof trial->what, "%s", known);
     } else {
         lb_job_result result = {0};
-        char *command = with_words(l->options->command, words);
-        status = command ? lb_job_run(command, l->pattern, l->options->timeout_seconds, &result, err)
+        char *command = with_words(live->options->command, words);
+        status = command ? lb_job_run(command, live->pattern, live->options->timeout_seconds, &result, err)
                          : lb_fail(err, LB_ERR_NOMEM, "out of memory");
         free(command);
-        if (status == LB_OK) status = judge(l, &result, outcome, t->what, sizeof t->what, err);
-        t->seconds = result.seconds;
-        if (status == LB_OK) status = lb_journal_add(l->journal, key, *outcome, t->what, t->seconds, err);
+        if (status == LB_OK) status = judge(live, &result, outcome, trial->what, sizeof trial->what, err);
+        trial->seconds = result.seconds;
+        if (status == LB_OK) status = lb_journal_add(live->journal, key, *outcome, trial->what, trial->seconds, err);
     }
     if (status != LB_OK) {
-        free(t->change);
+        free(trial->change);
         return status;
     }
-    snprintf(t->outcome, sizeof t->outcome, "%s", lb_search_outcome_name(*outcome));
-    l->out->n_trials++;
-    l->out->stages[t->stage].trials++;
-    say(l, "  %-11s %-56s %7.1f s  %s", t->outcome, t->description, t->seconds, t->what);
+    snprintf(trial->outcome, sizeof trial->outcome, "%s", lb_search_outcome_name(*outcome));
+    live->out->n_trials++;
+    live->out->stages[trial->stage].trials++;
+    say(live, "  %-11s %-56s %7.1f s  %s", trial->outcome, trial->description, trial->seconds, trial->what);
     return LB_OK;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
-static lb_status begin_stage(live *l, const char *name, lb_err *err)
+static lb_status begin_stage(live *live, const char *name, lb_err *err)
 {
-    lb_bisection *b = l->out;
-    lb_bisect_stage *more = lb_array_grow(b->stages, b->n_stages, sizeof *more);
+    lb_bisection *bisection = live->out;
+    lb_bisect_stage *more = lb_array_grow(bisection->stages, bisection->n_stages, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    b->stages = more;
-    b->stages[b->n_stages++] = (lb_bisect_stage){.name = name};
+    bisection->stages = more;
+    bisection->stages[bisection->n_stages++] = (lb_bisect_stage){.name = name};
     return LB_OK;
 }
 
-static void end_stage(live *l, const char *outcome, const char *note)
+static void end_stage(live *live, const char *outcome, const char *note)
 {
-    lb_bisect_stage *s = &l->out->stages[l->out->n_stages - 1];
+    lb_bisect_stage *s = &live->out->stages[live->out->n_stages - 1];
     snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
     snprintf(s->note, sizeof s->note, "%s", note);
-    say(l, "%-10s %s%s%s", s->name, s->outcome, *note ? ": " : "", note);
+    say(live, "%-10s %s%s%s", s->name, s->outcome, *note ? ": " : "", note);
 }
 
 /* The command as it is must fail, or there is nothing to find. Where failures are missed it gets as many chances as
  * make it unlikely that a failing one was taken for a good one. */
-static lb_status check_failure(live *l, bool *fails, lb_err *err)
+static lb_status check_failure(live *live, bool *fails, lb_err *err)
 {
-    const lb_live_options *o = l->options;
-    double risk = o->risk > 0 ? o->risk : 0.01;
-    int chances = o->miss > 0 ? (int)ceil(log(risk) / log(o->miss)) : 1;
+    const lb_live_options *options = live->options;
+    double risk = options->risk > 0 ? options->risk : 0.01;
+    int chances = options->miss > 0 ? (int)ceil(log(risk) / log(options->miss)) : 1;
     lb_search_outcome outcome = LB_OUTCOME_CURED;
     *fails = false;
-    LB_TRY(begin_stage(l, "run", err));
-    for (int i = 0; i < chances && outcome == LB_OUTCOME_CURED; i++) LB_TRY(run_once(l, "", "whole", &outcome, err));
-    const lb_trial *last = &l->out->trials[l->out->n_trials - 1];
+    LB_TRY(begin_stage(live, "run", err));
+    for (int i = 0; i < chances && outcome == LB_OUTCOME_CURED; i++) LB_TRY(run_once(live, "", "whole", &outcome, err));
+    const lb_trial *last = &live->out->trials[live->out->n_trials - 1];
     if (outcome == LB_OUTCOME_CURED) {
-        l->out->outcome = LB_BISECT_CLEAN;
-        end_stage(l, "clean", "the command as it is succeeds");
+        live->out->outcome = LB_BISECT_CLEAN;
+        end_stage(live, "clean", "the command as it is succeeds");
     } else if (outcome == LB_OUTCOME_INVALID) {
-        end_stage(l, "undecided", last->what);
+        end_stage(live, "undecided", last->what);
     } else {
         *fails = true;
-        l->out->failure.kind = LB_FAILURE_PREDICATE;
-        snprintf(l->out->failure.what, sizeof l->out->failure.what, "%s", last->what);
-        end_stage(l, "fails", "the command as it is");
+        live->out->failure.kind = LB_FAILURE_PREDICATE;
+        snprintf(live->out->failure.what, sizeof live->out->failure.what, "%s", last->what);
+        end_stage(live, "fails", "the command as it is");
     }
     return LB_OK;
 }
 
-static lb_status add_culprit(live *l, const flag *f, bool alone, lb_err *err)
+static lb_status add_culprit(live *live, const flag *flag, bool alone, lb_err *err)
 {
-    lb_bisection *b = l->out;
-    lb_culprit *more = lb_array_grow(b->culprits, b->n_culprits, sizeof *more);
+    lb_bisection *bisection = live->out;
+    lb_culprit *more = lb_array_grow(bisection->culprits, bisection->n_culprits, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    b->culprits = more;
-    lb_culprit *c = &b->culprits[b->n_culprits++];
-    *c = (lb_culprit){.axis = f->axis, .row = LB_NONE, .step = -1, .phase = LB_PHASE_OTHER};
+    bisection->culprits = more;
+    lb_culprit *culprit = &bisection->culprits[bisection->n_culprits++];
+    *culprit = (lb_culprit){.axis = flag->axis, .row = LB_NONE, .step = -1, .phase = LB_PHASE_OTHER};
     char *end;
-    long rank = strtol(f->label, &end, 10);
-    if (f->axis == LB_AXIS_BLOCK && strlen(f->label) == 1 && isupper((unsigned char)f->label[0]))
-        c->block = f->label[0];
-    else if (f->axis == LB_AXIS_RANK && *f->label && !*end) {
-        c->ranks = malloc(sizeof *c->ranks);
-        if (!c->ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        c->ranks[0] = (int32_t)rank, c->n_ranks = 1;
+    long rank = strtol(flag->label, &end, 10);
+    if (flag->axis == LB_AXIS_BLOCK && strlen(flag->label) == 1 && isupper((unsigned char)flag->label[0]))
+        culprit->block = flag->label[0];
+    else if (flag->axis == LB_AXIS_RANK && *flag->label && !*end) {
+        culprit->ranks = malloc(sizeof *culprit->ranks);
+        if (!culprit->ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        culprit->ranks[0] = (int32_t)rank, culprit->n_ranks = 1;
     } else
-        snprintf(c->layer, sizeof c->layer, "%s", f->label);
-    snprintf(c->why, sizeof c->why, "With \"%.150s\", %s, the command succeeds.", f->words,
+        snprintf(culprit->layer, sizeof culprit->layer, "%s", flag->label);
+    snprintf(culprit->why, sizeof culprit->why, "With \"%.150s\", %s, the command succeeds.", flag->words,
              alone ? "and nothing else changed" : "and the other culprits cured");
-    b->outcome = LB_BISECT_FOUND;
+    bisection->outcome = LB_BISECT_FOUND;
     return LB_OK;
 }
 
-static lb_status report(live *l, uint32_t from, const lb_search_verdict *v, lb_err *err)
+static lb_status report(live *live, uint32_t from, const lb_search_verdict *v, lb_err *err)
 {
-    uint64_t *set = calloc(LB_SITE_WORDS(l->n_flags) + 1, sizeof *set);
+    uint64_t *set = calloc(LB_SITE_WORDS(live->n_flags) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < v->n_culprits && status == LB_OK; i++) {
         set[v->culprits[i] / 64] |= (uint64_t)1 << (v->culprits[i] % 64);
-        status = add_culprit(l, &l->flags[from + v->culprits[i]], v->n_culprits == 1, err);
+        status = add_culprit(live, &live->flags[from + v->culprits[i]], v->n_culprits == 1, err);
     }
-    char *words = words_of(l, from, l->n_flags, set);
-    l->out->cure = words ? with_words(l->options->command, words) : NULL;
+    char *words = words_of(live, from, live->n_flags, set);
+    live->out->cure = words ? with_words(live->options->command, words) : NULL;
     free(words);
     free(set);
     return status;
 }
 
 /* Flags [from, to) together, and which of them it takes. */
-static lb_status try_flags(live *l, const char *name, uint32_t from, uint32_t to, bool *found, lb_err *err)
+static lb_status try_flags(live *live, const char *name, uint32_t from, uint32_t to, bool *found, lb_err *err)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
@@ -305,15 +306,15 @@ static lb_status try_flags(live *l, const char *name, uint32_t from, uint32_t to
     lb_search_trial trial;
     lb_search_verdict verdict = {0};
     options.sites = to - from;
-    options.miss = l->options->miss, options.alarm = l->options->alarm, options.risk = l->options->risk;
-    options.max_trials = l->options->max_trials;
-    LB_TRY(begin_stage(l, name, err));
+    options.miss = live->options->miss, options.alarm = live->options->alarm, options.risk = live->options->risk;
+    options.max_trials = live->options->max_trials;
+    LB_TRY(begin_stage(live, name, err));
     LB_TRY(lb_search_new(&options, &search, err));
     lb_status status;
     while ((status = lb_search_next(search, &step, &trial, err)) == LB_OK && step == LB_SEARCH_TRIAL) {
         lb_search_outcome outcome;
-        char *words = words_of(l, from, to, trial.sites);
-        status = words ? run_once(l, words, lb_search_purpose_name(trial.purpose), &outcome, err)
+        char *words = words_of(live, from, to, trial.sites);
+        status = words ? run_once(live, words, lb_search_purpose_name(trial.purpose), &outcome, err)
                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");
         free(words);
         if (status == LB_OK) status = lb_search_tell(search, trial.sites, outcome, err);
@@ -321,64 +322,64 @@ static lb_status try_flags(live *l, const char *name, uint32_t from, uint32_t to
     }
     if (status == LB_OK) status = lb_search_verdict_get(search, &verdict, err);
     *found = status == LB_OK && verdict.n_culprits > 0;
-    if (*found) status = report(l, from, &verdict, err);
+    if (*found) status = report(live, from, &verdict, err);
     const char *note = *verdict.note || verdict.monotone ? verdict.note : "in some run changing more undid a cure";
     if (status == LB_OK)
-        end_stage(l, *found ? "cured" : verdict.kind == LB_SEARCH_UNDECIDED ? "undecided" : "cleared", note);
+        end_stage(live, *found ? "cured" : verdict.kind == LB_SEARCH_UNDECIDED ? "undecided" : "cleared", note);
     lb_search_free(search);
     return status;
 }
 
-static lb_status run_stages(live *l, lb_err *err)
+static lb_status run_stages(live *live, lb_err *err)
 {
     bool fails, found = false;
-    LB_TRY(check_failure(l, &fails, err));
+    LB_TRY(check_failure(live, &fails, err));
     if (!fails) return LB_OK;
     uint32_t stages = 0;
-    for (uint32_t from = 0, to; from < l->n_flags && !found; from = to) {
-        for (to = from + 1; to < l->n_flags && l->flags[to].axis == l->flags[from].axis;) to++;
-        LB_TRY(try_flags(l, lb_bisect_axis_name(l->flags[from].axis), from, to, &found, err));
+    for (uint32_t from = 0, to; from < live->n_flags && !found; from = to) {
+        for (to = from + 1; to < live->n_flags && live->flags[to].axis == live->flags[from].axis;) to++;
+        LB_TRY(try_flags(live, lb_bisect_axis_name(live->flags[from].axis), from, to, &found, err));
         stages++;
     }
-    if (!found && stages > 1) LB_TRY(try_flags(l, "several", 0, l->n_flags, &found, err));
+    if (!found && stages > 1) LB_TRY(try_flags(live, "several", 0, live->n_flags, &found, err));
     return LB_OK;
 }
 
-static lb_status open_all(live *l, lb_err *err)
+static lb_status open_all(live *live, lb_err *err)
 {
-    const lb_live_options *o = l->options;
+    const lb_live_options *options = live->options;
     char about[1400];
-    if (!o->n_flags)
+    if (!options->n_flags)
         return lb_fail(err, LB_ERR_INVALID, "a live job needs at least one flag to try, e.g. 'muon=--optimizer adamw'");
-    LB_TRY(parse_flags(l, err));
-    if (o->log) LB_TRY(lb_live_log_pattern_new(o->log, &l->pattern, err));
-    snprintf(about, sizeof about, "run %.1000s log %.300s", o->command, o->log ? o->log : "-");
-    return o->journal ? lb_journal_open(o->journal, about, o->resume, &l->journal, err) : LB_OK;
+    LB_TRY(parse_flags(live, err));
+    if (options->log) LB_TRY(lb_live_log_pattern_new(options->log, &live->pattern, err));
+    snprintf(about, sizeof about, "run %.1000s log %.300s", options->command, options->log ? options->log : "-");
+    return options->journal ? lb_journal_open(options->journal, about, options->resume, &live->journal, err) : LB_OK;
 }
 
 lb_status lb_bisect_live(const lb_live_options *given, lb_bisection **bisection, lb_err *err)
 {
     lb_live_options options = LB_LIVE_OPTIONS_INIT;
     memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
-    live l = {.options = &options};
+    live live = {.options = &options};
     const double begin = lb_clock_seconds();
     *bisection = NULL;
-    l.out = calloc(1, sizeof *l.out);
-    if (!l.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    l.out->outcome = LB_BISECT_UNDECIDED;
-    l.out->failure = (lb_failure){.op = LB_NONE, .rank = -1, .step = -1};
-    l.out->origin.op = LB_NONE; /* a job shows no op */
-    l.out->command = with_words(options.command, "");
-    lb_status status = open_all(&l, err);
-    if (status == LB_OK) status = run_stages(&l, err);
-    const lb_status closed = lb_journal_close(l.journal, status == LB_OK ? err : NULL);
+    live.out = calloc(1, sizeof *live.out);
+    if (!live.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    live.out->outcome = LB_BISECT_UNDECIDED;
+    live.out->failure = (lb_failure){.op = LB_NONE, .rank = -1, .step = -1};
+    live.out->origin.op = LB_NONE; /* a job shows no op */
+    live.out->command = with_words(options.command, "");
+    lb_status status = open_all(&live, err);
+    if (status == LB_OK) status = run_stages(&live, err);
+    const lb_status closed = lb_journal_close(live.journal, status == LB_OK ? err : NULL);
     if (status == LB_OK) status = closed;
-    lb_live_log_pattern_free(l.pattern);
-    free(l.flags);
-    l.out->seconds = lb_clock_seconds() - begin;
+    lb_live_log_pattern_free(live.pattern);
+    free(live.flags);
+    live.out->seconds = lb_clock_seconds() - begin;
     if (status == LB_OK)
-        *bisection = l.out;
+        *bisection = live.out;
     else
-        lb_bisection_free(l.out);
+        lb_bisection_free(live.out);
     return status;
 }

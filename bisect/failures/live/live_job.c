@@ -22,12 +22,12 @@ struct lb_live_log_pattern {
     pcre2_match_data *match;
 };
 
-lb_status lb_live_log_pattern_new(const char *text, lb_live_log_pattern **out, lb_err *err)
+lb_status lb_live_log_pattern_new(const char *text, lb_live_log_pattern **pattern, lb_err *err)
 {
     int code;
     PCRE2_SIZE at;
     lb_live_log_pattern *p = calloc(1, sizeof *p);
-    *out = NULL;
+    *pattern = NULL;
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     p->code =
         pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at, NULL);
@@ -39,16 +39,16 @@ lb_status lb_live_log_pattern_new(const char *text, lb_live_log_pattern **out, l
                        (char *)message);
     }
     p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
-    *out = p;
+    *pattern = p;
     return LB_OK;
 }
 
-void lb_live_log_pattern_free(lb_live_log_pattern *p)
+void lb_live_log_pattern_free(lb_live_log_pattern *pattern)
 {
-    if (!p) return;
-    pcre2_match_data_free(p->match);
-    pcre2_code_free(p->code);
-    free(p);
+    if (!pattern) return;
+    pcre2_match_data_free(pattern->match);
+    pcre2_code_free(pattern->code);
+    free(pattern);
 }
 
 /* ---- the log ----------------------------------------------------------------------------------------------------- */
@@ -62,35 +62,36 @@ typedef struct reader {
     size_t n;
 } reader;
 
-static void end_line(reader *r)
+static void end_line(reader *reader)
 {
-    while (r->n && (r->line[r->n - 1] == '\r' || r->line[r->n - 1] == ' ')) r->n--;
-    r->line[r->n] = '\0';
-    if (r->n && !r->result->matched) snprintf(r->result->line, sizeof r->result->line, "%.150s", r->line);
-    if (r->pattern && !r->result->matched && r->pattern->match)
-        r->result->matched =
-            pcre2_match(r->pattern->code, (PCRE2_SPTR)r->line, r->n, 0, 0, r->pattern->match, NULL) >= 0;
-    r->n = 0;
+    while (reader->n && (reader->line[reader->n - 1] == '\r' || reader->line[reader->n - 1] == ' ')) reader->n--;
+    reader->line[reader->n] = '\0';
+    if (reader->n && !reader->result->matched)
+        snprintf(reader->result->line, sizeof reader->result->line, "%.150s", reader->line);
+    if (reader->pattern && !reader->result->matched && reader->pattern->match)
+        reader->result->matched = pcre2_match(reader->pattern->code, (PCRE2_SPTR)reader->line, reader->n, 0, 0,
+                                              reader->pattern->match, NULL) >= 0;
+    reader->n = 0;
 }
 
-static void take_bytes(reader *r, const char *bytes, size_t n)
+static void take_bytes(reader *reader, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (bytes[i] == '\n')
-            end_line(r);
-        else if (r->n < LINE)
-            r->line[r->n++] = bytes[i];
+            end_line(reader);
+        else if (reader->n < LINE)
+            reader->line[reader->n++] = bytes[i];
     }
 }
 
 /* Reads until every process that could write is gone, or time is up. */
-static void follow(reader *r, int fd, double deadline, pid_t group)
+static void follow(reader *reader, int fd, double deadline, pid_t group)
 {
     char bytes[4096];
     for (;;) {
         double left = deadline - lb_clock_seconds();
         if (left <= 0) {
-            r->result->timed_out = true;
+            reader->result->timed_out = true;
             kill(-group, SIGKILL);
             return;
         }
@@ -100,7 +101,7 @@ static void follow(reader *r, int fd, double deadline, pid_t group)
         if (ready <= 0) continue;
         ssize_t n = read(fd, bytes, sizeof bytes);
         if (n <= 0) return;
-        take_bytes(r, bytes, (size_t)n);
+        take_bytes(reader, bytes, (size_t)n);
     }
 }
 
@@ -120,11 +121,11 @@ static void run_child(const char *command, const int out[2])
     _exit(127);
 }
 
-lb_status lb_job_run(const char *command, const lb_live_log_pattern *pattern, double limit, lb_job_result *result,
-                     lb_err *err)
+lb_status lb_job_run(const char *command, const lb_live_log_pattern *pattern, double limit_seconds,
+                     lb_job_result *result, lb_err *err)
 {
     int out[2], status = 0;
-    reader r = {.pattern = pattern, .result = result};
+    reader reader = {.pattern = pattern, .result = result};
     double begin = lb_clock_seconds();
     *result = (lb_job_result){0};
     if (pipe2(out, O_CLOEXEC) != 0) return lb_fail(err, LB_ERR_IO, "cannot make a pipe: %s", strerror(errno));
@@ -136,8 +137,8 @@ lb_status lb_job_run(const char *command, const lb_live_log_pattern *pattern, do
         return lb_fail(err, LB_ERR_IO, "cannot start a process: %s", strerror(errno));
     }
     setpgid(child, child);
-    follow(&r, out[0], limit > 0 ? begin + limit : INFINITY, child);
-    if (r.n) end_line(&r);
+    follow(&reader, out[0], limit_seconds > 0 ? begin + limit_seconds : INFINITY, child);
+    if (reader.n) end_line(&reader);
     close(out[0]);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     result->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

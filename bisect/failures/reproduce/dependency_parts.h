@@ -13,7 +13,8 @@ uint32_t lb_dependency_slice_writers_of(const lb_dependency_slice_part *part, in
 /* The collective that an op is; NULL. */
 const lb_collective *lb_dependency_slice_collective(const lb_program *program, uint32_t op);
 /* The op with which `other` takes part in that collective, LB_NONE when it does not. */
-uint32_t lb_dependency_slice_partner(const lb_program *program, const lb_collective *c, const lb_program *other);
+uint32_t lb_dependency_slice_partner(const lb_program *program, const lb_collective *collective,
+                                     const lb_program *other);
 /* Path of the residual block around a layer; the layer itself when there is none. LB_ERR_NOMEM is the only failure. */
 lb_status lb_dependency_slice_block_around(const lb_dependency_slice_part *part, const char *layer, char *path,
                                            size_t size, lb_err *err);

@@ -8,12 +8,12 @@
 
 /* The op of `other` in the same place: the k-th of its name in its layer and phase.
  * Counting is a scan of both programs for each op that is kept, and what is kept is small by then. */
-static uint32_t twin_of(const lb_program *p, uint32_t op, const lb_program *other)
+static uint32_t twin_of(const lb_program *program, uint32_t op, const lb_program *other)
 {
     uint32_t place = 0;
-    for (uint32_t i = 0; i < op; i++) place += lb_op_same_place(p, op, p, i);
+    for (uint32_t i = 0; i < op; i++) place += lb_op_same_place(program, op, program, i);
     for (uint32_t i = 0; i < other->n_ops; i++)
-        if (lb_op_same_place(p, op, other, i) && place-- == 0) return i;
+        if (lb_op_same_place(program, op, other, i) && place-- == 0) return i;
     return LB_NONE;
 }
 
@@ -37,10 +37,10 @@ bool lb_dependency_slice_add_peer(lb_dependency_slice *slice, const lb_culprit *
     /* Any rank without the fault will do, and the first is taken: a rank's fault is told from one
      * of all by having one healthy rank beside it. */
     bool any = false;
-    for (uint32_t r = 0; r < slice->q->n_ranks && peer < 0; r++) {
+    for (uint32_t r = 0; r < slice->session->n_ranks && peer < 0; r++) {
         bool guilty = false;
-        for (uint32_t k = 0; k < culprit->n_ranks; k++) guilty |= culprit->ranks[k] == slice->q->ranks[r];
-        if (!guilty) peer = slice->q->ranks[r];
+        for (uint32_t k = 0; k < culprit->n_ranks; k++) guilty |= culprit->ranks[k] == slice->session->ranks[r];
+        if (!guilty) peer = slice->session->ranks[r];
     }
     for (uint32_t k = 0; k < slice->n; k++)
         if (slice->parts[k].used && slice->parts[k].program->rank == peer) return true; /* a collective brought it */

@@ -1,4 +1,4 @@
-/* Cones: the ops between a culprit and the failure that it leads to, over steps and ranks.
+/* Dependency slices: the ops between a culprit and the failure that it leads to, over steps and ranks.
  *
  *      [culprit] ─▶ op ─▶ op ─▶ … ─▶ [what is judged]      kept: reached from the culprit and reaching the failure
  *                    ▲     ▲
@@ -34,7 +34,7 @@ typedef struct lb_dependency_slice_part {
 } lb_dependency_slice_part;
 
 typedef struct lb_dependency_slice {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     lb_dependency_slice_part *parts; /* by step, then by rank */
     uint32_t n;
 } lb_dependency_slice;

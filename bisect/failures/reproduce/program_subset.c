@@ -17,102 +17,104 @@ typedef struct subset {
     bool failed;
 } subset;
 
-static uint32_t take(subset *x, uint32_t row)
+static uint32_t take(subset *subset, uint32_t row)
 {
-    if (row == LB_NONE) x->failed = true;
+    if (row == LB_NONE) subset->failed = true;
     return row;
 }
 
 static uint32_t new_string(void *context, uint32_t string)
 {
-    subset *x = context;
-    return string == LB_NONE ? LB_NONE : take(x, lb_program_string(x->out, lb_program_text(x->in, string)));
+    subset *subset = context;
+    return string == LB_NONE ? LB_NONE
+                             : take(subset, lb_program_string(subset->out, lb_program_text(subset->in, string)));
 }
 
-static uint32_t new_scope(subset *x, uint32_t scope)
+static uint32_t new_scope(subset *subset, uint32_t scope)
 {
     if (scope == LB_NONE || scope == 0) return scope;
-    if (x->scopes[scope] != LB_NONE) return x->scopes[scope];
-    const lb_scope *row = &x->in->scopes[scope];
-    uint32_t parent = new_scope(x, row->parent);
-    const char *class_name = row->class_name == LB_NONE ? NULL : lb_program_text(x->in, row->class_name);
-    return x->scopes[scope] = take(x, lb_program_scope(x->out, lb_program_text(x->in, row->path), class_name, parent));
+    if (subset->scopes[scope] != LB_NONE) return subset->scopes[scope];
+    const lb_scope *row = &subset->in->scopes[scope];
+    uint32_t parent = new_scope(subset, row->parent);
+    const char *class_name = row->class_name == LB_NONE ? NULL : lb_program_text(subset->in, row->class_name);
+    return subset->scopes[scope] =
+               take(subset, lb_program_scope(subset->out, lb_program_text(subset->in, row->path), class_name, parent));
 }
 
 static uint32_t new_value(void *context, uint32_t value)
 {
-    subset *x = context;
+    subset *subset = context;
     if (value == LB_NONE) return LB_NONE;
-    if (x->values[value] != LB_NONE) return x->values[value];
-    lb_value row = x->in->values[value];
-    row.name = new_string(x, row.name);
+    if (subset->values[value] != LB_NONE) return subset->values[value];
+    lb_value row = subset->in->values[value];
+    row.name = new_string(subset, row.name);
     row.statistics = LB_NONE;
-    row.logical = x->logical[value], row.blob = x->blob[value];
+    row.logical = subset->logical[value], row.blob = subset->blob[value];
     row.flags &= ~(uint32_t)(LB_VALUE_KEPT | LB_VALUE_SOURCE);
     row.source = LB_SOURCE_NOT;
-    if (x->stands_in[value]) {
+    if (subset->stands_in[value]) {
         row.flags |= LB_VALUE_SOURCE;
         if (!lb_digest_is_none(row.blob)) row.flags |= LB_VALUE_KEPT;
-        lb_source_kind was = x->in->values[value].source;
+        lb_source_kind was = subset->in->values[value].source;
         row.source = was == LB_SOURCE_NOT || was == LB_SOURCE_CARRIED ? LB_SOURCE_OTHER : was;
-        if (x->stands_in[value] == LB_PROGRAM_SUBSET_CARRIED) row.source = LB_SOURCE_CARRIED;
+        if (subset->stands_in[value] == LB_PROGRAM_SUBSET_CARRIED) row.source = LB_SOURCE_CARRIED;
     } else if (!lb_digest_is_none(row.blob))
         row.flags |= LB_VALUE_KEPT;
-    return x->values[value] = take(x, lb_program_add_value(x->out, &row));
+    return subset->values[value] = take(subset, lb_program_add_value(subset->out, &row));
 }
 
-static uint32_t new_refs(subset *x, const uint32_t *refs, uint32_t count)
+static uint32_t new_refs(subset *subset, const uint32_t *refs, uint32_t count)
 {
     uint32_t *copy = malloc((count + 1) * sizeof *copy);
     if (!copy) {
-        x->failed = true;
+        subset->failed = true;
         return 0;
     }
-    for (uint32_t i = 0; i < count; i++) copy[i] = new_value(x, refs[i]);
-    uint32_t first = take(x, lb_program_add_refs(x->out, copy, count));
+    for (uint32_t i = 0; i < count; i++) copy[i] = new_value(subset, refs[i]);
+    uint32_t first = take(subset, lb_program_add_refs(subset->out, copy, count));
     free(copy);
     return first;
 }
 
-static void put_op(subset *x, const lb_op *op)
+static void put_op(subset *subset, const lb_op *op)
 {
     lb_op row = *op;
-    row.name = new_string(x, op->name);
-    row.node_name = new_string(x, op->node_name);
-    row.line = take(x, lb_program_copy_line(x->out, x->in, op->line));
-    row.scope = new_scope(x, op->scope);
-    row.first_arg = take(x, lb_program_copy_args(x->out, x->in, lb_op_args(x->in, op), op->args,
-                                                 &(lb_arg_rename){new_value, new_string, x}));
-    row.first_result = new_refs(x, lb_op_results(x->in, op), op->results);
-    row.first_written = new_refs(x, lb_op_written(x->in, op), op->written);
-    take(x, lb_program_add_op(x->out, &row));
+    row.name = new_string(subset, op->name);
+    row.node_name = new_string(subset, op->node_name);
+    row.line = take(subset, lb_program_copy_line(subset->out, subset->in, op->line));
+    row.scope = new_scope(subset, op->scope);
+    row.first_arg = take(subset, lb_program_copy_args(subset->out, subset->in, lb_op_args(subset->in, op), op->args,
+                                                      &(lb_arg_rename){new_value, new_string, subset}));
+    row.first_result = new_refs(subset, lb_op_results(subset->in, op), op->results);
+    row.first_written = new_refs(subset, lb_op_written(subset->in, op), op->written);
+    take(subset, lb_program_add_op(subset->out, &row));
 }
 
-static void put_source(subset *x, const lb_op *op, uint32_t value)
+static void put_source(subset *subset, const lb_op *op, uint32_t value)
 {
-    if (!x->needed[value]) return;
-    lb_op row = {.name = take(x, lb_program_string(x->out, "lb::source")),
-                 .scope = new_scope(x, op->scope),
+    if (!subset->needed[value]) return;
+    lb_op row = {.name = take(subset, lb_program_string(subset->out, "lb::source")),
+                 .scope = new_scope(subset, op->scope),
                  .call = op->call,
                  .results = 1,
                  .node_name = LB_NONE,
                  .node = -1,
                  .phase = op->phase,
                  .thread = op->thread};
-    row.first_result = new_refs(x, &value, 1);
-    row.first_arg = x->out->n_args, row.first_written = x->out->n_refs;
-    take(x, lb_program_add_op(x->out, &row));
+    row.first_result = new_refs(subset, &value, 1);
+    row.first_arg = subset->out->n_args, row.first_written = subset->out->n_refs;
+    take(subset, lb_program_add_op(subset->out, &row));
 }
 
-static void each_result(const lb_program *p, const lb_op *op, void (*visit)(subset *, const lb_op *, uint32_t),
+static void each_result(const lb_program *program, const lb_op *op, void (*visit)(subset *, const lb_op *, uint32_t),
                         subset *x)
 {
     for (uint32_t r = 0; r < op->results; r++)
-        if (lb_op_results(p, op)[r] != LB_NONE) visit(x, op, lb_op_results(p, op)[r]);
+        if (lb_op_results(program, op)[r] != LB_NONE) visit(x, op, lb_op_results(program, op)[r]);
     for (uint32_t r = 0; r < op->written; r++) {
-        uint32_t value = lb_op_written(p, op)[r];
+        uint32_t value = lb_op_written(program, op)[r];
         bool twice = value == LB_NONE;
-        for (uint32_t k = 0; k < op->results; k++) twice |= lb_op_results(p, op)[k] == value;
+        for (uint32_t k = 0; k < op->results; k++) twice |= lb_op_results(program, op)[k] == value;
         if (!twice) visit(x, op, value);
     }
 }
@@ -120,7 +122,7 @@ static void each_result(const lb_program *p, const lb_op *op, void (*visit)(subs
 /* ---- what is needed ---------------------------------------------------------------------------------------------- */
 
 typedef struct reading {
-    const lb_program *p;
+    const lb_program *program;
     int64_t *storages;
     uint32_t n;
     bool failed;
@@ -128,70 +130,71 @@ typedef struct reading {
 
 static void note_storage(void *context, uint32_t value)
 {
-    reading *r = context;
-    int64_t *more = lb_array_grow(r->storages, r->n, sizeof *more);
+    reading *reading = context;
+    int64_t *more = lb_array_grow(reading->storages, reading->n, sizeof *more);
     if (!more) {
-        r->failed = true;
+        reading->failed = true;
         return;
     }
-    r->storages = more;
-    r->storages[r->n++] = r->p->values[value].storage;
+    reading->storages = more;
+    reading->storages[reading->n++] = reading->program->values[value].storage;
 }
 
-lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int64_t wanted, uint8_t *needed,
+lb_status lb_program_subset_needs(const lb_program *program, const uint8_t *fates, int64_t wanted, uint8_t *needed,
                                   lb_err *err)
 {
-    reading r = {.p = p};
-    memset(needed, 0, p->n_values);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (fates[i] == LB_PROGRAM_SUBSET_KEEP) lb_op_each_input(p, &p->ops[i], note_storage, &r);
+    reading reading = {.program = program};
+    memset(needed, 0, program->n_values);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (fates[i] == LB_PROGRAM_SUBSET_KEEP) lb_op_each_input(program, &program->ops[i], note_storage, &reading);
         if (fates[i] >= LB_PROGRAM_SUBSET_PASS)
-            note_storage(&r, lb_op_args(p, &p->ops[i])[fates[i] - LB_PROGRAM_SUBSET_PASS].u.value);
+            note_storage(&reading, lb_op_args(program, &program->ops[i])[fates[i] - LB_PROGRAM_SUBSET_PASS].u.value);
     }
-    if (r.failed) {
-        free(r.storages);
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subset of %u ops", p->n_ops);
+    if (reading.failed) {
+        free(reading.storages);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subset of %u ops", program->n_ops);
     }
-    if (r.n) qsort(r.storages, r.n, sizeof *r.storages, lb_by_i64);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
+    if (reading.n) qsort(reading.storages, reading.n, sizeof *reading.storages, lb_by_i64);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
         for (uint32_t k = 0; k < op->results + op->written && fates[i] != LB_PROGRAM_SUBSET_DROP; k++) {
-            uint32_t v = lb_op_outcome(p, op, k);
+            uint32_t v = lb_op_outcome(program, op, k);
             if (v == LB_NONE) continue;
             bool stands_in = fates[i] == LB_PROGRAM_SUBSET_SOURCE || fates[i] == LB_PROGRAM_SUBSET_CARRIED;
-            needed[v] |= !stands_in || p->values[v].storage == wanted ||
-                         (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, lb_by_i64));
+            needed[v] |= !stands_in || program->values[v].storage == wanted ||
+                         (reading.n && bsearch(&program->values[v].storage, reading.storages, reading.n,
+                                               sizeof *reading.storages, lb_by_i64));
         }
     }
-    free(r.storages);
+    free(reading.storages);
     return LB_OK;
 }
 
 /* ---- ops --------------------------------------------------------------------------------------------------------- */
 
-static void note_source(subset *x, const lb_op *op, uint32_t value)
+static void note_source(subset *subset, const lb_op *op, uint32_t value)
 {
-    x->stands_in[value] = x->fates[op - x->in->ops];
+    subset->stands_in[value] = subset->fates[op - subset->in->ops];
 }
 
 /* The value that a passed op hands on. */
-static uint32_t passed(const subset *x, uint32_t i)
+static uint32_t passed(const subset *subset, uint32_t i)
 {
-    return lb_op_args(x->in, &x->in->ops[i])[x->fates[i] - LB_PROGRAM_SUBSET_PASS].u.value;
+    return lb_op_args(subset->in, &subset->in->ops[i])[subset->fates[i] - LB_PROGRAM_SUBSET_PASS].u.value;
 }
 
-static void put_copy(subset *x, uint32_t i)
+static void put_copy(subset *subset, uint32_t i)
 {
-    lb_op row = x->in->ops[i];
-    lb_arg args[2] = {{.tag = LB_ARG_VALUE, .u.value = new_value(x, passed(x, i))}, {.tag = LB_ARG_NONE}};
-    row.name = take(x, lb_program_string(x->out, "aten::clone"));
-    row.node_name = new_string(x, row.node_name);
-    row.line = take(x, lb_program_copy_line(x->out, x->in, row.line));
-    row.scope = new_scope(x, row.scope);
-    row.args = 2, row.first_arg = take(x, lb_program_add_args(x->out, args, 2));
-    row.first_result = new_refs(x, lb_op_results(x->in, &x->in->ops[i]), row.results);
-    row.first_written = x->out->n_refs;
-    take(x, lb_program_add_op(x->out, &row));
+    lb_op row = subset->in->ops[i];
+    lb_arg args[2] = {{.tag = LB_ARG_VALUE, .u.value = new_value(subset, passed(subset, i))}, {.tag = LB_ARG_NONE}};
+    row.name = take(subset, lb_program_string(subset->out, "aten::clone"));
+    row.node_name = new_string(subset, row.node_name);
+    row.line = take(subset, lb_program_copy_line(subset->out, subset->in, row.line));
+    row.scope = new_scope(subset, row.scope);
+    row.args = 2, row.first_arg = take(subset, lb_program_add_args(subset->out, args, 2));
+    row.first_result = new_refs(subset, lb_op_results(subset->in, &subset->in->ops[i]), row.results);
+    row.first_written = subset->out->n_refs;
+    take(subset, lb_program_add_op(subset->out, &row));
 }
 
 static void note_read(void *context, uint32_t value)
@@ -199,145 +202,149 @@ static void note_read(void *context, uint32_t value)
     ((subset *)context)->read[value] = 1;
 }
 
-static bool view_is_read(const subset *x, const lb_op *op)
+static bool view_is_read(const subset *subset, const lb_op *op)
 {
     bool read = false;
     for (uint32_t r = 0; r < op->results; r++) {
-        uint32_t value = lb_op_results(x->in, op)[r];
-        read |= value != LB_NONE && x->read[value];
+        uint32_t value = lb_op_results(subset->in, op)[r];
+        read |= value != LB_NONE && subset->read[value];
     }
     return read;
 }
 
-static void put_ops(subset *x)
+static void put_ops(subset *subset)
 {
-    const lb_program *p = x->in;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (x->fates[i] == LB_PROGRAM_SUBSET_KEEP)
-            lb_op_each_input(p, &p->ops[i], note_read, x);
-        else if (x->fates[i] >= LB_PROGRAM_SUBSET_PASS)
-            note_read(x, passed(x, i));
-        else if (x->fates[i] != LB_PROGRAM_SUBSET_DROP)
-            each_result(p, &p->ops[i], note_source, x);
+    const lb_program *program = subset->in;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (subset->fates[i] == LB_PROGRAM_SUBSET_KEEP)
+            lb_op_each_input(program, &program->ops[i], note_read, subset);
+        else if (subset->fates[i] >= LB_PROGRAM_SUBSET_PASS)
+            note_read(subset, passed(subset, i));
+        else if (subset->fates[i] != LB_PROGRAM_SUBSET_DROP)
+            each_result(program, &program->ops[i], note_source, subset);
     }
-    for (uint32_t i = 0; i < p->n_ops && !x->failed; i++) {
-        const lb_op *op = &p->ops[i];
-        x->position[i] = x->out->n_ops;
-        if (x->fates[i] == LB_PROGRAM_SUBSET_KEEP)
-            put_op(x, op);
-        else if (x->fates[i] >= LB_PROGRAM_SUBSET_PASS)
-            put_copy(x, i);
-        else if (x->fates[i] != LB_PROGRAM_SUBSET_DROP)
-            each_result(p, op, put_source, x);
-        else if (op->flags & LB_OP_VIEW && view_is_read(x, op))
-            put_op(x, op);
+    for (uint32_t i = 0; i < program->n_ops && !subset->failed; i++) {
+        const lb_op *op = &program->ops[i];
+        subset->position[i] = subset->out->n_ops;
+        if (subset->fates[i] == LB_PROGRAM_SUBSET_KEEP)
+            put_op(subset, op);
+        else if (subset->fates[i] >= LB_PROGRAM_SUBSET_PASS)
+            put_copy(subset, i);
+        else if (subset->fates[i] != LB_PROGRAM_SUBSET_DROP)
+            each_result(program, op, put_source, subset);
+        else if (op->flags & LB_OP_VIEW && view_is_read(subset, op))
+            put_op(subset, op);
     }
-    x->position[p->n_ops] = x->out->n_ops;
+    subset->position[program->n_ops] = subset->out->n_ops;
 }
 
-static bool storage_used(const subset *x, int64_t storage)
+static bool storage_used(const subset *subset, int64_t storage)
 {
-    for (uint32_t v = 0; v < x->out->n_values; v++)
-        if (x->out->values[v].storage == storage) return true;
+    for (uint32_t v = 0; v < subset->out->n_values; v++)
+        if (subset->out->values[v].storage == storage) return true;
     return false;
 }
 
 /* The module that owns a parameter may have run nothing that is kept; its path is how the parameter is spoken of. */
-static void put_owner(subset *x, const char *name)
+static void put_owner(subset *subset, const char *name)
 {
-    new_scope(x, lb_program_owner(x->in, name));
+    new_scope(subset, lb_program_owner(subset->in, name));
 }
 
-static void put_group(subset *x, lb_group group)
+static void put_group(subset *subset, lb_group group)
 {
-    const lb_program *p = x->in;
-    uint32_t first = x->position[group.first_op], last = x->position[group.first_op + group.ops];
-    uint32_t first_param = x->out->n_group_params, first_option = x->out->n_scalars, params = 0;
+    const lb_program *program = subset->in;
+    uint32_t first = subset->position[group.first_op], last = subset->position[group.first_op + group.ops];
+    uint32_t first_param = subset->out->n_group_params, first_option = subset->out->n_scalars, params = 0;
     for (uint32_t i = 0; i < group.params; i++) {
-        lb_group_param param = p->group_params[group.first_param + i];
-        if (!storage_used(x, param.storage) && !storage_used(x, param.gradient)) continue;
-        put_owner(x, lb_program_text(p, param.name));
-        param.name = new_string(x, param.name);
-        take(x, lb_program_add_group_param(x->out, &param));
+        lb_group_param param = program->group_params[group.first_param + i];
+        if (!storage_used(subset, param.storage) && !storage_used(subset, param.gradient)) continue;
+        put_owner(subset, lb_program_text(program, param.name));
+        param.name = new_string(subset, param.name);
+        take(subset, lb_program_add_group_param(subset->out, &param));
         params++;
     }
     for (uint32_t i = 0; i < group.options; i++) {
-        lb_scalar option = p->scalars[group.first_option + i];
-        option.name = new_string(x, option.name), option.op = x->position[option.op];
-        take(x, lb_program_add_scalar(x->out, &option));
+        lb_scalar option = program->scalars[group.first_option + i];
+        option.name = new_string(subset, option.name), option.op = subset->position[option.op];
+        take(subset, lb_program_add_scalar(subset->out, &option));
     }
-    group.optimizer = new_string(x, group.optimizer);
+    group.optimizer = new_string(subset, group.optimizer);
     group.first_op = first, group.ops = last - first;
     group.first_param = first_param, group.params = params, group.first_option = first_option;
-    take(x, lb_program_add_group(x->out, &group));
+    take(subset, lb_program_add_group(subset->out, &group));
 }
 
 /* Parameter groups tell Muon and AdamW; boundaries tell outputs and residuals. */
-static void put_tables(subset *x)
+static void put_tables(subset *subset)
 {
-    const lb_program *p = x->in;
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        lb_boundary row = p->boundaries[i];
-        if (x->values[row.value] == LB_NONE) continue;
-        row.scope = new_scope(x, row.scope), row.value = new_value(x, row.value), row.op = x->position[row.op];
-        take(x, lb_program_add_boundary(x->out, &row));
+    const lb_program *program = subset->in;
+    for (uint32_t i = 0; i < program->n_boundaries; i++) {
+        lb_boundary row = program->boundaries[i];
+        if (subset->values[row.value] == LB_NONE) continue;
+        row.scope = new_scope(subset, row.scope), row.value = new_value(subset, row.value),
+        row.op = subset->position[row.op];
+        take(subset, lb_program_add_boundary(subset->out, &row));
     }
     bool stepped = false; /* a group that did nothing here still tells its learning rate to those that did */
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        stepped |= x->position[p->groups[g].first_op] < x->position[p->groups[g].first_op + p->groups[g].ops];
-    for (uint32_t g = 0; g < p->n_groups && stepped; g++) put_group(x, p->groups[g]);
-    for (uint32_t i = 0; i < p->n_collectives; i++) {
-        lb_collective row = p->collectives[i];
-        if (x->fates[row.op] != LB_PROGRAM_SUBSET_KEEP) continue;
-        row.op = x->position[row.op];
-        row.group = new_string(x, row.group), row.reduce = new_string(x, row.reduce);
-        row.algorithm = new_string(x, row.algorithm);
-        row.first_rank = take(x, lb_program_add_refs(x->out, p->refs + row.first_rank, row.ranks));
-        take(x, lb_program_add_collective(x->out, &row));
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        stepped |= subset->position[program->groups[g].first_op] <
+                   subset->position[program->groups[g].first_op + program->groups[g].ops];
+    for (uint32_t g = 0; g < program->n_groups && stepped; g++) put_group(subset, program->groups[g]);
+    for (uint32_t i = 0; i < program->n_collectives; i++) {
+        lb_collective row = program->collectives[i];
+        if (subset->fates[row.op] != LB_PROGRAM_SUBSET_KEEP) continue;
+        row.op = subset->position[row.op];
+        row.group = new_string(subset, row.group), row.reduce = new_string(subset, row.reduce);
+        row.algorithm = new_string(subset, row.algorithm);
+        row.first_rank = take(subset, lb_program_add_refs(subset->out, program->refs + row.first_rank, row.ranks));
+        take(subset, lb_program_add_collective(subset->out, &row));
     }
-    for (uint32_t i = 0; i < p->n_shards; i++) {
-        const lb_shard *row = &p->shards[i];
-        if (x->values[row->value] != LB_NONE) take(x, lb_program_copy_shard(x->out, p, row, new_value(x, row->value)));
+    for (uint32_t i = 0; i < program->n_shards; i++) {
+        const lb_shard *row = &program->shards[i];
+        if (subset->values[row->value] != LB_NONE)
+            take(subset, lb_program_copy_shard(subset->out, program, row, new_value(subset, row->value)));
     }
-    lb_program_sort_shards(x->out);
+    lb_program_sort_shards(subset->out);
 }
 
 lb_status lb_program_subset(const lb_program *program, const uint8_t *fates, const uint8_t *needed,
                             const lb_digest *logical, const lb_digest *blob, lb_program **out, lb_err *err)
 {
-    subset x = {
+    subset subset = {
         .in = program, .out = lb_program_new(), .fates = fates, .needed = needed, .logical = logical, .blob = blob};
-    x.values = malloc((program->n_values + 1) * sizeof *x.values);
-    x.scopes = malloc((program->n_scopes + 1) * sizeof *x.scopes);
-    x.position = malloc(((size_t)program->n_ops + 1) * sizeof *x.position);
-    x.read = calloc(program->n_values + 1, 1);
-    x.stands_in = calloc(program->n_values + 1, 1);
-    x.failed = !x.out || !x.values || !x.scopes || !x.position || !x.read || !x.stands_in;
-    if (!x.failed) {
-        memset(x.values, 0xff, (program->n_values + 1) * sizeof *x.values);
-        memset(x.scopes, 0xff, (program->n_scopes + 1) * sizeof *x.scopes);
-        x.out->step = program->step, x.out->rank = program->rank, x.out->world = program->world;
-        x.out->level = 1, x.out->complete = 1;
-        x.out->shard = new_string(&x, program->shard);
-        put_ops(&x);
+    subset.values = malloc((program->n_values + 1) * sizeof *subset.values);
+    subset.scopes = malloc((program->n_scopes + 1) * sizeof *subset.scopes);
+    subset.position = malloc(((size_t)program->n_ops + 1) * sizeof *subset.position);
+    subset.read = calloc(program->n_values + 1, 1);
+    subset.stands_in = calloc(program->n_values + 1, 1);
+    subset.failed =
+        !subset.out || !subset.values || !subset.scopes || !subset.position || !subset.read || !subset.stands_in;
+    if (!subset.failed) {
+        memset(subset.values, 0xff, (program->n_values + 1) * sizeof *subset.values);
+        memset(subset.scopes, 0xff, (program->n_scopes + 1) * sizeof *subset.scopes);
+        subset.out->step = program->step, subset.out->rank = program->rank, subset.out->world = program->world;
+        subset.out->level = 1, subset.out->complete = 1;
+        subset.out->shard = new_string(&subset, program->shard);
+        put_ops(&subset);
     }
-    if (!x.failed) put_tables(&x);
-    free(x.values);
-    free(x.scopes);
-    free(x.position);
-    free(x.read);
-    free(x.stands_in);
-    if (x.failed) {
-        lb_program_free(x.out);
+    if (!subset.failed) put_tables(&subset);
+    free(subset.values);
+    free(subset.scopes);
+    free(subset.position);
+    free(subset.read);
+    free(subset.stands_in);
+    if (subset.failed) {
+        lb_program_free(subset.out);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subset of %u ops", program->n_ops);
     }
     lb_err why = LB_ERR_INIT;
-    const lb_status status = lb_program_validate(x.out, &why);
+    const lb_status status = lb_program_validate(subset.out, &why);
     LB_CHECK(status == LB_OK || status == LB_ERR_NOMEM);
     if (status != LB_OK) {
-        lb_program_free(x.out);
+        lb_program_free(subset.out);
         return lb_fail(err, status, "%s", why.message);
     }
-    *out = x.out;
+    *out = subset.out;
     return LB_OK;
 }

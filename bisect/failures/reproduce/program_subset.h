@@ -1,4 +1,4 @@
-/* An program subset: part of a program as a program of its own, with nothing in its tables that it does not use. */
+/* A subset of a program, as a program of its own: its tables hold what the kept ops use, and nothing else. */
 #ifndef LB_BISECT_PROGRAM_SUBSET_H
 #define LB_BISECT_PROGRAM_SUBSET_H
 

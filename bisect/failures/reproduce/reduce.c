@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 typedef struct shrinking {
-    lb_bisect_session *q;
+    lb_bisect_session *session;
     lb_dependency_slice slice;
     const lb_culprit *culprit; /* to be found again */
     int64_t first_step;
@@ -35,10 +35,10 @@ typedef struct shrinking {
 } shrinking;
 
 /* Of a large step each candidate takes as long as the bisection did: then whole steps will do. */
-static bool late(const shrinking *s)
+static bool late(const shrinking *shrinking)
 {
     enum { PATIENCE_S = 60 };
-    return lb_clock_seconds() - s->begin > PATIENCE_S;
+    return lb_clock_seconds() - shrinking->begin > PATIENCE_S;
 }
 
 /* ---- does it count? ---------------------------------------------------------------------------------------------- */
@@ -50,87 +50,89 @@ static bool same_place(const lb_culprit *a, const lb_culprit *b)
 }
 
 /* Of several culprits any may be the one that the candidate shows: alone it is enough to fail. */
-static bool is_culprit(shrinking *s, const lb_culprit *c)
+static bool is_culprit(shrinking *shrinking, const lb_culprit *culprit)
 {
-    const lb_bisection *b = s->q->out;
-    for (uint32_t i = 0; i < b->n_culprits; i++) {
-        if (!same_place(c, &b->culprits[i])) continue;
-        if (c->block == b->culprits[i].block) return true;
-        if (!c->block && !s->nearly) s->nearly = true, s->nearly_try = s->tries;
+    const lb_bisection *bisection = shrinking->session->out;
+    for (uint32_t i = 0; i < bisection->n_culprits; i++) {
+        if (!same_place(culprit, &bisection->culprits[i])) continue;
+        if (culprit->block == bisection->culprits[i].block) return true;
+        if (!culprit->block && !shrinking->nearly) shrinking->nearly = true, shrinking->nearly_try = shrinking->tries;
     }
     return false;
 }
 
-static void say_candidate(const shrinking *s, const lb_bisection *again, bool same)
+static void say_candidate(const shrinking *shrinking, const lb_bisection *again, bool same)
 {
     uint64_t ops, bytes;
     char found[300] = "cannot be bisected";
-    if (lb_reproducer_size(s->q->draft, &ops, &bytes, NULL) != LB_OK) return;
+    if (lb_reproducer_size(shrinking->session->draft, &ops, &bytes, NULL) != LB_OK) return;
     if (again && again->n_culprits)
         snprintf(found, sizeof found, "%s %s %s", lb_bisect_axis_name(again->culprits[0].axis),
                  again->culprits[0].layer, again->culprits[0].op);
     else if (again)
         snprintf(found, sizeof found, "%s", lb_bisect_outcome_name(again->outcome));
-    lb_trial_say(s->q, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops,
+    lb_trial_say(shrinking->session, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops,
                  (double)bytes / 1e3, found);
 }
 
 /* Opens what was written and bisects it. A candidate that cannot be bisected does not count; a host that failed says
  * nothing of it. */
-static lb_status judge_candidate(shrinking *s)
+static lb_status judge_candidate(shrinking *shrinking)
 {
     lb_err why = LB_ERR_INIT;
-    const lb_bisect_session *q = s->q;
+    const lb_bisect_session *session = shrinking->session;
     lb_capture *capture = NULL;
     lb_bisection *again = NULL;
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
-    options.predicate = q->options->predicate;
-    options.threads = q->options->threads;
-    options.memory_bytes = q->options->memory_bytes;
-    options.from_start = q->options->from_start;
-    lb_status status = lb_capture_open(q->draft, &capture, &why);
-    if (status == LB_OK) status = q->bisect(capture, &options, &again, &why);
+    options.predicate = session->options->predicate;
+    options.threads = session->options->threads;
+    options.memory_bytes = session->options->memory_bytes;
+    options.from_start = session->options->from_start;
+    lb_status status = lb_capture_open(session->draft, &capture, &why);
+    if (status == LB_OK) status = session->bisect(capture, &options, &again, &why);
     bool same = status == LB_OK && again->n_culprits;
-    same = same && again->failure.kind == q->failure.kind && again->failure.step == q->failure.step &&
-           is_culprit(s, &again->culprits[0]);
-    if (!lb_is_refusal(status)) say_candidate(s, again, same);
+    same = same && again->failure.kind == session->failure.kind && again->failure.step == session->failure.step &&
+           is_culprit(shrinking, &again->culprits[0]);
+    if (!lb_is_refusal(status)) say_candidate(shrinking, again, same);
     lb_bisection_free(again);
     lb_capture_close(capture);
-    s->written = same;
-    return lb_is_refusal(status) ? lb_fail(s->err, status, "%s", why.message) : LB_OK;
+    shrinking->written = same;
+    return lb_is_refusal(status) ? lb_fail(shrinking->err, status, "%s", why.message) : LB_OK;
 }
 
 /* Bytes that were not kept are no failure: another candidate may do without them. */
-static lb_status write_and_count(shrinking *s)
+static lb_status write_and_count(shrinking *shrinking)
 {
     lb_err why = LB_ERR_INIT;
-    s->written = false;
-    s->tries++;
-    if (s->loose && s->tries < s->nearly_try) return LB_OK; /* it is what it was */
-    if (s->culprit->axis == LB_AXIS_RANK && !lb_dependency_slice_add_peer(&s->slice, s->culprit)) return LB_OK;
-    lb_status status = lb_reproducer_write(&s->slice, &why);
-    if (lb_is_refusal(status)) return lb_fail(s->err, status, "%s", why.message);
-    s->written = status == LB_OK && s->loose;
-    return status == LB_OK && !s->loose ? judge_candidate(s) : LB_OK;
+    shrinking->written = false;
+    shrinking->tries++;
+    if (shrinking->loose && shrinking->tries < shrinking->nearly_try) return LB_OK; /* it is what it was */
+    if (shrinking->culprit->axis == LB_AXIS_RANK &&
+        !lb_dependency_slice_add_peer(&shrinking->slice, shrinking->culprit))
+        return LB_OK;
+    lb_status status = lb_reproducer_write(&shrinking->slice, &why);
+    if (lb_is_refusal(status)) return lb_fail(shrinking->err, status, "%s", why.message);
+    shrinking->written = status == LB_OK && shrinking->loose;
+    return status == LB_OK && !shrinking->loose ? judge_candidate(shrinking) : LB_OK;
 }
 
 /* ---- passing branches -------------------------------------------------------------------------------------------- */
 
-static void set_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
+static void set_passes(shrinking *shrinking, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
 {
     for (uint32_t i = 0; i < n; i++)
-        s->slice.parts[adds[i].part].pass[adds[i].op] = kept && lb_site_in(kept, i) ? 0 : adds[i].pass;
+        shrinking->slice.parts[adds[i].part].pass[adds[i].op] = kept && lb_site_in(kept, i) ? 0 : adds[i].pass;
 }
 
-static lb_status try_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
+static lb_status try_passes(shrinking *shrinking, const lb_dependency_slice_add *adds, uint32_t n, const uint64_t *kept)
 {
-    set_passes(s, adds, n, kept);
-    if (!lb_dependency_slice_select(&s->slice)) return LB_OK;
-    return write_and_count(s);
+    set_passes(shrinking, adds, n, kept);
+    if (!lb_dependency_slice_select(&shrinking->slice)) return LB_OK;
+    return write_and_count(shrinking);
 }
 
 /* Which branches must stay: the fewest adds that are not passed. */
-static lb_status search_passes(shrinking *s, const lb_dependency_slice_add *adds, uint32_t n)
+static lb_status search_passes(shrinking *shrinking, const lb_dependency_slice_add *adds, uint32_t n)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
@@ -138,126 +140,134 @@ static lb_status search_passes(shrinking *s, const lb_dependency_slice_add *adds
     lb_search_trial trial;
     lb_search_verdict verdict = {0};
     options.sites = n, options.max_trials = 60;
-    LB_TRY(lb_search_new(&options, &search, s->err));
+    LB_TRY(lb_search_new(&options, &search, shrinking->err));
     lb_status status;
-    while ((status = lb_search_next(search, &step, &trial, s->err)) == LB_OK && step == LB_SEARCH_TRIAL && !late(s)) {
-        s->written = false;
-        status = try_passes(s, adds, n, trial.sites);
-        lb_search_outcome outcome = s->written ? LB_OUTCOME_CURED : LB_OUTCOME_SAME;
-        if (status == LB_OK) status = lb_search_tell(search, trial.sites, outcome, s->err);
+    while ((status = lb_search_next(search, &step, &trial, shrinking->err)) == LB_OK && step == LB_SEARCH_TRIAL &&
+           !late(shrinking)) {
+        shrinking->written = false;
+        status = try_passes(shrinking, adds, n, trial.sites);
+        lb_search_outcome outcome = shrinking->written ? LB_OUTCOME_CURED : LB_OUTCOME_SAME;
+        if (status == LB_OK) status = lb_search_tell(search, trial.sites, outcome, shrinking->err);
         if (status != LB_OK) break;
     }
-    if (status == LB_OK) status = lb_search_verdict_get(search, &verdict, s->err);
+    if (status == LB_OK) status = lb_search_verdict_get(search, &verdict, shrinking->err);
     uint64_t *kept = calloc(LB_SITE_WORDS(n) + 1, sizeof *kept);
     for (uint32_t i = 0; kept && i < verdict.n_culprits; i++)
         kept[verdict.culprits[i] / 64] |= (uint64_t)1 << (verdict.culprits[i] % 64);
-    s->written = false;
-    if (status == LB_OK && kept && verdict.n_culprits) status = try_passes(s, adds, n, kept);
+    shrinking->written = false;
+    if (status == LB_OK && kept && verdict.n_culprits) status = try_passes(shrinking, adds, n, kept);
     free(kept);
     lb_search_free(search);
     return status;
 }
 
 /* The dependency slice, with as few of the branches beyond the culprit as it takes. */
-static lb_status try_slice(shrinking *s, uint32_t culprits, bool whole_block)
+static lb_status try_slice(shrinking *shrinking, uint32_t culprits, bool whole_block)
 {
     lb_dependency_slice_add *adds = NULL;
     uint32_t n = 0;
-    for (uint32_t k = 0; k < s->slice.n; k++) memset(s->slice.parts[k].pass, 0, s->slice.parts[k].program->n_ops);
-    LB_TRY(lb_dependency_slice_reach(&s->slice, s->q->out->culprits, culprits, whole_block, s->err));
-    if (!lb_dependency_slice_select(&s->slice)) return LB_OK;
-    lb_status status = lb_dependency_slice_adds(&s->slice, s->culprit, &adds, &n, s->err);
-    if (status == LB_OK && n) status = try_passes(s, adds, n, NULL);
-    if (status == LB_OK && n && !s->written) status = search_passes(s, adds, n);
-    if (status == LB_OK && !n) status = write_and_count(s);
+    for (uint32_t k = 0; k < shrinking->slice.n; k++)
+        memset(shrinking->slice.parts[k].pass, 0, shrinking->slice.parts[k].program->n_ops);
+    LB_TRY(lb_dependency_slice_reach(&shrinking->slice, shrinking->session->out->culprits, culprits, whole_block,
+                                     shrinking->err));
+    if (!lb_dependency_slice_select(&shrinking->slice)) return LB_OK;
+    lb_status status = lb_dependency_slice_adds(&shrinking->slice, shrinking->culprit, &adds, &n, shrinking->err);
+    if (status == LB_OK && n) status = try_passes(shrinking, adds, n, NULL);
+    if (status == LB_OK && n && !shrinking->written) status = search_passes(shrinking, adds, n);
+    if (status == LB_OK && !n) status = write_and_count(shrinking);
     free(adds);
     return status;
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static lb_status try_steps(shrinking *s)
+static lb_status try_steps(shrinking *shrinking)
 {
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_reproducer_write_steps(s->q, s->first_step, &why);
-    if (lb_is_refusal(status)) return lb_fail(s->err, status, "%s", why.message);
-    s->written = false;
-    return status == LB_OK ? judge_candidate(s) : LB_OK;
+    lb_status status = lb_reproducer_write_steps(shrinking->session, shrinking->first_step, &why);
+    if (lb_is_refusal(status)) return lb_fail(shrinking->err, status, "%s", why.message);
+    shrinking->written = false;
+    return status == LB_OK ? judge_candidate(shrinking) : LB_OK;
 }
 
-static void add_note(lb_bisection *b, const char *text)
+static void add_note(lb_bisection *bisection, const char *text)
 {
-    size_t size = strlen(text) + (b->note ? strlen(b->note) : 0) + 3;
+    size_t size = strlen(text) + (bisection->note ? strlen(bisection->note) : 0) + 3;
     char *note = malloc(size);
     if (!note) return;
-    snprintf(note, size, "%s%s%s", b->note ? b->note : "", b->note ? "; " : "", text);
-    free(b->note);
-    b->note = note;
+    snprintf(note, size, "%s%s%s", bisection->note ? bisection->note : "", bisection->note ? "; " : "", text);
+    free(bisection->note);
+    bisection->note = note;
 }
 
-static uint64_t ops_of_window(const lb_bisect_session *q)
+static uint64_t ops_of_window(const lb_bisect_session *session)
 {
     uint64_t ops = 0;
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++)
-                ops += !(p->ops[i].flags & LB_OP_VIEW) && strncmp(lb_op_name(p, &p->ops[i]), "lb::", 4);
+    for (uint32_t s = 0; s < session->n_steps; s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++)
+                ops +=
+                    !(program->ops[i].flags & LB_OP_VIEW) && strncmp(lb_op_name(program, &program->ops[i]), "lb::", 4);
         }
     return ops;
 }
 
 /* Puts the folder in place, if a candidate failed as it should; the draft is gone whatever the status. */
-static lb_status report(shrinking *s, lb_output_folder *folder)
+static lb_status report(shrinking *shrinking, lb_output_folder *folder)
 {
-    lb_bisection *b = s->q->out;
-    if (!s->written) {
-        add_note(b, "no smaller capture fails in the same way by itself: the capture is its own reproducer");
+    lb_bisection *bisection = shrinking->session->out;
+    if (!shrinking->written) {
+        add_note(bisection, "no smaller capture fails in the same way by itself: the capture is its own reproducer");
         lb_output_folder_abandon(folder);
         return LB_OK;
     }
-    LB_TRY(lb_output_folder_close(folder, s->err));
-    b->reproducer = strdup(s->q->options->reproducer);
-    b->window_ops = ops_of_window(s->q);
-    LB_TRY(lb_reproducer_size(b->reproducer, &b->reproducer_ops, &b->reproducer_bytes, s->err));
-    lb_trial_say(s->q, "reproducer %s: %" PRIu64 " of %" PRIu64 " ops, %.1f KB", b->reproducer, b->reproducer_ops,
-                 b->window_ops, (double)b->reproducer_bytes / 1e3);
+    LB_TRY(lb_output_folder_close(folder, shrinking->err));
+    bisection->reproducer = strdup(shrinking->session->options->reproducer);
+    bisection->window_ops = ops_of_window(shrinking->session);
+    LB_TRY(lb_reproducer_size(bisection->reproducer, &bisection->reproducer_ops, &bisection->reproducer_bytes,
+                              shrinking->err));
+    lb_trial_say(shrinking->session, "reproducer %s: %" PRIu64 " of %" PRIu64 " ops, %.1f KB", bisection->reproducer,
+                 bisection->reproducer_ops, bisection->window_ops, (double)bisection->reproducer_bytes / 1e3);
     return LB_OK;
 }
 
-lb_status lb_reduce_reproducer(lb_bisect_session *q, lb_err *err)
+lb_status lb_reduce_reproducer(lb_bisect_session *session, lb_err *err)
 {
-    shrinking s = {.q = q,
-                   .culprit = &q->out->culprits[0],
-                   .first_step = q->failure.step,
-                   .err = err,
-                   .begin = lb_clock_seconds()};
-    for (uint32_t i = 0; i < q->out->n_culprits; i++)
-        if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
-    if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;
+    shrinking shrinking = {.session = session,
+                           .culprit = &session->out->culprits[0],
+                           .first_step = session->failure.step,
+                           .err = err,
+                           .begin = lb_clock_seconds()};
+    for (uint32_t i = 0; i < session->out->n_culprits; i++)
+        if (session->out->culprits[i].step < shrinking.first_step)
+            shrinking.first_step = session->out->culprits[i].step;
+    if (session->remedy.op != LB_NONE && session->remedy.step < shrinking.first_step)
+        shrinking.first_step = session->remedy.step;
     lb_output_folder *folder;
-    LB_TRY(lb_reproducer_open(q, &folder, err));
-    q->draft = lb_output_folder_path(folder);
-    lb_status status = lb_dependency_slice_init(&s.slice, q, s.first_step, err);
-    if (status == LB_OK) status = try_slice(&s, 1, false);
-    const uint32_t in_first = s.tries;
-    if (status == LB_OK && !s.written && !late(&s)) status = try_slice(&s, 1, true);
-    if (status == LB_OK && !s.written && q->out->n_culprits > 1 && !late(&s))
-        status = try_slice(&s, q->out->n_culprits, false);
-    s.loose = s.nearly && s.nearly_try <= in_first;
-    s.tries = 0;
-    if (status == LB_OK && !s.written && s.loose) status = try_slice(&s, 1, false);
-    s.loose = false;
-    if (status == LB_OK && !s.written) status = try_steps(&s);
-    if (status == LB_OK && !s.written && q->out->origin.op != LB_NONE && q->out->origin.step < s.first_step) {
-        s.first_step = q->out->origin.step;
-        status = try_steps(&s);
+    LB_TRY(lb_reproducer_open(session, &folder, err));
+    session->draft = lb_output_folder_path(folder);
+    lb_status status = lb_dependency_slice_init(&shrinking.slice, session, shrinking.first_step, err);
+    if (status == LB_OK) status = try_slice(&shrinking, 1, false);
+    const uint32_t in_first = shrinking.tries;
+    if (status == LB_OK && !shrinking.written && !late(&shrinking)) status = try_slice(&shrinking, 1, true);
+    if (status == LB_OK && !shrinking.written && session->out->n_culprits > 1 && !late(&shrinking))
+        status = try_slice(&shrinking, session->out->n_culprits, false);
+    shrinking.loose = shrinking.nearly && shrinking.nearly_try <= in_first;
+    shrinking.tries = 0;
+    if (status == LB_OK && !shrinking.written && shrinking.loose) status = try_slice(&shrinking, 1, false);
+    shrinking.loose = false;
+    if (status == LB_OK && !shrinking.written) status = try_steps(&shrinking);
+    if (status == LB_OK && !shrinking.written && session->out->origin.op != LB_NONE &&
+        session->out->origin.step < shrinking.first_step) {
+        shrinking.first_step = session->out->origin.step;
+        status = try_steps(&shrinking);
     }
     if (status == LB_OK)
-        status = report(&s, folder);
+        status = report(&shrinking, folder);
     else
         lb_output_folder_abandon(folder); /* half a reproducer is none */
-    q->draft = NULL;
-    lb_dependency_slice_release(&s.slice);
+    session->draft = NULL;
+    lb_dependency_slice_release(&shrinking.slice);
     return status;
 }

@@ -112,57 +112,59 @@ static uint64_t hash_of(const uint64_t *set, uint32_t words)
 
 /* ---- tells ------------------------------------------------------------------------------------------------------ */
 
-static record *find(const lb_search *s, const uint64_t *sites)
+static record *find(const lb_search *search, const uint64_t *sites)
 {
-    uint64_t hash = hash_of(sites, s->words);
-    for (uint32_t i = 0; i < s->n_records; i++)
-        if (s->records[i].hash == hash && memcmp(s->records[i].sites, sites, s->words * sizeof *sites) == 0)
-            return &s->records[i];
+    uint64_t hash = hash_of(sites, search->words);
+    for (uint32_t i = 0; i < search->n_records; i++)
+        if (search->records[i].hash == hash &&
+            memcmp(search->records[i].sites, sites, search->words * sizeof *sites) == 0)
+            return &search->records[i];
     return NULL;
 }
 
 /* Log-odds that the set cures, from its tells alone. */
-static double log_odds(const lb_search *s, const record *r)
+static double log_odds(const lb_search *search, const record *record)
 {
-    uint32_t fails = r->told[LB_OUTCOME_SAME] + r->told[LB_OUTCOME_OTHER];
-    return r->told[LB_OUTCOME_CURED] * log((1 - s->alarm) / s->miss) + fails * log(s->alarm / (1 - s->miss));
+    uint32_t fails = record->told[LB_OUTCOME_SAME] + record->told[LB_OUTCOME_OTHER];
+    return record->told[LB_OUTCOME_CURED] * log((1 - search->alarm) / search->miss) +
+           fails * log(search->alarm / (1 - search->miss));
 }
 
-static bool noisy(const lb_search *s)
+static bool noisy(const lb_search *search)
 {
-    return s->miss > NO_NOISE || s->alarm > NO_NOISE;
+    return search->miss > NO_NOISE || search->alarm > NO_NOISE;
 }
 
 /* Accepted log-odds for one answer: the risk is shared among the answers that a proof needs. */
-static double threshold(const lb_search *s)
+static double threshold(const lb_search *search)
 {
-    double share = s->risk / (4 * log2(s->n + 1.0) + 4);
+    double share = search->risk / (4 * log2(search->n + 1.0) + 4);
     return log((1 - share) / share);
 }
 
-static enum answer known(const lb_search *s, const record *r)
+static enum answer known(const lb_search *search, const record *record)
 {
-    if (!r) return PENDING;
-    if (r->told[LB_OUTCOME_INVALID] && !r->told[LB_OUTCOME_CURED]) return UNKNOWN;
-    double odds = log_odds(s, r), enough = noisy(s) ? threshold(s) : 1;
+    if (!record) return PENDING;
+    if (record->told[LB_OUTCOME_INVALID] && !record->told[LB_OUTCOME_CURED]) return UNKNOWN;
+    double odds = log_odds(search, record), enough = noisy(search) ? threshold(search) : 1;
     if (odds >= enough) return CURED;
     if (odds <= -enough) return FAILS;
-    if (r->told[LB_OUTCOME_NOISE] >= IDLE_LIMIT) return UNKNOWN;
+    if (record->told[LB_OUTCOME_NOISE] >= IDLE_LIMIT) return UNKNOWN;
     uint32_t total = 0;
-    for (int i = 0; i < OUTCOMES; i++) total += r->told[i];
+    for (int i = 0; i < OUTCOMES; i++) total += record->told[i];
     return total >= REPEAT_LIMIT ? UNKNOWN : PENDING;
 }
 
-static enum answer ask(lb_search *s, const uint64_t *sites, lb_search_purpose purpose)
+static enum answer ask(lb_search *search, const uint64_t *sites, lb_search_purpose purpose)
 {
-    const record *r = find(s, sites);
-    uint32_t count = size_of(sites, s->words);
-    if (count == 0 && !r) return FAILS; /* nothing changed: the failure itself */
-    enum answer answer = known(s, r);
+    const record *record = find(search, sites);
+    uint32_t count = size_of(sites, search->words);
+    if (count == 0 && !record) return FAILS; /* nothing changed: the failure itself */
+    enum answer answer = known(search, record);
     if (answer == PENDING) {
-        memcpy(s->pending, sites, s->words * sizeof *sites);
-        s->pending_count = count;
-        s->purpose = purpose;
+        memcpy(search->pending, sites, search->words * sizeof *sites);
+        search->pending_count = count;
+        search->purpose = purpose;
     }
     return answer;
 }
@@ -170,65 +172,65 @@ static enum answer ask(lb_search *s, const uint64_t *sites, lb_search_purpose pu
 /* ---- weigh: one culprit, under noise ---------------------------------------------------------------------------- */
 
 /* Trials after which one culprit should have been found; beyond that there are several. */
-static double weigh_limit(const lb_search *s)
+static double weigh_limit(const lb_search *search)
 {
-    double p = fmax(s->miss, s->alarm) / 2 + fmin(s->miss, s->alarm) / 2;
+    double p = fmax(search->miss, search->alarm) / 2 + fmin(search->miss, search->alarm) / 2;
     p = fmin(fmax(p, 1e-6), 0.49);
     double capacity = 1 + p * log2(p) + (1 - p) * log2(1 - p);
-    return 10 + 3 * (log2(s->n) + log2(1 / s->risk)) / capacity;
+    return 10 + 3 * (log2(search->n) + log2(1 / search->risk)) / capacity;
 }
 
 /* The posterior over single culprits into w[0, n), the hypothesis "no single one" into w[n]; sums to 1. */
-static void posterior(const lb_search *s, double *w)
+static void posterior(const lb_search *search, double *w)
 {
     double mass = 0, top = -INFINITY, sum = 0;
-    for (uint32_t i = 0; i < s->n; i++) mass += s->prior[i];
-    for (uint32_t i = 0; i < s->n; i++) w[i] = log(0.9 * s->prior[i] / mass);
-    w[s->n] = log(0.1);
-    for (uint32_t k = 0; k < s->n_records; k++) {
-        const record *r = &s->records[k];
-        if (r->count == s->n) continue; /* the whole set is part of the premise */
-        double cured = r->told[LB_OUTCOME_CURED];
-        double fails = r->told[LB_OUTCOME_SAME] + r->told[LB_OUTCOME_OTHER];
-        double in = cured * log(1 - s->alarm) + fails * log(s->alarm);
-        double out = cured * log(s->miss) + fails * log(1 - s->miss);
-        for (uint32_t i = 0; i < s->n; i++) w[i] += lb_site_in(r->sites, i) ? in : out;
-        w[s->n] += out;
+    for (uint32_t i = 0; i < search->n; i++) mass += search->prior[i];
+    for (uint32_t i = 0; i < search->n; i++) w[i] = log(0.9 * search->prior[i] / mass);
+    w[search->n] = log(0.1);
+    for (uint32_t k = 0; k < search->n_records; k++) {
+        const record *record = &search->records[k];
+        if (record->count == search->n) continue; /* the whole set is part of the premise */
+        double cured = record->told[LB_OUTCOME_CURED];
+        double fails = record->told[LB_OUTCOME_SAME] + record->told[LB_OUTCOME_OTHER];
+        double in = cured * log(1 - search->alarm) + fails * log(search->alarm);
+        double out = cured * log(search->miss) + fails * log(1 - search->miss);
+        for (uint32_t i = 0; i < search->n; i++) w[i] += lb_site_in(record->sites, i) ? in : out;
+        w[search->n] += out;
     }
-    for (uint32_t i = 0; i <= s->n; i++) top = fmax(top, w[i]);
-    for (uint32_t i = 0; i <= s->n; i++) sum += w[i] = exp(w[i] - top);
-    for (uint32_t i = 0; i <= s->n; i++) w[i] /= sum;
+    for (uint32_t i = 0; i <= search->n; i++) top = fmax(top, w[i]);
+    for (uint32_t i = 0; i <= search->n; i++) sum += w[i] = exp(w[i] - top);
+    for (uint32_t i = 0; i <= search->n; i++) w[i] /= sum;
 }
 
 /* PENDING: wants a trial. CURED: *culprit is confirmed. FAILS: no single culprit. */
-static enum answer weigh(lb_search *s, uint32_t *culprit, double *w)
+static enum answer weigh(lb_search *search, uint32_t *culprit, double *w)
 {
-    posterior(s, w);
+    posterior(search, w);
     uint32_t best = 0;
-    for (uint32_t i = 1; i < s->n; i++)
+    for (uint32_t i = 1; i < search->n; i++)
         if (w[i] > w[best]) best = i;
-    memset(s->work, 0, s->words * sizeof *s->work);
-    if (w[best] >= 1 - s->risk / 2) {
+    memset(search->work, 0, search->words * sizeof *search->work);
+    if (w[best] >= 1 - search->risk / 2) {
         *culprit = best;
-        add(s->work, best);
-        return ask(s, s->work, LB_PURPOSE_CONFIRM);
+        add(search->work, best);
+        return ask(search, search->work, LB_PURPOSE_CONFIRM);
     }
-    if (w[s->n] >= 1 - s->risk || s->trials >= weigh_limit(s)) return FAILS;
+    if (w[search->n] >= 1 - search->risk || search->trials >= weigh_limit(search)) return FAILS;
     /* The cut of the causal order, or the favourite alone, whose mass is nearest to one half. */
     double before = 0, gap = fabs(w[best] - 0.5);
     uint32_t cut = UINT32_MAX;
-    for (uint32_t i = 0; i + 1 < s->n; i++) {
+    for (uint32_t i = 0; i + 1 < search->n; i++) {
         before += w[i];
         if (fabs(before - 0.5) < gap) gap = fabs(before - 0.5), cut = i;
     }
     if (cut == UINT32_MAX)
-        add(s->work, best);
+        add(search->work, best);
     else
-        for (uint32_t i = 0; i <= cut; i++) add(s->work, i);
+        for (uint32_t i = 0; i <= cut; i++) add(search->work, i);
     /* Asked whatever is known about this set: repeating it is the point. */
-    memcpy(s->pending, s->work, s->words * sizeof *s->work);
-    s->pending_count = size_of(s->work, s->words);
-    s->purpose = LB_PURPOSE_WEIGH;
+    memcpy(search->pending, search->work, search->words * sizeof *search->work);
+    search->pending_count = size_of(search->work, search->words);
+    search->purpose = LB_PURPOSE_WEIGH;
     return PENDING;
 }
 
@@ -243,40 +245,40 @@ typedef struct narrowing {
     bool unknown;   /* some trial could not be run */
 } narrowing;
 
-static double mass(const lb_search *s, const uint32_t *sites, uint32_t from, uint32_t to)
+static double mass(const lb_search *search, const uint32_t *sites, uint32_t from, uint32_t to)
 {
     double sum = 0;
-    for (uint32_t i = from; i < to; i++) sum += s->prior[sites[i]];
+    for (uint32_t i = from; i < to; i++) sum += search->prior[sites[i]];
     return sum;
 }
 
 /* Is U without open[from, to) still cured? */
-static enum answer without(lb_search *s, narrowing *n, uint32_t from, uint32_t to)
+static enum answer without(lb_search *search, narrowing *narrowing, uint32_t from, uint32_t to)
 {
-    memcpy(s->work, n->changed, s->words * sizeof *s->work);
-    for (uint32_t i = from; i < to; i++) drop(s->work, n->open[i]);
-    enum answer answer = ask(s, s->work, LB_PURPOSE_NARROW);
+    memcpy(search->work, narrowing->changed, search->words * sizeof *search->work);
+    for (uint32_t i = from; i < to; i++) drop(search->work, narrowing->open[i]);
+    enum answer answer = ask(search, search->work, LB_PURPOSE_NARROW);
     if (answer == UNKNOWN) {
-        n->unknown = true;
+        narrowing->unknown = true;
         return FAILS;
     }
     return answer;
 }
 
-static void settle(lb_search *s, narrowing *n, uint32_t from, uint32_t to)
+static void settle(lb_search *search, narrowing *narrowing, uint32_t from, uint32_t to)
 {
-    n->settled += mass(s, n->open, from, to);
-    for (uint32_t i = from; i < to; i++) drop(n->changed, n->open[i]);
-    memmove(n->open + from, n->open + to, (n->n_open - to) * sizeof *n->open);
-    n->n_open -= to - from;
+    narrowing->settled += mass(search, narrowing->open, from, to);
+    for (uint32_t i = from; i < to; i++) drop(narrowing->changed, narrowing->open[i]);
+    memmove(narrowing->open + from, narrowing->open + to, (narrowing->n_open - to) * sizeof *narrowing->open);
+    narrowing->n_open -= to - from;
 }
 
 /* Where [from, to) falls into two parts of like mass; both non-empty. */
-static uint32_t middle(const lb_search *s, const narrowing *n, uint32_t from, uint32_t to)
+static uint32_t middle(const lb_search *search, const narrowing *narrowing, uint32_t from, uint32_t to)
 {
-    double half = mass(s, n->open, from, to) / 2, sum = 0;
+    double half = mass(search, narrowing->open, from, to) / 2, sum = 0;
     for (uint32_t i = from; i + 1 < to; i++) {
-        double w = s->prior[n->open[i]];
+        double w = search->prior[narrowing->open[i]];
         if (sum + w / 2 >= half) return i > from ? i : from + 1;
         sum += w;
     }
@@ -284,46 +286,48 @@ static uint32_t middle(const lb_search *s, const narrowing *n, uint32_t from, ui
 }
 
 /* How much of the open end to leave out next. Few culprits so far: all of it. Many: about as much as holds one. */
-static uint32_t group(const lb_search *s, const narrowing *n)
+static uint32_t group(const lb_search *search, const narrowing *narrowing)
 {
-    if (n->found == 0) return n->n_open;
+    if (narrowing->found == 0) return narrowing->n_open;
     static const double factor[] = {2, 2, 1.4, 1};
-    double goal = (n->found < 4 ? factor[n->found] : 0.7) * n->settled / n->found, sum = 0;
+    double goal = (narrowing->found < 4 ? factor[narrowing->found] : 0.7) * narrowing->settled / narrowing->found,
+           sum = 0;
     uint32_t size = 0;
-    while (size < n->n_open && (size == 0 || sum < goal)) sum += s->prior[n->open[n->n_open - ++size]];
+    while (size < narrowing->n_open && (size == 0 || sum < goal))
+        sum += search->prior[narrowing->open[narrowing->n_open - ++size]];
     return size;
 }
 
 /* open[from, to) holds a site that U cannot do without: finds the last one. */
-static enum answer isolate(lb_search *s, narrowing *n, uint32_t from, uint32_t to)
+static enum answer isolate(lb_search *search, narrowing *narrowing, uint32_t from, uint32_t to)
 {
     while (to - from > 1) {
-        uint32_t cut = middle(s, n, from, to);
-        switch (without(s, n, cut, to)) {
+        uint32_t cut = middle(search, narrowing, from, to);
+        switch (without(search, narrowing, cut, to)) {
         case PENDING: return PENDING;
         case CURED:
-            settle(s, n, cut, to);
+            settle(search, narrowing, cut, to);
             to = cut;
             break;
         default: from = cut;
         }
     }
-    n->settled += s->prior[n->open[from]];
-    n->found++;
-    memmove(n->open + from, n->open + to, (n->n_open - to) * sizeof *n->open);
-    n->n_open--;
+    narrowing->settled += search->prior[narrowing->open[from]];
+    narrowing->found++;
+    memmove(narrowing->open + from, narrowing->open + to, (narrowing->n_open - to) * sizeof *narrowing->open);
+    narrowing->n_open--;
     return CURED;
 }
 
-static enum answer narrow(lb_search *s, narrowing *n)
+static enum answer narrow(lb_search *search, narrowing *narrowing)
 {
-    while (n->n_open > 0) {
-        uint32_t from = n->n_open - group(s, n), to = n->n_open;
-        switch (without(s, n, from, to)) {
+    while (narrowing->n_open > 0) {
+        uint32_t from = narrowing->n_open - group(search, narrowing), to = narrowing->n_open;
+        switch (without(search, narrowing, from, to)) {
         case PENDING: return PENDING;
-        case CURED: settle(s, n, from, to); break;
+        case CURED: settle(search, narrowing, from, to); break;
         default:
-            if (isolate(s, n, from, to) == PENDING) return PENDING;
+            if (isolate(search, narrowing, from, to) == PENDING) return PENDING;
         }
     }
     return CURED;
@@ -331,39 +335,39 @@ static enum answer narrow(lb_search *s, narrowing *n)
 
 /* ---- reduce and confirm ------------------------------------------------------------------------------------------ */
 
-static uint32_t list(const lb_search *s, const uint64_t *set, uint32_t *sites)
+static uint32_t list(const lb_search *search, const uint64_t *set, uint32_t *sites)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t i = 0; i < search->n; i++)
         if (lb_site_in(set, i)) sites[count++] = i;
     return count;
 }
 
 /* Delta debugging with shrinking parts (the schedule of CDD), then single sites until none can go. P(set) is cured. */
-static enum answer reduce(lb_search *s, uint64_t *set, uint32_t *sites)
+static enum answer reduce(lb_search *search, uint64_t *set, uint32_t *sites)
 {
     for (double p = 0.1;; p = fmin(p / (1 - exp(-1.0)), 0.999)) {
-        uint32_t count = list(s, set, sites), part = (uint32_t)fmax(1, floor(-1 / log(1 - p)));
+        uint32_t count = list(search, set, sites), part = (uint32_t)fmax(1, floor(-1 / log(1 - p)));
         bool removed = false;
         for (uint32_t i = 0; i < count; i += part) {
-            memcpy(s->work, set, s->words * sizeof *set);
-            for (uint32_t k = i; k < count && k < i + part; k++) drop(s->work, sites[k]);
-            enum answer answer = ask(s, s->work, LB_PURPOSE_REDUCE);
+            memcpy(search->work, set, search->words * sizeof *set);
+            for (uint32_t k = i; k < count && k < i + part; k++) drop(search->work, sites[k]);
+            enum answer answer = ask(search, search->work, LB_PURPOSE_REDUCE);
             if (answer == PENDING) return PENDING;
-            if (answer == CURED) memcpy(set, s->work, s->words * sizeof *set), removed = true;
+            if (answer == CURED) memcpy(set, search->work, search->words * sizeof *set), removed = true;
         }
         if (part == 1 && !removed) return CURED;
     }
 }
 
 /* Puts every member of the answer back once. FAILS: one of them was not needed after all. */
-static enum answer confirm(lb_search *s, const uint64_t *set, uint32_t *sites, uint32_t *untested)
+static enum answer confirm(lb_search *search, const uint64_t *set, uint32_t *sites, uint32_t *untested)
 {
-    uint32_t count = list(s, set, sites);
+    uint32_t count = list(search, set, sites);
     for (uint32_t i = 0; i < count && count > 1; i++) {
-        memcpy(s->work, set, s->words * sizeof *set);
-        drop(s->work, sites[i]);
-        enum answer answer = ask(s, s->work, LB_PURPOSE_CONFIRM);
+        memcpy(search->work, set, search->words * sizeof *set);
+        drop(search->work, sites[i]);
+        enum answer answer = ask(search, search->work, LB_PURPOSE_CONFIRM);
         if (answer == PENDING) return PENDING;
         if (answer == CURED) return FAILS;
         if (answer == UNKNOWN) ++*untested;
@@ -371,12 +375,13 @@ static enum answer confirm(lb_search *s, const uint64_t *set, uint32_t *sites, u
     return CURED;
 }
 
-static bool monotone(const lb_search *s)
+static bool monotone(const lb_search *search)
 {
-    for (uint32_t a = 0; a < s->n_records; a++) {
-        if (known(s, &s->records[a]) != CURED) continue;
-        for (uint32_t b = 0; b < s->n_records; b++)
-            if (known(s, &s->records[b]) == FAILS && subset(s->records[a].sites, s->records[b].sites, s->words))
+    for (uint32_t a = 0; a < search->n_records; a++) {
+        if (known(search, &search->records[a]) != CURED) continue;
+        for (uint32_t b = 0; b < search->n_records; b++)
+            if (known(search, &search->records[b]) == FAILS &&
+                subset(search->records[a].sites, search->records[b].sites, search->words))
                 return false;
     }
     return true;
@@ -384,83 +389,84 @@ static bool monotone(const lb_search *s)
 
 /* ---- verdict ----------------------------------------------------------------------------------------------------- */
 
-static void conclude(lb_search *s, lb_search_kind kind, const uint64_t *set, const char *note)
+static void conclude(lb_search *search, lb_search_kind kind, const uint64_t *set, const char *note)
 {
-    s->verdict.kind = kind;
-    s->verdict.n_culprits = set ? list(s, set, s->culprits) : 0;
-    s->verdict.monotone = monotone(s);
-    s->verdict.risk = noisy(s) ? s->risk : 0;
-    strncpy(s->verdict.note, note, sizeof s->verdict.note - 1);
-    s->done = true;
+    search->verdict.kind = kind;
+    search->verdict.n_culprits = set ? list(search, set, search->culprits) : 0;
+    search->verdict.monotone = monotone(search);
+    search->verdict.risk = noisy(search) ? search->risk : 0;
+    strncpy(search->verdict.note, note, sizeof search->verdict.note - 1);
+    search->done = true;
 }
 
 /* The smallest set that is known to cure, NULL when there is none. */
-static const uint64_t *smallest(const lb_search *s)
+static const uint64_t *smallest(const lb_search *search)
 {
     const record *best = NULL;
-    for (uint32_t i = 0; i < s->n_records; i++)
-        if (known(s, &s->records[i]) == CURED && (!best || s->records[i].count < best->count)) best = &s->records[i];
+    for (uint32_t i = 0; i < search->n_records; i++)
+        if (known(search, &search->records[i]) == CURED && (!best || search->records[i].count < best->count))
+            best = &search->records[i];
     return best ? best->sites : NULL;
 }
 
-static void proceed(lb_search *s, uint64_t *set, uint32_t *sites, double *w)
+static void proceed(lb_search *search, uint64_t *set, uint32_t *sites, double *w)
 {
-    fill(set, s->n);
-    enum answer answer = ask(s, set, LB_PURPOSE_WHOLE);
+    fill(set, search->n);
+    enum answer answer = ask(search, set, LB_PURPOSE_WHOLE);
     if (answer == PENDING) return;
     if (answer == UNKNOWN) {
-        conclude(s, LB_SEARCH_UNDECIDED, NULL, "changing everything could not be run to an answer");
+        conclude(search, LB_SEARCH_UNDECIDED, NULL, "changing everything could not be run to an answer");
         return;
     }
     if (answer == FAILS) {
-        conclude(s, LB_SEARCH_NOTHING, NULL, "");
+        conclude(search, LB_SEARCH_NOTHING, NULL, "");
         return;
     }
     uint32_t single;
-    if (noisy(s) && s->n > 1) {
-        answer = weigh(s, &single, w);
+    if (noisy(search) && search->n > 1) {
+        answer = weigh(search, &single, w);
         if (answer == PENDING) return;
         if (answer == CURED) {
-            memset(set, 0, s->words * sizeof *set);
+            memset(set, 0, search->words * sizeof *set);
             add(set, single);
-            conclude(s, LB_SEARCH_FOUND, set, "");
+            conclude(search, LB_SEARCH_FOUND, set, "");
             return;
         }
     }
-    narrowing n = {.changed = set, .open = sites, .n_open = s->n};
-    for (uint32_t i = 0; i < s->n; i++) sites[i] = i;
-    if (narrow(s, &n) == PENDING) return;
+    narrowing narrowing = {.changed = set, .open = sites, .n_open = search->n};
+    for (uint32_t i = 0; i < search->n; i++) sites[i] = i;
+    if (narrow(search, &narrowing) == PENDING) return;
 
-    uint32_t untested = n.unknown ? 1 : 0;
+    uint32_t untested = narrowing.unknown ? 1 : 0;
     const char *note = "";
-    answer = confirm(s, set, sites, &untested);
+    answer = confirm(search, set, sites, &untested);
     if (answer == PENDING) return;
     if (answer == FAILS) {
         note = "changing more undid a cure (sites mask each other): reduced by delta debugging instead";
         untested = 0;
-        if (reduce(s, set, sites) == PENDING) return;
+        if (reduce(search, set, sites) == PENDING) return;
     }
     if (untested) note = "some trials could not be run: the answer cures, but may not be the smallest that does";
-    conclude(s, LB_SEARCH_FOUND, set, note);
+    conclude(search, LB_SEARCH_FOUND, set, note);
 }
 
-lb_status lb_search_next(lb_search *s, lb_search_step *step, lb_search_trial *trial, lb_err *err)
+lb_status lb_search_next(lb_search *search, lb_search_step *step, lb_search_trial *trial, lb_err *err)
 {
-    uint64_t *set = malloc(s->words * sizeof *set);
-    uint32_t *sites = malloc(s->n * sizeof *sites);
-    double *w = malloc(((size_t)s->n + 1) * sizeof *w);
+    uint64_t *set = malloc(search->words * sizeof *set);
+    uint32_t *sites = malloc(search->n * sizeof *sites);
+    double *w = malloc(((size_t)search->n + 1) * sizeof *w);
     lb_status status = LB_OK;
-    s->done = false;
-    memset(&s->verdict, 0, sizeof s->verdict);
+    search->done = false;
+    memset(&search->verdict, 0, sizeof search->verdict);
     if (!set || !sites || !w) {
-        status = lb_fail(err, LB_ERR_NOMEM, "search over %u sites: out of memory", s->n);
+        status = lb_fail(err, LB_ERR_NOMEM, "search over %u sites: out of memory", search->n);
         goto out;
     }
-    proceed(s, set, sites, w);
-    if (!s->done && s->max_trials && s->trials >= s->max_trials)
-        conclude(s, LB_SEARCH_UNDECIDED, smallest(s), "the limit of trials was reached");
-    *step = s->done ? LB_SEARCH_DONE : LB_SEARCH_TRIAL;
-    if (!s->done) *trial = (lb_search_trial){s->pending, s->pending_count, s->purpose};
+    proceed(search, set, sites, w);
+    if (!search->done && search->max_trials && search->trials >= search->max_trials)
+        conclude(search, LB_SEARCH_UNDECIDED, smallest(search), "the limit of trials was reached");
+    *step = search->done ? LB_SEARCH_DONE : LB_SEARCH_TRIAL;
+    if (!search->done) *trial = (lb_search_trial){search->pending, search->pending_count, search->purpose};
 out:
     free(set);
     free(sites);
@@ -468,41 +474,41 @@ out:
     return status;
 }
 
-lb_status lb_search_tell(lb_search *s, const uint64_t *sites, lb_search_outcome outcome, lb_err *err)
+lb_status lb_search_tell(lb_search *search, const uint64_t *sites, lb_search_outcome outcome, lb_err *err)
 {
     if ((unsigned)outcome >= OUTCOMES) return lb_fail(err, LB_ERR_INVALID, "no such outcome: %d", (int)outcome);
-    if (s->n % 64 && sites[s->words - 1] >> (s->n % 64))
-        return lb_fail(err, LB_ERR_INVALID, "a tell names a site beyond the %u that there are", s->n);
-    record *r = find(s, sites);
+    if (search->n % 64 && sites[search->words - 1] >> (search->n % 64))
+        return lb_fail(err, LB_ERR_INVALID, "a tell names a site beyond the %u that there are", search->n);
+    record *r = find(search, sites);
     if (!r) {
-        record *more = lb_array_grow(s->records, s->n_records, sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for %u tells", s->n_records + 1);
-        s->records = more;
-        uint64_t *copy = malloc(s->words * sizeof *copy);
-        if (!copy) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for a set of %u sites", s->n);
-        memcpy(copy, sites, s->words * sizeof *copy);
-        r = &s->records[s->n_records++];
-        *r = (record){.sites = copy, .hash = hash_of(sites, s->words), .count = size_of(sites, s->words)};
+        record *more = lb_array_grow(search->records, search->n_records, sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for %u tells", search->n_records + 1);
+        search->records = more;
+        uint64_t *copy = malloc(search->words * sizeof *copy);
+        if (!copy) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for a set of %u sites", search->n);
+        memcpy(copy, sites, search->words * sizeof *copy);
+        r = &search->records[search->n_records++];
+        *r = (record){.sites = copy, .hash = hash_of(sites, search->words), .count = size_of(sites, search->words)};
     }
     r->told[outcome]++;
-    s->trials++;
+    search->trials++;
     return LB_OK;
 }
 
-lb_status lb_search_verdict_get(lb_search *s, lb_search_verdict *verdict, lb_err *err)
+lb_status lb_search_verdict_get(lb_search *search, lb_search_verdict *verdict, lb_err *err)
 {
-    if (!s->done) {
+    if (!search->done) {
         lb_search_step step;
         lb_search_trial trial;
-        LB_TRY(lb_search_next(s, &step, &trial, err));
+        LB_TRY(lb_search_next(search, &step, &trial, err));
         if (step == LB_SEARCH_TRIAL) {
-            conclude(s, LB_SEARCH_UNDECIDED, smallest(s), "the search has not finished");
-            s->done = false;
+            conclude(search, LB_SEARCH_UNDECIDED, smallest(search), "the search has not finished");
+            search->done = false;
         }
     }
-    *verdict = s->verdict;
-    verdict->culprits = s->culprits;
-    verdict->trials = s->trials;
+    *verdict = search->verdict;
+    verdict->culprits = search->culprits;
+    verdict->trials = search->trials;
     return LB_OK;
 }
 
@@ -542,14 +548,14 @@ lb_status lb_search_new(const lb_search_options *options, lb_search **search, lb
     return LB_OK;
 }
 
-void lb_search_free(lb_search *s)
+void lb_search_free(lb_search *search)
 {
-    if (!s) return;
-    for (uint32_t i = 0; i < s->n_records; i++) free(s->records[i].sites);
-    free(s->records);
-    free(s->prior);
-    free(s->pending);
-    free(s->work);
-    free(s->culprits);
-    free(s);
+    if (!search) return;
+    for (uint32_t i = 0; i < search->n_records; i++) free(search->records[i].sites);
+    free(search->records);
+    free(search->prior);
+    free(search->pending);
+    free(search->work);
+    free(search->culprits);
+    free(search);
 }

@@ -26,7 +26,7 @@ static bool is_cut_head(const char *line)
 }
 
 /* A line that was being written when the process was killed is no line. */
-static lb_status read_lines(lb_journal *j, const char *path, const char *about, lb_err *err)
+static lb_status read_lines(lb_journal *journal, const char *path, const char *about, lb_err *err)
 {
     lb_input_lines lines;
     lb_err why = LB_ERR_INIT;
@@ -36,7 +36,7 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
     while (status == LB_OK && lb_input_lines_next(&lines)) {
         const bool first = lines.number == 1;
         json_t *row = json_loads(lines.text, 0, NULL);
-        j->begun = true;
+        journal->begun = true;
         const char *of = json_string_value(json_object_get(row, "bisect"));
         const char *change = json_string_value(json_object_get(row, "change"));
         if (first && !of && !is_cut_head(lines.text))
@@ -48,7 +48,7 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
             status =
                 lb_fail(err, LB_ERR_INVALID,
                         "%s is the journal of another bisection: it says \"%s\", this one is \"%s\"", path, of, about);
-        if (change) json_object_set(j->known, change, row);
+        if (change) json_object_set(journal->known, change, row);
         json_decref(row);
     }
     const lb_status ended = lb_input_lines_close(&lines, err);
@@ -56,25 +56,25 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
 }
 
 /* One line, in one piece. */
-static lb_status put_line(lb_journal *j, const json_t *row, lb_err *err)
+static lb_status put_line(lb_journal *journal, const json_t *row, lb_err *err)
 {
-    FILE *stream = row ? lb_output_stream(j->out) : NULL;
+    FILE *stream = row ? lb_output_stream(journal->out) : NULL;
     if (!stream || json_dumpf(row, stream, JSON_COMPACT) != 0) {
-        if (!row || !lb_output_error(j->out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the journal");
+        if (!row || !lb_output_error(journal->out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the journal");
     } else {
         fputc('\n', stream);
     }
-    return lb_output_commit(j->out, err);
+    return lb_output_commit(journal->out, err);
 }
 
-static lb_status begin(lb_journal *j, const char *about, lb_err *err)
+static lb_status begin(lb_journal *journal, const char *about, lb_err *err)
 {
-    if (j->begun) {
-        lb_output_write(j->out, "\n", 1); /* ends a line that a kill cut off; empty lines say nothing */
-        return lb_output_commit(j->out, err);
+    if (journal->begun) {
+        lb_output_write(journal->out, "\n", 1); /* ends a line that a kill cut off; empty lines say nothing */
+        return lb_output_commit(journal->out, err);
     }
     json_t *head = json_pack("{s:s, s:s}", "schema", SCHEMA, "bisect", about);
-    const lb_status status = put_line(j, head, err);
+    const lb_status status = put_line(journal, head, err);
     json_decref(head);
     return status;
 }
@@ -107,18 +107,18 @@ lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_j
     return status;
 }
 
-lb_status lb_journal_close(lb_journal *j, lb_err *err)
+lb_status lb_journal_close(lb_journal *journal, lb_err *err)
 {
-    if (!j) return LB_OK;
-    const lb_status status = lb_output_close(j->out, err);
-    json_decref(j->known);
-    free(j);
+    if (!journal) return LB_OK;
+    const lb_status status = lb_output_close(journal->out, err);
+    json_decref(journal->known);
+    free(journal);
     return status;
 }
 
-bool lb_journal_find(const lb_journal *j, const char *change, lb_search_outcome *outcome, const char **what)
+bool lb_journal_find(const lb_journal *journal, const char *change, lb_search_outcome *outcome, const char **what)
 {
-    json_t *row = j ? json_object_get(j->known, change) : NULL;
+    json_t *row = journal ? json_object_get(journal->known, change) : NULL;
     const char *name = json_string_value(json_object_get(row, "outcome"));
     if (!name || !lb_search_outcome_parse(name, outcome)) return false;
     if (what) {
@@ -128,14 +128,14 @@ bool lb_journal_find(const lb_journal *j, const char *change, lb_search_outcome 
     return true;
 }
 
-lb_status lb_journal_add(lb_journal *j, const char *change, lb_search_outcome outcome, const char *what, double seconds,
-                         lb_err *err)
+lb_status lb_journal_add(lb_journal *journal, const char *change, lb_search_outcome outcome, const char *what,
+                         double seconds, lb_err *err)
 {
-    if (!j) return LB_OK;
+    if (!journal) return LB_OK;
     json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_search_outcome_name(outcome),
                             "what", what, "seconds", seconds);
-    const lb_status status = put_line(j, row, err);
-    if (row) json_object_set(j->known, change, row);
+    const lb_status status = put_line(journal, row, err);
+    if (row) json_object_set(journal->known, change, row);
     json_decref(row);
     return status;
 }

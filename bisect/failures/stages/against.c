@@ -22,23 +22,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_source(const lb_diff_row *r)
+static bool is_source(const lb_diff_row *row)
 {
-    return r->op && !strcmp(r->op, "lb::source");
+    return row->op && !strcmp(row->op, "lb::source");
 }
 
 /* The first difference of the worst verdict; of rounding alone, the lossy cast, or else the first of all. */
-static const lb_diff_row *cause_of(const lb_diff_report *r)
+static const lb_diff_row *cause_of(const lb_diff_report *report)
 {
-    if (r->verdict == LB_VERDICT_DIVERGED || !r->has_earliest || r->first.lossy) return r->has_first ? &r->first : NULL;
-    return &r->earliest;
+    if (report->verdict == LB_VERDICT_DIVERGED || !report->has_earliest || report->first.lossy)
+        return report->has_first ? &report->first : NULL;
+    return &report->earliest;
 }
 
 /* What stands on one side only in the cause's layer and phase; NULL: nothing. */
-static const lb_diff_structure *structure_at(const lb_diff_report *r, const lb_diff_row *cause)
+static const lb_diff_structure *structure_at(const lb_diff_report *report, const lb_diff_row *cause)
 {
-    for (uint32_t i = 0; i < r->n_structures; i++) {
-        const lb_diff_structure *s = &r->structures[i];
+    for (uint32_t i = 0; i < report->n_structures; i++) {
+        const lb_diff_structure *s = &report->structures[i];
         if (s->step == cause->step && s->rank == cause->rank && s->phase == cause->phase &&
             !strcmp(s->layer, cause->layer))
             return s;
@@ -74,58 +75,63 @@ static bool same_options(const lb_program *p, const lb_group *g, const lb_progra
 
 /* Do the optimizers of this step have other learning rates, weight decays, …? They come from outside as a batch
  * does. */
-static bool groups_differ(lb_bisect_session *q, const lb_diff_row *cause)
+static bool groups_differ(lb_bisect_session *session, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
-    if (!p || lb_capture_program(q->options->against, cause->rank, cause->step, &other, NULL) != LB_OK) return false;
-    if (p->n_groups != other->n_groups) return true;
-    for (uint32_t i = 0; i < p->n_groups; i++)
-        if (!same_options(p, &p->groups[i], other, &other->groups[i])) return true;
+    const lb_program *program = lb_trial_program(session, cause->rank, cause->step), *other;
+    if (!program || lb_capture_program(session->options->against, cause->rank, cause->step, &other, NULL) != LB_OK)
+        return false;
+    if (program->n_groups != other->n_groups) return true;
+    for (uint32_t i = 0; i < program->n_groups; i++)
+        if (!same_options(program, &program->groups[i], other, &other->groups[i])) return true;
     return false;
 }
 
-static bool is_draw(lb_bisect_session *q, const lb_diff_row *cause)
+static bool is_draw(lb_bisect_session *session, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_trial_program(q, cause->rank, cause->step);
-    return p && cause->index != LB_NONE && cause->index < p->n_ops && p->ops[cause->index].flags & LB_OP_RANDOM;
+    const lb_program *program = lb_trial_program(session, cause->rank, cause->step);
+    return program && cause->index != LB_NONE && cause->index < program->n_ops &&
+           program->ops[cause->index].flags & LB_OP_RANDOM;
 }
 
 /* ---- axes ---- */
 
 /* The program, of the run or of the reference, in which the cause is an op of that name, and its row there. */
-static const lb_program *program_of_cause(lb_bisect_session *q, const lb_diff_row *cause, uint32_t *row)
+static const lb_program *program_of_cause(lb_bisect_session *session, const lb_diff_row *cause, uint32_t *row)
 {
-    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
+    const lb_program *program = lb_trial_program(session, cause->rank, cause->step), *other;
     *row = cause->index;
-    if (p && *row < p->n_ops && cause->op && !strcmp(lb_op_name(p, &p->ops[*row]), cause->op)) return p;
+    if (program && *row < program->n_ops && cause->op && !strcmp(lb_op_name(program, &program->ops[*row]), cause->op))
+        return program;
     *row = cause->other;
-    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK ||
+    if (lb_capture_program(session->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK ||
         *row >= other->n_ops)
         return NULL;
     return other;
 }
 
-static bool is_in_group(const lb_program *p, uint32_t row)
+static bool is_in_group(const lb_program *program, uint32_t row)
 {
-    for (uint32_t i = 0; i < p->n_groups; i++)
-        if (row >= p->groups[i].first_op && row - p->groups[i].first_op < p->groups[i].ops) return true;
+    for (uint32_t i = 0; i < program->n_groups; i++)
+        if (row >= program->groups[i].first_op && row - program->groups[i].first_op < program->groups[i].ops)
+            return true;
     return false;
 }
 
 /* Does the op put something in the place of what was there, made of no gradient? No update does that, by whatever
  * optimizer. */
-static bool replaces(const lb_program *p, uint32_t row)
+static bool replaces(const lb_program *program, uint32_t row)
 {
     static const char *const writes[] = {"aten::copy_", "aten::fill_",          "aten::zero_",
                                          "aten::set_",  "aten::_foreach_copy_", "aten::_foreach_zero_"};
     lb_slice_flow *flow = NULL;
-    uint8_t *reached = calloc(p->n_ops + 1, 1);
-    bool gradient = !reached || lb_op_name_among(p, &p->ops[row], writes, sizeof writes / sizeof *writes) < 0;
-    if (!gradient && lb_slice_flow_new(p, &flow, NULL) == LB_OK) {
+    uint8_t *reached = calloc(program->n_ops + 1, 1);
+    bool gradient =
+        !reached || lb_op_name_among(program, &program->ops[row], writes, sizeof writes / sizeof *writes) < 0;
+    if (!gradient && lb_slice_flow_new(program, &flow, NULL) == LB_OK) {
         reached[row] = 1;
         for (uint32_t i = row + 1; i-- > 0;) {
             if (!reached[i]) continue;
-            gradient |= p->ops[i].phase == LB_PHASE_BACKWARD;
+            gradient |= program->ops[i].phase == LB_PHASE_BACKWARD;
             for (uint32_t k = flow->first_def[i]; k < flow->first_def[i + 1]; k++) reached[flow->defs[k]] = 1;
         }
     }
@@ -135,67 +141,71 @@ static bool replaces(const lb_program *p, uint32_t row)
 
 /* A parameter or state that was written by an op that was seen, but by no optimizer: outside module, backward and the
  * ops of its step. */
-static bool is_overwritten(lb_bisect_session *q, const lb_diff_row *cause)
+static bool is_overwritten(lb_bisect_session *session, const lb_diff_row *cause)
 {
     uint32_t row;
-    const lb_program *p = program_of_cause(q, cause, &row);
-    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD ||
+    const lb_program *program = program_of_cause(session, cause, &row);
+    if (!program || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD ||
         (!cause->parameter && !cause->value))
         return false;
-    if (!cause->value && !lb_op_writes_flagged(p, &p->ops[row], LB_VALUE_PARAMETER | LB_VALUE_STATE)) return false;
-    return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
+    if (!cause->value && !lb_op_writes_flagged(program, &program->ops[row], LB_VALUE_PARAMETER | LB_VALUE_STATE))
+        return false;
+    return cause->phase == LB_PHASE_OTHER || (program->n_groups && !is_in_group(program, row)) ||
+           replaces(program, row);
 }
 
 /* Does no op of the optimizer phase write that parameter? */
-static bool is_idle(const lb_program *p, const char *parameter)
+static bool is_idle(const lb_program *program, const char *parameter)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t w = 0; p->ops[i].phase == LB_PHASE_OPTIMIZER && w < p->ops[i].written; w++) {
-            const uint32_t v = lb_op_written(p, &p->ops[i])[w];
-            if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER &&
-                !strcmp(lb_program_text(p, p->values[v].name), parameter))
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        for (uint32_t w = 0; program->ops[i].phase == LB_PHASE_OPTIMIZER && w < program->ops[i].written; w++) {
+            const uint32_t v = lb_op_written(program, &program->ops[i])[w];
+            if (v != LB_NONE && program->values[v].flags & LB_VALUE_PARAMETER &&
+                !strcmp(lb_program_text(program, program->values[v].name), parameter))
                 return false;
         }
     return true;
 }
 
 /* A parameter that one side's optimizer passes over: it got no gradient, or is in no group. */
-static bool is_passed_over(lb_bisect_session *q, const lb_diff_row *cause)
+static bool is_passed_over(lb_bisect_session *session, const lb_diff_row *cause)
 {
-    const lb_program *p = lb_trial_program(q, cause->rank, cause->step), *other;
+    const lb_program *program = lb_trial_program(session, cause->rank, cause->step), *other;
     const char *parameter = cause->parameter ? cause->parameter : cause->value ? cause->layer : NULL;
-    if (cause->phase != LB_PHASE_OPTIMIZER || !parameter || !p) return false;
-    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK) return false;
-    return is_idle(p, parameter) != is_idle(other, parameter);
+    if (cause->phase != LB_PHASE_OPTIMIZER || !parameter || !program) return false;
+    if (lb_capture_program(session->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK)
+        return false;
+    return is_idle(program, parameter) != is_idle(other, parameter);
 }
 
-static lb_bisect_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, uint32_t ranks)
+static lb_bisect_axis axis_of(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
+                              uint32_t ranks)
 {
-    if (q->n_ranks > 1 && ranks < q->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
+    if (session->n_ranks > 1 && ranks < session->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
-        if (is_source(cause) || is_draw(q, cause)) return LB_AXIS_SOURCE;
-        if (is_overwritten(q, cause) || is_passed_over(q, cause)) return LB_AXIS_SOURCE;
-        return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
+        if (is_source(cause) || is_draw(session, cause)) return LB_AXIS_SOURCE;
+        if (is_overwritten(session, cause) || is_passed_over(session, cause)) return LB_AXIS_SOURCE;
+        return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(session, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     if (cause->lossy) return LB_AXIS_PRECISION;
-    const lb_diff_structure *s = structure_at(r, cause);
+    const lb_diff_structure *s = structure_at(report, cause);
     if (s) return is_of_precision(s) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
     if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
-    return r->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
+    return report->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
 }
 
 /* Ranks on which that layer differs by itself as badly. */
-static lb_status name_ranks(const lb_diff_report *r, const lb_diff_row *cause, lb_culprit *culprit, lb_err *err)
+static lb_status name_ranks(const lb_diff_report *report, const lb_diff_row *cause, lb_culprit *culprit, lb_err *err)
 {
-    int32_t *ranks = lb_array_reserve(NULL, 0, r->n_layers, sizeof *ranks);
+    int32_t *ranks = lb_array_reserve(NULL, 0, report->n_layers, sizeof *ranks);
     uint32_t n = 0;
     if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     ranks[n++] = cause->rank;
-    for (uint32_t i = 0; i < r->n_layers; i++) {
-        const lb_diff_row *l = &r->layers[i];
-        bool here = !strcmp(l->layer, cause->layer) && l->local == cause->local;
-        for (uint32_t k = 0; k < n; k++) here &= ranks[k] != l->rank;
-        if (here) ranks[n++] = l->rank;
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const lb_diff_row *row = &report->layers[i];
+        bool here = !strcmp(row->layer, cause->layer) && row->local == cause->local;
+        for (uint32_t k = 0; k < n; k++) here &= ranks[k] != row->rank;
+        if (here) ranks[n++] = row->rank;
     }
     free(culprit->ranks);
     culprit->ranks = ranks, culprit->n_ranks = n;
@@ -203,11 +213,12 @@ static lb_status name_ranks(const lb_diff_report *r, const lb_diff_row *cause, l
 }
 
 /* The row of that op in the run's program, so that block and phase can be read off it. */
-static uint32_t find_row(const lb_program *p, const lb_diff_row *cause)
+static uint32_t find_row(const lb_program *program, const lb_diff_row *cause)
 {
     if (cause->index != LB_NONE) return cause->index;
-    for (uint32_t i = 0; p && i < p->n_ops; i++)
-        if (p->ops[i].phase == cause->phase && !strcmp(lb_op_layer(p, &p->ops[i]), cause->layer)) return i;
+    for (uint32_t i = 0; program && i < program->n_ops; i++)
+        if (program->ops[i].phase == cause->phase && !strcmp(lb_op_layer(program, &program->ops[i]), cause->layer))
+            return i;
     return LB_NONE;
 }
 
@@ -226,20 +237,21 @@ static bool is_undecided(lb_verdict v)
 }
 
 /* Were all differences decided in the steps up to one that has some? */
-static bool begins_decided(const lb_diff_report *r)
+static bool begins_decided(const lb_diff_report *report)
 {
-    return r->has_earliest && r->has_undecided && !r->n_missing && r->earliest.step < r->undecided_step;
+    return report->has_earliest && report->has_undecided && !report->n_missing &&
+           report->earliest.step < report->undecided_step;
 }
 
 /* What the culprit's sentence ends in. */
-static void print_certainty(const lb_diff_report *r, const lb_diff_row *cause, char *text, size_t size)
+static void print_certainty(const lb_diff_report *report, const lb_diff_row *cause, char *text, size_t size)
 {
     *text = '\0';
     if (cause->verdict == LB_VERDICT_DIVERGED) return;
     const int n = snprintf(text, size, "; in exact arithmetic nothing differs, only the rounding");
-    if (is_undecided(r->verdict))
+    if (is_undecided(report->verdict))
         snprintf(text + n, size - (size_t)n, ", up to step %" PRId64 ", of which not all can be told",
-                 r->undecided_step);
+                 report->undecided_step);
 }
 
 /* " (weight_decay 0.1 / 0; weight decay: …)": what the op was called with, the run first and then the reference; what
@@ -259,22 +271,23 @@ static void print_called(const lb_diff_row *cause, char *text, size_t size)
 }
 
 /* `effect`: how far what leaves the step moves when this place alone is the reference's; NaN: not measured. */
-static lb_status add_culprit(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, double effect,
-                             uint32_t *found, lb_err *err)
+static lb_status add_culprit(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
+                             double effect, uint32_t *found, lb_err *err)
 {
-    const lb_program *p = lb_trial_program(q, cause->rank, cause->step);
-    const uint32_t row = find_row(p, cause);
+    const lb_program *program = lb_trial_program(session, cause->rank, cause->step);
+    const uint32_t row = find_row(program, cause);
     lb_culprit *culprit;
-    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_BLOCK, cause->rank, cause->step, row, &culprit, err));
-    LB_TRY(name_ranks(r, cause, culprit, err));
-    culprit->axis = axis_of(q, r, cause, culprit->n_ranks);
+    LB_TRY(
+        lb_stage_culprit_add(session, LB_AXIS_BLOCK, (lb_stage_place){cause->rank, cause->step, row}, &culprit, err));
+    LB_TRY(name_ranks(report, cause, culprit, err));
+    culprit->axis = axis_of(session, report, cause, culprit->n_ranks);
     culprit->phase = cause->phase;
     culprit->lines[1] = lb_code_line_copy(&cause->lines[1]);
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
     char certainty[160], called[240], alone[96] = "";
-    print_certainty(r, cause, certainty, sizeof certainty);
+    print_certainty(report, cause, certainty, sizeof certainty);
     print_called(cause, called, sizeof called);
     if (effect == effect)
         snprintf(alone, sizeof alone, "; alone it moves what leaves the step by %.3g (relative L2)", effect);
@@ -294,84 +307,86 @@ static bool is_same_place(const lb_diff_row *x, const lb_diff_row *y)
 }
 
 /* The effect of the place among those that differ by themselves; NaN: it is none, or was not measured. */
-static double effect_of(const lb_diff_report *r, const lb_diff_row *cause)
+static double effect_of(const lb_diff_report *report, const lb_diff_row *cause)
 {
-    for (uint32_t i = 0; i < r->n_differences; i++)
-        if (is_same_place(&r->differences[i].row, cause)) return r->differences[i].effect;
+    for (uint32_t i = 0; i < report->n_differences; i++)
+        if (is_same_place(&report->differences[i].row, cause)) return report->differences[i].effect;
     return NAN;
 }
 
 /* Every other place of that step that differs by itself: none of them follows from another, so that each is needed. */
-static lb_status add_others(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+static lb_status add_others(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
+                            lb_err *err)
 {
     uint32_t row;
-    for (uint32_t i = 0; i < r->n_differences; i++) {
-        const lb_diff_difference *d = &r->differences[i];
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *d = &report->differences[i];
         if (d->row.step == cause->step && !is_same_place(&d->row, cause) && d->effect != 0)
-            LB_TRY(add_culprit(q, r, &d->row, d->effect, &row, err));
+            LB_TRY(add_culprit(session, report, &d->row, d->effect, &row, err));
     }
     return LB_OK;
 }
 
-static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+static lb_status report_cause(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
+                              lb_err *err)
 {
     uint32_t row;
-    LB_TRY(add_culprit(q, r, cause, effect_of(r, cause), &row, err));
-    if (r->implementations) LB_TRY(add_others(q, r, cause, err));
-    lb_failure *f = &q->out->failure;
+    LB_TRY(add_culprit(session, report, cause, effect_of(report, cause), &row, err));
+    if (report->implementations) LB_TRY(add_others(session, report, cause, err));
+    lb_failure *f = &session->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
     snprintf(f->layer, sizeof f->layer, "%s", cause->layer);
     snprintf(f->name, sizeof f->name, "%s", cause->op ? cause->op : "");
     snprintf(f->what, sizeof f->what, "the run departs from the reference: %s",
-             lb_verdict_name(is_undecided(r->verdict) ? cause->verdict : r->verdict));
+             lb_verdict_name(is_undecided(report->verdict) ? cause->verdict : report->verdict));
     return LB_OK;
 }
 
-static lb_status read_report(lb_bisect_session *q, const lb_diff_report *r, lb_err *err)
+static lb_status read_report(lb_bisect_session *session, const lb_diff_report *report, lb_err *err)
 {
-    const lb_diff_row *cause = cause_of(r);
-    if (r->verdict == LB_VERDICT_IDENTICAL) {
-        q->out->outcome = LB_BISECT_CLEAN;
-        lb_trial_stage_end(q, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", r->ops);
-    } else if (!cause || (is_undecided(r->verdict) && !begins_decided(r))) {
-        lb_trial_stage_end(q, "undecided", "%s",
-                           r->n_missing           ? r->missing[0]
+    const lb_diff_row *cause = cause_of(report);
+    if (report->verdict == LB_VERDICT_IDENTICAL) {
+        session->out->outcome = LB_BISECT_CLEAN;
+        lb_trial_stage_end(session, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", report->ops);
+    } else if (!cause || (is_undecided(report->verdict) && !begins_decided(report))) {
+        lb_trial_stage_end(session, "undecided", "%s",
+                           report->n_missing      ? report->missing[0]
                            : cause && *cause->why ? cause->why
-                                                  : lb_verdict_name(r->verdict));
+                                                  : lb_verdict_name(report->verdict));
     } else {
-        LB_TRY(report_cause(q, r, cause, err));
-        lb_trial_stage_end(q, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", r->ops, r->identical,
-                           lb_verdict_name(r->verdict));
+        LB_TRY(report_cause(session, report, cause, err));
+        lb_trial_stage_end(session, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", report->ops,
+                           report->identical, lb_verdict_name(report->verdict));
     }
     return LB_OK;
 }
 
 /* A reproducer fails by itself; a difference needs both sides. */
-static lb_status tell_why_none(lb_bisect_session *q, lb_err *err)
+static lb_status tell_why_none(lb_bisect_session *session, lb_err *err)
 {
     char text[300], steps[64] = "";
-    const int64_t step = q->out->failure.step;
-    if (q->out->outcome == LB_BISECT_FOUND)
+    const int64_t step = session->out->failure.step;
+    if (session->out->outcome == LB_BISECT_FOUND)
         snprintf(steps, sizeof steps, "; `lastbit diff --steps %" PRId64 "` of the two shows it", step);
-    snprintf(text, sizeof text, "%s was not written: %s%s.", q->options->reproducer,
-             q->out->outcome == LB_BISECT_CLEAN ? "nothing differs"
-                                                : "a reproducer fails by itself, and a difference has two sides",
+    snprintf(text, sizeof text, "%s was not written: %s%s.", session->options->reproducer,
+             session->out->outcome == LB_BISECT_CLEAN ? "nothing differs"
+                                                      : "a reproducer fails by itself, and a difference has two sides",
              steps);
-    free(q->out->note);
-    q->out->note = strdup(text);
-    return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(session->out->note);
+    session->out->note = strdup(text);
+    return session->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
-lb_status lb_against_run(lb_bisect_session *q, lb_err *err)
+lb_status lb_against_run(lb_bisect_session *session, lb_err *err)
 {
     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
     lb_diff_report *report = NULL;
-    LB_TRY(lb_trial_stage_begin(q, "against", err));
-    options.first_step = q->options->first_step, options.last_step = q->options->last_step;
-    options.memory_bytes = q->options->memory_bytes;
-    LB_TRY(lb_diff_run(q->capture, q->options->against, &options, &report, err));
-    lb_status status = read_report(q, report, err);
+    LB_TRY(lb_trial_stage_begin(session, "against", err));
+    options.first_step = session->options->first_step, options.last_step = session->options->last_step;
+    options.memory_bytes = session->options->memory_bytes;
+    LB_TRY(lb_diff_run(session->capture, session->options->against, &options, &report, err));
+    lb_status status = read_report(session, report, err);
     lb_diff_report_free(report);
-    if (status == LB_OK && q->options->reproducer) status = tell_why_none(q, err);
+    if (status == LB_OK && session->options->reproducer) status = tell_why_none(session, err);
     return status;
 }

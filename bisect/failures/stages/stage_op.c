@@ -26,33 +26,33 @@ typedef struct broken_list {
     lb_sites sites;
 } broken_list;
 
-static bool same_kind(const broken_kind *a, const lb_program *p, const lb_op *op)
+static bool same_kind(const broken_kind *a, const lb_program *program, const lb_op *op)
 {
     const lb_op *mine = &a->program->ops[a->op];
-    return mine->phase == op->phase && !strcmp(lb_op_layer(a->program, mine), lb_op_layer(p, op)) &&
-           !strcmp(lb_op_name(a->program, mine), lb_op_name(p, op));
+    return mine->phase == op->phase && !strcmp(lb_op_layer(a->program, mine), lb_op_layer(program, op)) &&
+           !strcmp(lb_op_name(a->program, mine), lb_op_name(program, op));
 }
 
-static lb_status add_kind(broken_list *list, const lb_program *p, uint32_t i, lb_err *err)
+static lb_status add_kind(broken_list *list, const lb_program *program, uint32_t i, lb_err *err)
 {
-    const lb_op *op = &p->ops[i];
+    const lb_op *op = &program->ops[i];
     char layer[320], before[340], body[160], after[40];
     for (uint32_t k = 0; k < list->sites.n; k++)
-        if (same_kind(&list->rows[k], p, op)) return LB_OK;
+        if (same_kind(&list->rows[k], program, op)) return LB_OK;
     if (list->sites.n == MAX_KINDS) return LB_OK;
-    list->rows[list->sites.n] = (broken_kind){p, i};
-    lb_sites_escape(lb_op_layer(p, op), layer, sizeof layer);
-    lb_sites_escape(lb_op_name(p, op), body, sizeof body);
+    list->rows[list->sites.n] = (broken_kind){program, i};
+    lb_sites_escape(lb_op_layer(program, op), layer, sizeof layer);
+    lb_sites_escape(lb_op_name(program, op), body, sizeof body);
     snprintf(before, sizeof before, "^%s/", layer);
     snprintf(after, sizeof after, "$&phase=%s", lb_phase_name((lb_phase)op->phase));
     lb_site_form form = {LB_SWAP_KERNEL, "finite", before, after, 0};
     return lb_sites_add(&list->sites, &form, body, err);
 }
 
-static lb_status list_broken(lb_bisect_session *q, broken_list *list, lb_err *err)
+static lb_status list_broken(lb_bisect_session *session, broken_list *list, lb_err *err)
 {
-    for (uint32_t s = 0; s < lb_stage_steps_until_failure(q); s++) {
-        const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
+    for (uint32_t s = 0; s < lb_stage_steps_until_failure(session); s++) {
+        const lb_trace_row *row = lb_trace_find(session->trace, session->failure.rank, session->steps[s]);
         for (uint32_t i = 0; row && i < row->program->n_ops; i++)
             if (lb_trace_broke(row, i)) LB_TRY(add_kind(list, row->program, i, err));
     }
@@ -61,7 +61,7 @@ static lb_status list_broken(lb_bisect_session *q, broken_list *list, lb_err *er
 }
 
 /* The same with the very ops named: enough where the fault does not come back in a later step. */
-static lb_status try_single_ops(lb_bisect_session *q, const broken_list *list, const uint32_t *found, uint32_t n,
+static lb_status try_single_ops(lb_bisect_session *session, const broken_list *list, const uint32_t *found, uint32_t n,
                                 lb_err *err)
 {
     lb_sites single = {0};
@@ -76,44 +76,47 @@ static lb_status try_single_ops(lb_bisect_session *q, const broken_list *list, c
         status = lb_sites_add(&single, &form, body, err);
     }
     lb_sites_name(&single, "the first op of each kind alone");
-    if (status == LB_OK) status = lb_trial_run(q, &single, NULL, "narrow", &outcome, err);
-    if (status == LB_OK && outcome == LB_OUTCOME_CURED) status = lb_stage_cure_set(q, &single, NULL, 0, err);
+    if (status == LB_OK) status = lb_trial_run(session, &single, NULL, "narrow", &outcome, err);
+    if (status == LB_OK && outcome == LB_OUTCOME_CURED) status = lb_stage_cure_set(session, &single, NULL, 0, err);
     lb_sites_release(&single);
     return status;
 }
 
-static lb_status blame(lb_bisect_session *q, const broken_kind *k, uint32_t besides, lb_err *err)
+static lb_status blame(lb_bisect_session *session, const broken_kind *k, uint32_t besides, lb_err *err)
 {
     char others[80] = "";
-    lb_culprit *c;
-    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, k->program->step, k->op, &c, err));
-    LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
+    lb_culprit *culprit;
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK,
+                                (lb_stage_place){session->failure.rank, k->program->step, k->op}, &culprit, err));
+    LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     if (besides)
         snprintf(others, sizeof others, " and in place of what %u other %s so", besides,
                  besides == 1 ? "op makes" : "ops make");
-    snprintf(c->why, sizeof c->why,
-             "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, and nothing else "
-             "changed, the window ends without the failure; no change of a block, a precision or the data does that.",
-             *c->parameter ? ", in " : "", c->parameter, others);
+    snprintf(culprit->why, sizeof culprit->why,
+             "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, "
+             "and nothing else changed, the window ends without the failure; no change of a block, "
+             "a precision or the data does that.",
+             *culprit->parameter ? ", in " : "", culprit->parameter, others);
     return LB_OK;
 }
 
 /* The op that broke did what its state asked for: that came in as it is. */
-static lb_status blame_state(lb_bisect_session *q, const lb_program *p, uint32_t broken, lb_err *err)
+static lb_status blame_state(lb_bisect_session *session, const lb_program *program, uint32_t broken, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
-    lb_culprit *c;
-    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
-    LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
-    snprintf(c->why, sizeof c->why,
-             "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, the "
-             "window ends without the failure.",
-             origin->text, lb_op_name(p, &p->ops[broken]), lb_stage_besides(q));
+    const lb_origin *origin = &session->out->origin;
+    lb_culprit *culprit;
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){origin->rank, origin->step, origin->op},
+                                &culprit, err));
+    LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
+    snprintf(culprit->why, sizeof culprit->why,
+             "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, "
+             "the window ends without the failure.",
+             origin->text, lb_op_name(program, &program->ops[broken]), lb_stage_besides(session));
     return LB_OK;
 }
 
 /* What breaks in backward beside an op of forward is that op's own derivative, or led to: it is no culprit. */
-static lb_status blame_all(lb_bisect_session *q, const broken_list *list, const uint32_t *found, uint32_t n,
+static lb_status blame_all(lb_bisect_session *session, const broken_list *list, const uint32_t *found, uint32_t n,
                            lb_err *err)
 {
     bool forward = false;
@@ -127,7 +130,7 @@ static lb_status blame_all(lb_bisect_session *q, const broken_list *list, const 
             if (!pass)
                 culprits++;
             else
-                LB_TRY(blame(q, k, n - culprits, err));
+                LB_TRY(blame(session, k, n - culprits, err));
         }
     return LB_OK;
 }
@@ -135,28 +138,29 @@ static lb_status blame_all(lb_bisect_session *q, const broken_list *list, const 
 /* ---- the origin first -------------------------------------------------------------------------------------------- */
 
 /* That op, or (`kind`) the same of its layer in every step: what came in as state stays. */
-static lb_status list_own_op(const lb_program *p, uint32_t op, bool kind, lb_sites *site, lb_err *err)
+static lb_status list_own_op(const lb_program *program, uint32_t op, bool kind, lb_sites *site, lb_err *err)
 {
     char before[340], body[160], layer[320];
-    lb_sites_escape(lb_op_layer(p, &p->ops[op]), layer, sizeof layer);
-    lb_sites_escape(lb_op_name(p, &p->ops[op]), body, sizeof body);
+    lb_sites_escape(lb_op_layer(program, &program->ops[op]), layer, sizeof layer);
+    lb_sites_escape(lb_op_name(program, &program->ops[op]), body, sizeof body);
     snprintf(before, sizeof before, "^%s/", layer);
     lb_site_form all = {LB_SWAP_KERNEL, "finite", before, "$&phase=optimizer", 0},
                  one = {LB_SWAP_KERNEL, "finite", before, "", ','};
     if (!kind) {
-        snprintf(before, sizeof before, "step=%" PRId64 "&index=", p->step);
+        snprintf(before, sizeof before, "step=%" PRId64 "&index=", program->step);
         snprintf(body, sizeof body, "%u", op);
     }
-    lb_sites_name(site, "0 for what %s of the optimizer gives that is not finite", lb_op_name(p, &p->ops[op]));
+    lb_sites_name(site, "0 for what %s of the optimizer gives that is not finite",
+                  lb_op_name(program, &program->ops[op]));
     return lb_sites_add(site, kind ? &all : &one, body, err);
 }
 
 /* An op of the optimizer that made numbers that are not finite of finite ones, or the state from which it did: no block
  * and no data are asked before it. */
-lb_status lb_stage_own_op(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_own_op(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
-    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
+    const lb_origin *origin = &session->out->origin;
+    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(session->trace, origin->rank, origin->step);
     const uint32_t broken = row ? origin->broken : LB_NONE;
     lb_sites site = {0};
     lb_search_outcome outcome = LB_OUTCOME_SAME;
@@ -165,40 +169,40 @@ lb_status lb_stage_own_op(lb_bisect_session *q, bool *found, lb_err *err)
         return LB_OK;
     /* A number by which all gradients are clipped is asked like any other op. */
     if (row->sums[broken].elements < 2) return LB_OK;
-    LB_TRY(lb_trial_stage_begin(q, "op", err));
+    LB_TRY(lb_trial_stage_begin(session, "op", err));
     lb_status status = LB_OK;
     for (int kind = broken != origin->op; kind < 2 && status == LB_OK && !*found; kind++) {
         if (kind && broken == origin->op && outcome != LB_OUTCOME_OTHER) break;
         lb_sites_release(&site);
         status = list_own_op(row->program, broken, kind, &site, err);
-        if (status == LB_OK) status = lb_trial_run(q, &site, NULL, "whole", &outcome, err);
+        if (status == LB_OK) status = lb_trial_run(session, &site, NULL, "whole", &outcome, err);
         *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
     }
-    if (*found) status = lb_stage_cure_set(q, &site, NULL, 0, err);
+    if (*found) status = lb_stage_cure_set(session, &site, NULL, 0, err);
     if (*found && status == LB_OK && broken == origin->op)
-        status = blame(q, &(broken_kind){row->program, broken}, 0, err);
-    if (*found && status == LB_OK && broken != origin->op) status = blame_state(q, row->program, broken, err);
+        status = blame(session, &(broken_kind){row->program, broken}, 0, err);
+    if (*found && status == LB_OK && broken != origin->op) status = blame_state(session, row->program, broken, err);
     if (status == LB_OK)
-        lb_trial_stage_end(q, *found ? "cured" : "cleared",
+        lb_trial_stage_end(session, *found ? "cured" : "cleared",
                            *found ? "with 0 for what one op gives that is not finite"
                                   : "fails with 0 for what the first op gives that is not finite, too");
     lb_sites_release(&site);
     return status;
 }
 
-lb_status lb_stage_op(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_op(lb_bisect_session *session, bool *found, lb_err *err)
 {
     broken_list *list = calloc(1, sizeof *list);
     uint32_t *rows = NULL, n = 0;
-    lb_status status = list ? lb_trial_stage_begin(q, "op", err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = list_broken(q, list, err);
-    if (status == LB_OK) status = lb_trial_narrow(q, &list->sites, false, &rows, &n, err);
+    lb_status status = list ? lb_trial_stage_begin(session, "op", err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = list_broken(session, list, err);
+    if (status == LB_OK) status = lb_trial_narrow(session, &list->sites, false, &rows, &n, err);
     *found = n > 0;
-    if (status == LB_OK && n) status = lb_stage_cure_set(q, &list->sites, rows, n, err);
-    if (status == LB_OK && n) status = try_single_ops(q, list, rows, n, err);
-    if (status == LB_OK && n) status = blame_all(q, list, rows, n, err);
+    if (status == LB_OK && n) status = lb_stage_cure_set(session, &list->sites, rows, n, err);
+    if (status == LB_OK && n) status = try_single_ops(session, list, rows, n, err);
+    if (status == LB_OK && n) status = blame_all(session, list, rows, n, err);
     if (status == LB_OK)
-        lb_trial_stage_end(q,
+        lb_trial_stage_end(session,
                            n               ? "cured"
                            : list->sites.n ? "cleared"
                                            : "none",

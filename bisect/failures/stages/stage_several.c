@@ -23,83 +23,83 @@ typedef struct changes {
 } changes;
 
 /* Whether that stage had something to change. */
-static bool applies(const lb_bisect_session *q, const char *name)
+static bool applies(const lb_bisect_session *session, const char *name)
 {
-    for (uint32_t i = 0; i < q->out->n_stages; i++)
-        if (!strcmp(q->out->stages[i].name, name)) return strcmp(q->out->stages[i].outcome, "none") != 0;
+    for (uint32_t i = 0; i < session->out->n_stages; i++)
+        if (!strcmp(session->out->stages[i].name, name)) return strcmp(session->out->stages[i].outcome, "none") != 0;
     return false;
 }
 
-static lb_status add(changes *c, enum stage_number stage, const lb_site_form *form, const char *body, lb_err *err)
+static lb_status add(changes *changes, enum stage_number stage, const lb_site_form *form, const char *body, lb_err *err)
 {
-    c->stage[c->sites.n] = (uint8_t)stage;
-    return lb_sites_add(&c->sites, form, body, err);
+    changes->stage[changes->sites.n] = (uint8_t)stage;
+    return lb_sites_add(&changes->sites, form, body, err);
 }
 
 /* Ranks that fail by themselves, unless all do: without any rank there is nothing left to fail. */
-static lb_status add_ranks(lb_bisect_session *q, changes *c, lb_err *err)
+static lb_status add_ranks(lb_bisect_session *session, changes *changes, lb_err *err)
 {
     uint32_t failed = 0;
     lb_site_form form = {LB_SWAP_RANK, "exclude", "rank=", "", ','};
-    for (uint32_t i = 0; i < q->n_ranks; i++) failed += lb_stage_rank_broke(q, i);
-    for (uint32_t i = 0; i < q->n_ranks && failed < q->n_ranks; i++) {
+    for (uint32_t i = 0; i < session->n_ranks; i++) failed += lb_stage_rank_broke(session, i);
+    for (uint32_t i = 0; i < session->n_ranks && failed < session->n_ranks; i++) {
         char body[16];
-        if (!lb_stage_rank_broke(q, i)) continue;
-        snprintf(body, sizeof body, "%d", q->ranks[i]);
-        LB_TRY(add(c, RANK, &form, body, err));
-        c->sites.rows[c->sites.n - 1].rank_row = i;
+        if (!lb_stage_rank_broke(session, i)) continue;
+        snprintf(body, sizeof body, "%d", session->ranks[i]);
+        LB_TRY(add(changes, RANK, &form, body, err));
+        changes->sites.rows[changes->sites.n - 1].rank_row = i;
     }
     return LB_OK;
 }
 
-static lb_status add_changes(lb_bisect_session *q, changes *c, lb_err *err)
+static lb_status add_changes(lb_bisect_session *session, changes *changes, lb_err *err)
 {
     static const char *const classes[] = {"E", "R", "M", "A", "D"};
     lb_site_form adamw = {LB_SWAP_MUON, "adamw", "", "", ','}, f32 = {LB_SWAP_PRECISION, "f32", "", "", ','},
                  skip = {LB_SWAP_SKIP, "", "block=", "", ','};
-    c->stage = malloc(q->n_ranks + 8);
-    if (!c->stage) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (applies(q, "muon")) LB_TRY(add(c, MUON, &adamw, "", err));
-    if (applies(q, "precision")) LB_TRY(add(c, PRECISION, &f32, "", err));
-    if (applies(q, "rank")) LB_TRY(add_ranks(q, c, err));
-    for (size_t i = 0; i < 5 && applies(q, "block"); i++) LB_TRY(add(c, BLOCK, &skip, classes[i], err));
-    lb_sites_name(&c->sites, "changes of all stages together");
-    c->chosen = calloc(LB_SITE_WORDS(c->sites.n) + 1, sizeof *c->chosen);
-    return c->chosen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    changes->stage = malloc(session->n_ranks + 8);
+    if (!changes->stage) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (applies(session, "muon")) LB_TRY(add(changes, MUON, &adamw, "", err));
+    if (applies(session, "precision")) LB_TRY(add(changes, PRECISION, &f32, "", err));
+    if (applies(session, "rank")) LB_TRY(add_ranks(session, changes, err));
+    for (size_t i = 0; i < 5 && applies(session, "block"); i++) LB_TRY(add(changes, BLOCK, &skip, classes[i], err));
+    lb_sites_name(&changes->sites, "changes of all stages together");
+    changes->chosen = calloc(LB_SITE_WORDS(changes->sites.n) + 1, sizeof *changes->chosen);
+    return changes->chosen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 /* Site `from` and those after it that the cure needs and that another run looks into: every class of blocks has its
  * own. */
-static lb_status append_later(const changes *c, uint32_t from, lb_sites *to, lb_err *err)
+static lb_status append_later(const changes *changes, uint32_t from, lb_sites *to, lb_err *err)
 {
-    uint64_t *set = calloc(LB_SITE_WORDS(c->sites.n) + 1, sizeof *set);
+    uint64_t *set = calloc(LB_SITE_WORDS(changes->sites.n) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = from; i < c->sites.n; i++)
-        if (lb_site_in(c->chosen, i)) set[i / 64] |= (uint64_t)1 << (i % 64);
-    lb_status status = lb_sites_append(to, &c->sites, set, err);
+    for (uint32_t i = from; i < changes->sites.n; i++)
+        if (lb_site_in(changes->chosen, i)) set[i / 64] |= (uint64_t)1 << (i % 64);
+    lb_status status = lb_sites_append(to, &changes->sites, set, err);
     free(set);
     return status;
 }
 
 /* Runs the stage of sites [from, to) against what fails while all other changes are made; its cure joins the narrowed
  * ones. */
-static lb_status run_beside(lb_bisect_session *q, const changes *c, uint32_t from, uint32_t to, lb_sites *narrowed,
-                            lb_err *err)
+static lb_status run_beside(lb_bisect_session *session, const changes *changes, uint32_t from, uint32_t to,
+                            lb_sites *narrowed, lb_err *err)
 {
     lb_replay_summary summary = {0};
     lb_sites whole = {0};
     bool found = false;
-    lb_sites_release(&q->background);
-    LB_TRY(lb_sites_append(&q->background, narrowed, NULL, err));
-    LB_TRY(append_later(c, to, &q->background, err));
-    LB_TRY(lb_rerun_retrace(q, &summary, err));
-    if (q->failure.kind != LB_FAILURE_NONE) LB_TRY(run_stage[c->stage[from]](q, &found, err));
-    if (found) return lb_sites_append(narrowed, &q->cure, NULL, err);
+    lb_sites_release(&session->background);
+    LB_TRY(lb_sites_append(&session->background, narrowed, NULL, err));
+    LB_TRY(append_later(changes, to, &session->background, err));
+    LB_TRY(lb_rerun_retrace(session, &summary, err));
+    if (session->failure.kind != LB_FAILURE_NONE) LB_TRY(run_stage[changes->stage[from]](session, &found, err));
+    if (found) return lb_sites_append(narrowed, &session->cure, NULL, err);
     for (uint32_t i = from; i < to; i++) { /* narrower is not to be had */
-        uint64_t *one = calloc(LB_SITE_WORDS(c->sites.n) + 1, sizeof *one);
+        uint64_t *one = calloc(LB_SITE_WORDS(changes->sites.n) + 1, sizeof *one);
         if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         one[i / 64] = (uint64_t)1 << (i % 64);
-        lb_status status = lb_site_in(c->chosen, i) ? lb_sites_append(&whole, &c->sites, one, err) : LB_OK;
+        lb_status status = lb_site_in(changes->chosen, i) ? lb_sites_append(&whole, &changes->sites, one, err) : LB_OK;
         free(one);
         LB_TRY(status);
     }
@@ -108,38 +108,38 @@ static lb_status run_beside(lb_bisect_session *q, const changes *c, uint32_t fro
     return status;
 }
 
-static lb_status run_each(lb_bisect_session *q, const changes *c, lb_err *err)
+static lb_status run_each(lb_bisect_session *session, const changes *changes, lb_err *err)
 {
     lb_sites narrowed = {0};
     lb_replay_summary summary = {0};
     lb_status status = LB_OK;
-    for (uint32_t from = 0, to; from < c->sites.n && status == LB_OK; from = to) {
+    for (uint32_t from = 0, to; from < changes->sites.n && status == LB_OK; from = to) {
         bool needed = false;
         /* One run looks into all ranks; each class of blocks has a run of its own. */
-        for (to = from + 1; to < c->sites.n && c->stage[from] == RANK && c->stage[to] == RANK;) to++;
-        for (uint32_t i = from; i < to; i++) needed |= lb_site_in(c->chosen, i);
-        if (needed) status = run_beside(q, c, from, to, &narrowed, err);
+        for (to = from + 1; to < changes->sites.n && changes->stage[from] == RANK && changes->stage[to] == RANK;) to++;
+        for (uint32_t i = from; i < to; i++) needed |= lb_site_in(changes->chosen, i);
+        if (needed) status = run_beside(session, changes, from, to, &narrowed, err);
     }
-    lb_sites_release(&q->background);
-    lb_sites_release(&q->cure);
-    q->cure = narrowed;
-    return status == LB_OK ? lb_rerun_retrace(q, &summary, err) : status;
+    lb_sites_release(&session->background);
+    lb_sites_release(&session->cure);
+    session->cure = narrowed;
+    return status == LB_OK ? lb_rerun_retrace(session, &summary, err) : status;
 }
 
-lb_status lb_stage_several(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_several(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    changes c = {0};
+    changes changes = {0};
     uint32_t *rows = NULL, n = 0;
-    LB_TRY(lb_trial_stage_begin(q, "several", err));
-    uint32_t row = q->out->n_stages - 1;
-    lb_status status = add_changes(q, &c, err);
-    bool any = c.sites.n > 1;
-    if (status == LB_OK && any) status = lb_trial_narrow(q, &c.sites, false, &rows, &n, err);
-    for (uint32_t i = 0; i < n; i++) c.chosen[rows[i] / 64] |= (uint64_t)1 << (rows[i] % 64);
-    if (status == LB_OK && n) status = run_each(q, &c, err);
-    *found = q->out->n_culprits > 0;
+    LB_TRY(lb_trial_stage_begin(session, "several", err));
+    uint32_t row = session->out->n_stages - 1;
+    lb_status status = add_changes(session, &changes, err);
+    bool any = changes.sites.n > 1;
+    if (status == LB_OK && any) status = lb_trial_narrow(session, &changes.sites, false, &rows, &n, err);
+    for (uint32_t i = 0; i < n; i++) changes.chosen[rows[i] / 64] |= (uint64_t)1 << (rows[i] % 64);
+    if (status == LB_OK && n) status = run_each(session, &changes, err);
+    *found = session->out->n_culprits > 0;
     if (status == LB_OK)
-        lb_trial_stage_end_row(q, row,
+        lb_trial_stage_end_row(session, row,
                                *found ? "cured"
                                : any  ? "cleared"
                                       : "none",
@@ -147,9 +147,9 @@ lb_status lb_stage_several(lb_bisect_session *q, bool *found, lb_err *err)
                                *found ? "by several changes together"
                                : any  ? "fails with the changes of all stages together"
                                       : "one change is all that there is to make");
-    lb_sites_release(&c.sites);
-    free(c.stage);
-    free(c.chosen);
+    lb_sites_release(&changes.sites);
+    free(changes.stage);
+    free(changes.chosen);
     free(rows);
     return status;
 }

@@ -27,9 +27,9 @@ typedef struct source_list {
     lb_sites sites;
 } source_list;
 
-static const lb_value *value_of(const lb_program *p, uint32_t op)
+static const lb_value *value_of(const lb_program *program, uint32_t op)
 {
-    return &p->values[lb_op_results(p, &p->ops[op])[0]];
+    return &program->values[lb_op_results(program, &program->ops[op])[0]];
 }
 
 static lb_status add_source(source_list *list, int32_t rank, int64_t step, uint32_t op, const char *argument,
@@ -52,10 +52,10 @@ static void release(source_list *list)
     free(list->rows);
 }
 
-static const char *kind_name(const lb_program *p, const lb_value *v)
+static const char *kind_name(const lb_program *program, const lb_value *value)
 {
-    if (v->name != LB_NONE && *lb_program_text(p, v->name)) return lb_program_text(p, v->name);
-    switch ((lb_source_kind)v->source) {
+    if (value->name != LB_NONE && *lb_program_text(program, value->name)) return lb_program_text(program, value->name);
+    switch ((lb_source_kind)value->source) {
     case LB_SOURCE_BATCH: return "a tensor of the batch";
     case LB_SOURCE_STATE: return "optimizer state";
     case LB_SOURCE_PARAMETER: return "a parameter";
@@ -63,71 +63,72 @@ static const char *kind_name(const lb_program *p, const lb_value *v)
     }
 }
 
-static bool writes(const lb_program *p, uint32_t op, int64_t storage)
+static bool writes(const lb_program *program, uint32_t op, int64_t storage)
 {
-    const lb_op *o = &p->ops[op];
+    const lb_op *o = &program->ops[op];
     for (uint32_t r = 0; r < o->results + o->written && !(o->flags & LB_OP_VIEW); r++) {
-        uint32_t v = lb_op_outcome(p, o, r);
-        if (v != LB_NONE && p->values[v].storage == storage) return true;
+        uint32_t v = lb_op_outcome(program, o, r);
+        if (v != LB_NONE && program->values[v].storage == storage) return true;
     }
     return false;
 }
 
 /* The last op of the window before that source which left something in its storage. */
-static lb_remedy last_write(const lb_bisect_session *q, const source_row *row)
+static lb_remedy last_write(const lb_bisect_session *session, const source_row *row)
 {
-    int64_t storage = value_of(lb_trial_program(q, row->rank, row->step), row->op)->storage;
-    for (uint32_t s = q->n_steps; s-- > 0;) {
-        const lb_program *p = lb_trial_program(q, row->rank, q->steps[s]);
-        if (!p || q->steps[s] > row->step) continue;
-        for (uint32_t i = q->steps[s] == row->step ? row->op : p->n_ops; i-- > 0;)
-            if (writes(p, i, storage)) return (lb_remedy){row->rank, q->steps[s], storage, i};
+    int64_t storage = value_of(lb_trial_program(session, row->rank, row->step), row->op)->storage;
+    for (uint32_t s = session->n_steps; s-- > 0;) {
+        const lb_program *program = lb_trial_program(session, row->rank, session->steps[s]);
+        if (!program || session->steps[s] > row->step) continue;
+        for (uint32_t i = session->steps[s] == row->step ? row->op : program->n_ops; i-- > 0;)
+            if (writes(program, i, storage)) return (lb_remedy){row->rank, session->steps[s], storage, i};
     }
     return (lb_remedy){.op = LB_NONE};
 }
 
 /* Which of the sources must be other than they are; *found when changing them cures. */
-static lb_status narrow_sources(lb_bisect_session *q, const source_list *list, uint32_t **guilty, uint32_t *n,
+static lb_status narrow_sources(lb_bisect_session *session, const source_list *list, uint32_t **guilty, uint32_t *n,
                                 bool *found, lb_err *err)
 {
-    LB_TRY(lb_trial_narrow(q, &list->sites, false, guilty, n, err));
+    LB_TRY(lb_trial_narrow(session, &list->sites, false, guilty, n, err));
     *found = *n > 0;
-    return *found ? lb_stage_cure_set(q, &list->sites, *guilty, *n, err) : LB_OK;
+    return *found ? lb_stage_cure_set(session, &list->sites, *guilty, *n, err) : LB_OK;
 }
 
 /* ---- unseen writes ----------------------------------------------------------------------------------------------- */
 
-static lb_status list_unseen(lb_bisect_session *q, source_list *list, lb_err *err)
+static lb_status list_unseen(lb_bisect_session *session, source_list *list, lb_err *err)
 {
-    for (uint32_t s = 0; s < lb_stage_steps_until_failure(q); s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (lb_op_is_source(p, &p->ops[i]) && value_of(p, i)->source == LB_SOURCE_UNSEEN)
-                    LB_TRY(add_source(list, q->ranks[r], q->steps[s], i, "own", err));
+    for (uint32_t s = 0; s < lb_stage_steps_until_failure(session); s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++)
+                if (lb_op_is_source(program, &program->ops[i]) && value_of(program, i)->source == LB_SOURCE_UNSEEN)
+                    LB_TRY(add_source(list, session->ranks[r], session->steps[s], i, "own", err));
         }
     lb_sites_name(&list->sites, "unseen writes undone");
     return LB_OK;
 }
 
-lb_status lb_stage_unseen(lb_bisect_session *q, uint32_t *count, bool *found, lb_err *err)
+lb_status lb_stage_unseen(lb_bisect_session *session, uint32_t *count, bool *found, lb_err *err)
 {
     source_list list = {0};
     uint32_t *guilty = NULL, n = 0;
-    lb_culprit *c;
-    lb_status status = list_unseen(q, &list, err);
+    lb_culprit *culprit;
+    lb_status status = list_unseen(session, &list, err);
     *count = list.sites.n;
-    if (status == LB_OK && list.sites.n) status = narrow_sources(q, &list, &guilty, &n, found, err);
+    if (status == LB_OK && list.sites.n) status = narrow_sources(session, &list, &guilty, &n, found, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         const source_row *row = &list.rows[guilty[i]];
-        const lb_program *p = lb_trial_program(q, row->rank, row->step);
-        status = lb_stage_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
+        const lb_program *program = lb_trial_program(session, row->rank, row->step);
+        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){row->rank, row->step, row->op},
+                                      &culprit, err);
         if (status != LB_OK) break;
-        snprintf(c->why, sizeof c->why,
+        snprintf(culprit->why, sizeof culprit->why,
                  "The bytes of %s changed and no recorded op wrote them. With what the program itself had left there, "
                  "and nothing else changed, the window ends without the failure.",
-                 *c->parameter ? c->parameter : kind_name(p, value_of(p, row->op)));
-        if (!i) q->remedy = last_write(q, row);
+                 *culprit->parameter ? culprit->parameter : kind_name(program, value_of(program, row->op)));
+        if (!i) session->remedy = last_write(session, row);
     }
     release(&list);
     free(guilty);
@@ -136,54 +137,56 @@ lb_status lb_stage_unseen(lb_bisect_session *q, uint32_t *count, bool *found, lb
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-static lb_statistics statistics_of(const lb_bisect_session *q, const lb_program *p, const lb_value *v)
+static lb_statistics statistics_of(const lb_bisect_session *session, const lb_program *program, const lb_value *value)
 {
     lb_tensor tensor;
-    if (v->statistics != LB_NONE) return p->statistics[v->statistics];
-    if (lb_capture_value(q->capture, p, (uint32_t)(v - p->values), &tensor, NULL) == LB_OK)
+    if (value->statistics != LB_NONE) return program->statistics[value->statistics];
+    if (lb_capture_value(session->capture, program, (uint32_t)(value - program->values), &tensor, NULL) == LB_OK)
         return lb_statistics_of(&tensor);
     return (lb_statistics){0};
 }
 
 /* What comes from outside, not from the step before or from a random generator. */
-static bool from_outside(const lb_value *v)
+static bool from_outside(const lb_value *value)
 {
-    return v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_PARAMETER ||
-           v->source == LB_SOURCE_STATE;
+    return value->source == LB_SOURCE_BATCH || value->source == LB_SOURCE_OTHER ||
+           value->source == LB_SOURCE_PARAMETER || value->source == LB_SOURCE_STATE;
 }
 
 /* -inf alone may be a mask. */
-static bool spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t op, bool masks_too)
+static bool spoilt(const lb_bisect_session *session, const lb_program *program, uint32_t op, bool masks_too)
 {
-    const lb_value *v = value_of(p, op);
-    if (!lb_dtype_is_float(v->dtype)) return false;
-    lb_statistics s = statistics_of(q, p, v);
-    return s.nan || s.pos_inf || (masks_too && s.neg_inf);
+    const lb_value *value = value_of(program, op);
+    if (!lb_dtype_is_float(value->dtype)) return false;
+    lb_statistics statistics = statistics_of(session, program, value);
+    return statistics.nan || statistics.pos_inf || (masks_too && statistics.neg_inf);
 }
 
-lb_status lb_stage_hidden(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_hidden(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    lb_culprit *c;
+    lb_culprit *culprit;
     *found = false;
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++) {
-                if (!lb_op_is_source(p, &p->ops[i]) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) ||
-                    !spoilt(q, p, i, false))
+    for (uint32_t s = 0; s < session->n_steps; s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++) {
+                if (!lb_op_is_source(program, &program->ops[i]) ||
+                    !(value_of(program, i)->flags & LB_VALUE_PARAMETER) || !spoilt(session, program, i, false))
                     continue;
-                LB_TRY(lb_stage_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, i, &c, err));
-                lb_failure *failure = &q->out->failure;
-                *failure = (lb_failure){.kind = LB_FAILURE_PARAMETER, .step = p->step, .rank = p->rank, .op = i};
-                snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
-                snprintf(failure->name, sizeof failure->name, "%s", c->op);
+                LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){program->rank, program->step, i},
+                                            &culprit, err));
+                lb_failure *failure = &session->out->failure;
+                *failure =
+                    (lb_failure){.kind = LB_FAILURE_PARAMETER, .step = program->step, .rank = program->rank, .op = i};
+                snprintf(failure->layer, sizeof failure->layer, "%s", culprit->layer);
+                snprintf(failure->name, sizeof failure->name, "%s", culprit->op);
                 snprintf(failure->what, sizeof failure->what,
-                         "a parameter holds numbers that are NaN or infinite: %.120s", c->parameter);
+                         "a parameter holds numbers that are NaN or infinite: %.120s", culprit->parameter);
                 snprintf(
-                    c->why, sizeof c->why,
-                    "%s holds numbers that are NaN or infinite when step %lld begins, and what reads it hides them: no "
-                    "loss, gradient or output is anything but finite.",
-                    *c->parameter ? c->parameter : "a parameter", (long long)p->step);
+                    culprit->why, sizeof culprit->why,
+                    "%s holds numbers that are NaN or infinite when step %lld begins, and what reads it hides them: "
+                    "no loss, gradient or output is anything but finite.",
+                    *culprit->parameter ? culprit->parameter : "a parameter", (long long)program->step);
                 *found = true;
                 return LB_OK;
             }
@@ -191,14 +194,15 @@ lb_status lb_stage_hidden(lb_bisect_session *q, bool *found, lb_err *err)
     return LB_OK;
 }
 
-static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *list, lb_err *err)
+static lb_status list_spoilt(lb_bisect_session *session, bool masks_too, source_list *list, lb_err *err)
 {
-    for (uint32_t s = 0; s < lb_stage_steps_until_failure(q); s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (lb_op_is_source(p, &p->ops[i]) && from_outside(value_of(p, i)) && spoilt(q, p, i, masks_too))
-                    LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
+    for (uint32_t s = 0; s < lb_stage_steps_until_failure(session); s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++)
+                if (lb_op_is_source(program, &program->ops[i]) && from_outside(value_of(program, i)) &&
+                    spoilt(session, program, i, masks_too))
+                    LB_TRY(add_source(list, program->rank, program->step, i, "finite", err));
         }
     lb_sites_name(&list->sites, "sources with 0 for what is not finite");
     return LB_OK;
@@ -206,80 +210,84 @@ static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *
 
 /* What may be data: no parameter, no state, no random draw, no other rank's; also what ops outside the model made of
  * it. Scalars that are kept (a loss, a scale) are none. */
-static bool is_data(const lb_value *v)
+static bool is_data(const lb_value *value)
 {
-    bool kind = v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_CARRIED;
-    return kind && v->layout.ndim > 0 && !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
+    bool kind =
+        value->source == LB_SOURCE_BATCH || value->source == LB_SOURCE_OTHER || value->source == LB_SOURCE_CARRIED;
+    return kind && value->layout.ndim > 0 &&
+           !(value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
 }
 
 /* The source of the window's first step that a swap by "step:N" takes; LB_NONE when there is none. */
-static uint32_t twin_of(const lb_bisect_session *q, const lb_program *p, uint32_t op)
+static uint32_t twin_of(const lb_bisect_session *session, const lb_program *program, uint32_t op)
 {
-    const lb_program *first = lb_trial_program(q, p->rank, q->steps[0]);
-    return first ? lb_source_twin(p, lb_op_results(p, &p->ops[op])[0], first) : LB_NONE;
+    const lb_program *first = lb_trial_program(session, program->rank, session->steps[0]);
+    return first ? lb_source_twin(program, lb_op_results(program, &program->ops[op])[0], first) : LB_NONE;
 }
 
 /* Every step's batch is that of the first step of the window. */
-static lb_status list_batches(lb_bisect_session *q, source_list *list, lb_err *err)
+static lb_status list_batches(lb_bisect_session *session, source_list *list, lb_err *err)
 {
     char argument[40];
-    snprintf(argument, sizeof argument, "step:%" PRId64, q->steps[0]);
-    for (uint32_t s = 1; s < lb_stage_steps_until_failure(q); s++) {
-        const lb_program *p = lb_trial_program(q, q->failure.rank, q->steps[s]);
-        for (uint32_t i = 0; p && i < p->n_ops; i++)
-            if (lb_op_is_source(p, &p->ops[i]) && is_data(value_of(p, i)) && twin_of(q, p, i) != LB_NONE)
-                LB_TRY(add_source(list, p->rank, p->step, i, argument, err));
+    snprintf(argument, sizeof argument, "step:%" PRId64, session->steps[0]);
+    for (uint32_t s = 1; s < lb_stage_steps_until_failure(session); s++) {
+        const lb_program *program = lb_trial_program(session, session->failure.rank, session->steps[s]);
+        for (uint32_t i = 0; program && i < program->n_ops; i++)
+            if (lb_op_is_source(program, &program->ops[i]) && is_data(value_of(program, i)) &&
+                twin_of(session, program, i) != LB_NONE)
+                LB_TRY(add_source(list, program->rank, program->step, i, argument, err));
     }
-    lb_sites_name(&list->sites, "sources as they were in step %" PRId64, q->steps[0]);
+    lb_sites_name(&list->sites, "sources as they were in step %" PRId64, session->steps[0]);
     return LB_OK;
 }
 
 /* Steps end where the next forward begins: what prepares its data comes after the optimizer of the step before. */
-static bool after_optimizer(const lb_program *p, uint32_t op)
+static bool after_optimizer(const lb_program *program, uint32_t op)
 {
-    for (uint32_t i = p->n_ops; i-- > op;)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+    for (uint32_t i = program->n_ops; i-- > op;)
+        if (program->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
     for (uint32_t i = 0; i < op; i++)
-        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) return true;
+        if (program->ops[i].phase == LB_PHASE_OPTIMIZER) return true;
     return false;
 }
 
-static void say_what(const lb_bisect_session *q, const source_row *row, bool finite, lb_culprit *c)
+static void say_what(const lb_bisect_session *session, const source_row *row, bool finite, lb_culprit *culprit)
 {
-    const lb_program *p = lb_trial_program(q, row->rank, row->step);
-    const lb_value *v = value_of(p, row->op);
-    lb_statistics s = statistics_of(q, p, v);
-    int64_t bad = lb_dtype_is_float(v->dtype) ? lb_statistics_nonfinite(&s) : 0;
+    const lb_program *program = lb_trial_program(session, row->rank, row->step);
+    const lb_value *value = value_of(program, row->op);
+    lb_statistics statistics = statistics_of(session, program, value);
+    int64_t bad = lb_dtype_is_float(value->dtype) ? lb_statistics_nonfinite(&statistics) : 0;
     char holds[120] = "", when[80], into[200] = "";
-    const bool written = *c->parameter && strcmp(c->parameter, lb_program_text(p, v->name)) != 0;
-    bool late = c->between || after_optimizer(p, row->op);
-    if (written) snprintf(into, sizeof into, " that is written to %s", c->parameter);
+    const bool written = *culprit->parameter && strcmp(culprit->parameter, lb_program_text(program, value->name)) != 0;
+    bool late = culprit->between || after_optimizer(program, row->op);
+    if (written) snprintf(into, sizeof into, " that is written to %s", culprit->parameter);
     snprintf(when, sizeof when, late ? "read after step %" PRId64 "'s optimizer, so for the next" : "of step %" PRId64,
              row->step);
     if (bad)
-        snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad, s.elements);
-    else if (s.elements)
-        snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
-    snprintf(c->why, sizeof c->why,
-             "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.", kind_name(p, v),
-             into, when, holds, finite ? "0 in their place" : "what the same source had before in its place",
-             lb_stage_besides(q));
+        snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad,
+                 statistics.elements);
+    else if (statistics.elements)
+        snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", statistics.min, statistics.max);
+    snprintf(culprit->why, sizeof culprit->why,
+             "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.",
+             kind_name(program, value), into, when, holds,
+             finite ? "0 in their place" : "what the same source had before in its place", lb_stage_besides(session));
 }
 
 /* Ranks that hold the same source, spoilt alike, are one culprit. */
-static bool join_rank(lb_bisect_session *q, const source_row *row, lb_err *err)
+static bool join_rank(lb_bisect_session *session, const source_row *row, lb_err *err)
 {
-    const lb_program *p = lb_trial_program(q, row->rank, row->step);
-    for (uint32_t i = 0; i < q->out->n_culprits; i++) {
-        lb_culprit *c = &q->out->culprits[i];
-        const lb_program *first = lb_trial_program(q, c->ranks[0], c->step);
-        if (c->axis != LB_AXIS_SOURCE || c->step != row->step || c->ranks[0] == row->rank ||
-            !lb_source_alike(p, value_of(p, row->op), first, value_of(first, c->row)))
+    const lb_program *program = lb_trial_program(session, row->rank, row->step);
+    for (uint32_t i = 0; i < session->out->n_culprits; i++) {
+        lb_culprit *culprit = &session->out->culprits[i];
+        const lb_program *first = lb_trial_program(session, culprit->ranks[0], culprit->step);
+        if (culprit->axis != LB_AXIS_SOURCE || culprit->step != row->step || culprit->ranks[0] == row->rank ||
+            !lb_source_alike(program, value_of(program, row->op), first, value_of(first, culprit->row)))
             continue;
-        int32_t *more = lb_array_grow(c->ranks, c->n_ranks, sizeof *more);
+        int32_t *more = lb_array_grow(culprit->ranks, culprit->n_ranks, sizeof *more);
         if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory"), false;
-        c->ranks = more;
-        c->ranks[c->n_ranks++] = row->rank;
+        culprit->ranks = more;
+        culprit->ranks[culprit->n_ranks++] = row->rank;
         return true;
     }
     return false;
@@ -288,59 +296,61 @@ static bool join_rank(lb_bisect_session *q, const source_row *row, lb_err *err)
 /* Is a source unlike its twin in the window's first step? Not finite, a hundred times as large or small, all the
  * same number, or whole numbers out of the range. Any data cure what only some data meet: then what met them is the
  * cause. */
-static bool stands_out(const lb_bisect_session *q, const source_row *row)
+static bool stands_out(const lb_bisect_session *session, const source_row *row)
 {
-    const lb_program *p = lb_trial_program(q, row->rank, row->step);
-    const lb_program *first = lb_trial_program(q, row->rank, q->steps[0]);
-    const uint32_t twin = twin_of(q, p, row->op);
-    const lb_statistics a = statistics_of(q, p, value_of(p, row->op));
-    const lb_statistics b = statistics_of(q, first, value_of(first, twin));
+    const lb_program *program = lb_trial_program(session, row->rank, row->step);
+    const lb_program *first = lb_trial_program(session, row->rank, session->steps[0]);
+    const uint32_t twin = twin_of(session, program, row->op);
+    const lb_statistics a = statistics_of(session, program, value_of(program, row->op));
+    const lb_statistics b = statistics_of(session, first, value_of(first, twin));
     const double large = fmax(fabs(a.min), fabs(a.max)), before = fmax(fabs(b.min), fabs(b.max));
     if (a.nan != b.nan || a.pos_inf != b.pos_inf || a.neg_inf != b.neg_inf) return true;
     if ((a.min == a.max) != (b.min == b.max)) return true;
-    if (!lb_dtype_is_float(value_of(p, row->op)->dtype)) return large > 2 * before || (a.min < 0 && b.min >= 0);
+    if (!lb_dtype_is_float(value_of(program, row->op)->dtype)) return large > 2 * before || (a.min < 0 && b.min >= 0);
     return large > 100 * before || before > 100 * large;
 }
 
-static lb_status try_sources(lb_bisect_session *q, source_list *list, bool finite, bool *found, lb_err *err)
+static lb_status try_sources(lb_bisect_session *session, source_list *list, bool finite, bool *found, lb_err *err)
 {
     uint32_t *guilty = NULL, n = 0;
-    lb_status status = list->sites.n ? narrow_sources(q, list, &guilty, &n, found, err) : LB_OK;
-    bool odd = finite || q->any_data;
-    for (uint32_t i = 0; i < n && !odd; i++) odd = stands_out(q, &list->rows[guilty[i]]);
+    lb_status status = list->sites.n ? narrow_sources(session, list, &guilty, &n, found, err) : LB_OK;
+    bool odd = finite || session->any_data;
+    for (uint32_t i = 0; i < n && !odd; i++) odd = stands_out(session, &list->rows[guilty[i]]);
     if (status == LB_OK && n && !odd) { /* only if nothing else cures */
-        q->usual_data = true, *found = false, n = 0;
-        lb_sites_release(&q->cure);
+        session->usual_data = true, *found = false, n = 0;
+        lb_sites_release(&session->cure);
     }
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        if (join_rank(q, &list->rows[guilty[i]], err)) continue;
+        if (join_rank(session, &list->rows[guilty[i]], err)) continue;
         const source_row *row = &list->rows[guilty[i]];
-        lb_culprit *c;
-        status = lb_stage_culprit_add(q, LB_AXIS_SOURCE, row->rank, row->step, row->op, &c, err);
+        lb_culprit *culprit;
+        status = lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){row->rank, row->step, row->op},
+                                      &culprit, err);
         if (status != LB_OK) break;
-        if (*c->parameter) lb_stage_culprit_between_steps(q, c); /* what is written over; a batch is its step's */
-        say_what(q, row, finite, c);
+        if (*culprit->parameter)
+            lb_stage_culprit_between_steps(session, culprit); /* what is written over; a batch is its step's */
+        say_what(session, row, finite, culprit);
     }
     if (status == LB_OK && n && !finite) {
         const source_row *row = &list->rows[guilty[0]];
-        const lb_program *p = lb_trial_program(q, row->rank, row->step);
-        const lb_program *first = lb_trial_program(q, row->rank, q->steps[0]);
-        uint32_t twin = twin_of(q, p, row->op);
-        q->remedy = (lb_remedy){row->rank, q->steps[0], value_of(first, twin)->storage, twin};
+        const lb_program *program = lb_trial_program(session, row->rank, row->step);
+        const lb_program *first = lb_trial_program(session, row->rank, session->steps[0]);
+        uint32_t twin = twin_of(session, program, row->op);
+        session->remedy = (lb_remedy){row->rank, session->steps[0], value_of(first, twin)->storage, twin};
     }
     free(guilty);
     return status;
 }
 
-lb_status lb_stage_spoilt(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_spoilt(lb_bisect_session *session, bool *found, lb_err *err)
 {
     source_list bad = {0};
-    lb_status status = list_spoilt(q, false, &bad, err);
+    lb_status status = list_spoilt(session, false, &bad, err);
     if (status == LB_OK && bad.sites.n) {
-        status = lb_trial_stage_begin(q, "source", err);
-        if (status == LB_OK) status = try_sources(q, &bad, true, found, err);
+        status = lb_trial_stage_begin(session, "source", err);
+        if (status == LB_OK) status = try_sources(session, &bad, true, found, err);
         if (status == LB_OK)
-            lb_trial_stage_end(q, *found ? "cured" : "cleared",
+            lb_trial_stage_end(session, *found ? "cured" : "cleared",
                                *found ? "with 0 for what is not finite in it"
                                       : "fails with 0 for what is not finite in its sources, too");
     }
@@ -348,21 +358,21 @@ lb_status lb_stage_spoilt(lb_bisect_session *q, bool *found, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_source(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_source(lb_bisect_session *session, bool *found, lb_err *err)
 {
     source_list bad = {0}, batches = {0};
-    LB_TRY(lb_trial_stage_begin(q, "source", err));
-    lb_status status = list_spoilt(q, true, &bad, err);
-    if (status == LB_OK) status = list_batches(q, &batches, err);
-    if (status == LB_OK) status = try_sources(q, &bad, true, found, err);
-    if (status == LB_OK && !*found) status = try_sources(q, &batches, false, found, err);
+    LB_TRY(lb_trial_stage_begin(session, "source", err));
+    lb_status status = list_spoilt(session, true, &bad, err);
+    if (status == LB_OK) status = list_batches(session, &batches, err);
+    if (status == LB_OK) status = try_sources(session, &bad, true, found, err);
+    if (status == LB_OK && !*found) status = try_sources(session, &batches, false, found, err);
     if (status == LB_OK)
-        lb_trial_stage_end(q,
+        lb_trial_stage_end(session,
                            *found                          ? "cured"
                            : bad.sites.n + batches.sites.n ? "cleared"
                                                            : "none",
-                           *found          ? "by other data"
-                           : q->usual_data ? "other data cure, but what failed is not unlike what went before"
+                           *found                ? "by other data"
+                           : session->usual_data ? "other data cure, but what failed is not unlike what went before"
                            : bad.sites.n + batches.sites.n
                                ? "fails with the data of an earlier step too"
                                : "every source of the window is finite, and no earlier step has others");

@@ -22,11 +22,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double learning_rate(const lb_program *p, const lb_group *group)
+static double learning_rate(const lb_program *program, const lb_group *group)
 {
     for (uint32_t i = 0; group && i < group->options; i++) {
-        const lb_scalar *s = &p->scalars[group->first_option + i];
-        if (!strncmp(lb_program_text(p, s->name), "lr", 2)) return s->number;
+        const lb_scalar *scalar = &program->scalars[group->first_option + i];
+        if (!strncmp(lb_program_text(program, scalar->name), "lr", 2)) return scalar->number;
     }
     return NAN;
 }
@@ -36,46 +36,47 @@ static bool by_optimizer(const lb_origin *origin)
     return origin->updates;
 }
 
-static lb_status blame(lb_bisect_session *q, const char *change, lb_err *err)
+static lb_status blame(lb_bisect_session *session, const char *change, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
-    const lb_program *p = lb_trial_program(q, origin->rank, origin->step);
-    const lb_group *group = by_optimizer(origin) ? lb_program_group_of(p, origin->storage) : NULL;
+    const lb_origin *origin = &session->out->origin;
+    const lb_program *program = lb_trial_program(session, origin->rank, origin->step);
+    const lb_group *group = by_optimizer(origin) ? lb_program_group_of(program, origin->storage) : NULL;
     char rate[60] = "";
-    lb_culprit *c;
-    LB_TRY(lb_stage_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
-    LB_TRY(lb_stage_culprit_of_storage(q, c, origin->rank, origin->storage, err));
-    LB_TRY(lb_stage_culprit_all_ranks(q, c, err));
-    if (!by_optimizer(origin)) lb_stage_culprit_between_steps(q, c);
-    const double lr = learning_rate(p, group);
+    lb_culprit *culprit;
+    LB_TRY(lb_stage_culprit_add(session, LB_AXIS_SOURCE, (lb_stage_place){origin->rank, origin->step, origin->op},
+                                &culprit, err));
+    LB_TRY(lb_stage_culprit_of_storage(session, culprit, origin->rank, origin->storage, err));
+    LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
+    if (!by_optimizer(origin)) lb_stage_culprit_between_steps(session, culprit);
+    const double lr = learning_rate(program, group);
     if (isfinite(lr)) snprintf(rate, sizeof rate, ", at a learning rate of %.3g", lr);
-    const char *what = *c->parameter ? c->parameter : "what it writes";
+    const char *what = *culprit->parameter ? culprit->parameter : "what it writes";
     char effect[220];
     if (isfinite(origin->growth))
         snprintf(effect, sizeof effect, "makes %.120s %.3g times as large", what, origin->growth);
     else
         snprintf(effect, sizeof effect, "writes numbers that are not finite into %.120s", what);
-    snprintf(c->why, sizeof c->why, "%s%s%s%s%s. With %s, %s, the window ends without the failure.",
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s. With %s, %s, the window ends without the failure.",
              by_optimizer(origin) ? "The update is too large: " : "It stands outside the model, and ",
-             group                  ? lb_program_text(p, group->optimizer)
+             group                  ? lb_program_text(program, group->optimizer)
              : by_optimizer(origin) ? "it"
                                     : "",
-             group || by_optimizer(origin) ? " " : "", effect, rate, change, lb_stage_besides(q));
+             group || by_optimizer(origin) ? " " : "", effect, rate, change, lb_stage_besides(session));
     return LB_OK;
 }
 
 /* The steps whose updates must be smaller. The culprit's is the first in which the parameter leaves what it was. */
-static lb_status narrow(lb_bisect_session *q, const char *factor, char *change, size_t size, lb_err *err)
+static lb_status narrow(lb_bisect_session *session, const char *factor, char *change, size_t size, lb_err *err)
 {
     lb_sites steps = {0};
     lb_site_form form = {LB_SWAP_UPDATE, factor, "step=", "", ','};
     uint32_t *found = NULL, n = 0;
     char list[256] = "";
-    lb_status status = lb_stage_sites_add_steps(q, &form, q->n_steps, &steps, err);
+    lb_status status = lb_stage_sites_add_steps(session, &form, session->n_steps, &steps, err);
     lb_sites_name(&steps, "steps with smaller updates");
-    if (status == LB_OK) status = lb_trial_narrow(q, &steps, true, &found, &n, err);
-    if (status == LB_OK && n) status = lb_stage_cure_set(q, &steps, found, n, err);
-    if (n) lb_stage_step_list(q, found, n, list, sizeof list);
+    if (status == LB_OK) status = lb_trial_narrow(session, &steps, true, &found, &n, err);
+    if (status == LB_OK && n) status = lb_stage_cure_set(session, &steps, found, n, err);
+    if (n) lb_stage_step_list(session, found, n, list, sizeof list);
     snprintf(change, size, "the updates of step %s made %.2g times as large", list, atof(factor));
     lb_sites_release(&steps);
     free(found);
@@ -96,31 +97,31 @@ static lb_status list_change(const lb_origin *origin, const char *factor, lb_sit
     return lb_sites_add(whole, &form, body, err);
 }
 
-static bool writes_parameter(const lb_bisect_session *q, const lb_origin *origin)
+static bool writes_parameter(const lb_bisect_session *session, const lb_origin *origin)
 {
-    const lb_program *p = lb_trial_program(q, origin->rank, origin->step);
-    for (uint32_t v = 0; p && v < p->n_values; v++)
-        if (p->values[v].storage == origin->storage && p->values[v].flags & LB_VALUE_PARAMETER) return true;
+    const lb_program *program = lb_trial_program(session, origin->rank, origin->step);
+    for (uint32_t v = 0; program && v < program->n_values; v++)
+        if (program->values[v].storage == origin->storage && program->values[v].flags & LB_VALUE_PARAMETER) return true;
     return false;
 }
 
-static lb_status run_update(lb_bisect_session *q, bool *found, lb_err *err)
+static lb_status run_update(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
+    const lb_origin *origin = &session->out->origin;
     lb_sites whole = {0};
     lb_search_outcome outcome = LB_OUTCOME_SAME;
     char factor[40], change[160] = "what was there left in its place";
-    LB_TRY(lb_trial_stage_begin(q, "update", err));
+    LB_TRY(lb_trial_stage_begin(session, "update", err));
     snprintf(factor, sizeof factor, "%.17g",
              isfinite(origin->growth) && origin->growth >= 1 ? ldexp(1, -10 - (int)ceil(log2(origin->growth))) : 0);
     lb_status status = list_change(origin, factor, &whole, err);
-    if (status == LB_OK) status = lb_trial_run(q, &whole, NULL, "whole", &outcome, err);
+    if (status == LB_OK) status = lb_trial_run(session, &whole, NULL, "whole", &outcome, err);
     *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
-    if (*found) status = lb_stage_cure_set(q, &whole, NULL, 0, err);
-    if (*found && status == LB_OK && by_optimizer(origin)) status = narrow(q, factor, change, sizeof change, err);
-    if (*found && status == LB_OK) status = blame(q, change, err);
+    if (*found) status = lb_stage_cure_set(session, &whole, NULL, 0, err);
+    if (*found && status == LB_OK && by_optimizer(origin)) status = narrow(session, factor, change, sizeof change, err);
+    if (*found && status == LB_OK) status = blame(session, change, err);
     if (status == LB_OK)
-        lb_trial_stage_end(q, *found ? "cured" : "cleared", "%s",
+        lb_trial_stage_end(session, *found ? "cured" : "cleared", "%s",
                            by_optimizer(origin) ? (*found ? "by smaller updates" : "fails with smaller updates, too")
                            : *found             ? "without what one op wrote"
                                                 : "fails without what that op wrote, too");
@@ -128,20 +129,20 @@ static lb_status run_update(lb_bisect_session *q, bool *found, lb_err *err)
     return status;
 }
 
-lb_status lb_stage_update(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_update(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
+    const lb_origin *origin = &session->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(q, origin))
-               ? run_update(q, found, err)
+    return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(session, origin))
+               ? run_update(session, found, err)
                : LB_OK;
 }
 
-lb_status lb_stage_loaded(lb_bisect_session *q, bool *found, lb_err *err)
+lb_status lb_stage_loaded(lb_bisect_session *session, bool *found, lb_err *err)
 {
-    const lb_origin *origin = &q->out->origin;
+    const lb_origin *origin = &session->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && !by_optimizer(origin) && !isinf(origin->growth) && writes_parameter(q, origin)
-               ? run_update(q, found, err)
+    return any && !by_optimizer(origin) && !isinf(origin->growth) && writes_parameter(session, origin)
+               ? run_update(session, found, err)
                : LB_OK;
 }

@@ -50,10 +50,16 @@ lb_status lb_stage_order(lb_bisect_session *session, bool *found, lb_err *err);
 
 /* ---- for the stages ---------------------------------------------------------------------------------------------- */
 
-/* Adds a culprit with what the op row says (layer, op, phase; block from the program's blocks). `row` may be
- * LB_NONE. */
-lb_status lb_stage_culprit_add(lb_bisect_session *session, lb_bisect_axis axis, int32_t rank, int64_t step,
-                               uint32_t row, lb_culprit **culprit, lb_err *err);
+/* An op of the run; LB_NONE: the step of that rank, and no op of it. */
+typedef struct lb_stage_place {
+    int32_t rank;
+    int64_t step;
+    uint32_t op;
+} lb_stage_place;
+
+/* Adds a culprit with what the program says of the op: its layer, name and phase, and the class of its block. */
+lb_status lb_stage_culprit_add(lb_bisect_session *session, lb_bisect_axis axis, lb_stage_place place,
+                               lb_culprit **culprit, lb_err *err);
 /* Of an op that writes several things the one in `storage`: its owner becomes the culprit's parameter and layer. */
 lb_status lb_stage_culprit_of_storage(lb_bisect_session *session, lb_culprit *culprit, int32_t rank, int64_t storage,
                                       lb_err *err);

@@ -58,62 +58,64 @@ static char *command(const char *words, const char *path, const char *asked, con
 }
 
 /* Of the changes that were seen to cure, on the way to the smallest: the shortest to type, if the smallest is long. */
-static const char *shown_cure(const lb_bisection *b)
+static const char *shown_cure(const lb_bisection *bisection)
 {
     enum { SHORT = 140 };
-    const char *best = b->cure;
-    if (!b->cure || strlen(b->cure) <= SHORT || b->n_culprits == 0) return best;
-    for (uint32_t i = 0; i < b->n_trials; i++) { /* later ones are narrower */
-        const lb_trial *t = &b->trials[i];
-        if (!strcmp(t->outcome, "cured") && strcmp(t->purpose, "note") && *t->change && strlen(t->change) <= SHORT)
-            best = t->change;
+    const char *best = bisection->cure;
+    if (!bisection->cure || strlen(bisection->cure) <= SHORT || bisection->n_culprits == 0) return best;
+    for (uint32_t i = 0; i < bisection->n_trials; i++) { /* later ones are narrower */
+        const lb_trial *trial = &bisection->trials[i];
+        if (!strcmp(trial->outcome, "cured") && strcmp(trial->purpose, "note") && *trial->change &&
+            strlen(trial->change) <= SHORT)
+            best = trial->change;
     }
     return best;
 }
 
-static bool replay_cures(const lb_bisection *b)
+static bool replay_cures(const lb_bisection *bisection)
 {
-    return b->n_culprits && b->culprits[0].axis == LB_AXIS_KERNEL && !b->cure;
+    return bisection->n_culprits && bisection->culprits[0].axis == LB_AXIS_KERNEL && !bisection->cure;
 }
 
 /* What a source holds shows it, and no replay does. */
-static char *show_source(const lb_bisection *b, const char *path)
+static char *show_source(const lb_bisection *bisection, const char *path)
 {
     char which[260];
-    snprintf(which, sizeof which, "--step %" PRId64 " --rank %d --name %s", b->failure.step, b->failure.rank,
-             b->n_culprits ? b->culprits[0].parameter : "");
+    snprintf(which, sizeof which, "--step %" PRId64 " --rank %d --name %s", bisection->failure.step,
+             bisection->failure.rank, bisection->n_culprits ? bisection->culprits[0].parameter : "");
     return command("show", path, which, NULL);
 }
 
-char *lb_bisect_show_text(const lb_bisection *b, const char *path)
+char *lb_bisect_show_text(const lb_bisection *bisection, const char *capture_path)
 {
-    if (b->command) return strdup(b->command);
-    if (b->outcome == LB_BISECT_CLEAN && !b->checked && !b->reference) return command("check", path, NULL, NULL);
-    if (b->failure.kind == LB_FAILURE_NONE) return NULL;
-    if (b->reference) {
-        char *other = command("diff", path, NULL, NULL), *both = NULL;
+    if (bisection->command) return strdup(bisection->command);
+    if (bisection->outcome == LB_BISECT_CLEAN && !bisection->checked && !bisection->reference)
+        return command("check", capture_path, NULL, NULL);
+    if (bisection->failure.kind == LB_FAILURE_NONE) return NULL;
+    if (bisection->reference) {
+        char *other = command("diff", capture_path, NULL, NULL), *both = NULL;
         size_t size = 0;
         FILE *out = other ? lb_text_stream_open(&both, &size) : NULL;
         if (out) {
             fprintf(out, "%s ", other);
-            lb_shell_word(out, b->reference);
+            lb_shell_word(out, bisection->reference);
             fclose(out);
         }
         free(other);
         return both;
     }
-    if (b->failure.kind == LB_FAILURE_RANKS) return command("ranks", path, NULL, NULL);
-    if (!strcmp(b->failure.name, "lb::source")) return show_source(b, path);
-    if (replay_cures(b)) return command("replay", path, NULL, NULL);
-    if (b->reproducer) return command("bisect --check", b->reproducer, b->asked, NULL);
-    return command("bisect --check", path, b->asked, NULL);
+    if (bisection->failure.kind == LB_FAILURE_RANKS) return command("ranks", capture_path, NULL, NULL);
+    if (!strcmp(bisection->failure.name, "lb::source")) return show_source(bisection, capture_path);
+    if (replay_cures(bisection)) return command("replay", capture_path, NULL, NULL);
+    if (bisection->reproducer) return command("bisect --check", bisection->reproducer, bisection->asked, NULL);
+    return command("bisect --check", capture_path, bisection->asked, NULL);
 }
 
-char *lb_bisect_cure_text(const lb_bisection *b, const char *path)
+char *lb_bisect_cure_text(const lb_bisection *bisection, const char *capture_path)
 {
-    if (b->command) return b->cure ? strdup(b->cure) : NULL;
-    if (replay_cures(b)) return command("bisect --check", path, b->asked, NULL);
-    return b->cure ? command("bisect --check", path, b->asked, shown_cure(b)) : NULL;
+    if (bisection->command) return bisection->cure ? strdup(bisection->cure) : NULL;
+    if (replay_cures(bisection)) return command("bisect --check", capture_path, bisection->asked, NULL);
+    return bisection->cure ? command("bisect --check", capture_path, bisection->asked, shown_cure(bisection)) : NULL;
 }
 
 /* ---- culprits --------------------------------------------------------------------------------------------------- */
@@ -130,35 +132,37 @@ static const char *block_name(char letter)
     }
 }
 
-static void put_ranks(FILE *out, const lb_culprit *c)
+static void put_ranks(FILE *out, const lb_culprit *culprit)
 {
-    fprintf(out, c->n_ranks == 1 ? "rank " : "ranks ");
-    for (uint32_t i = 0; i < c->n_ranks && i < 16; i++) fprintf(out, "%s%d", i ? ", " : "", c->ranks[i]);
-    if (c->n_ranks > 16) fprintf(out, ", … (%u)", c->n_ranks);
+    fprintf(out, culprit->n_ranks == 1 ? "rank " : "ranks ");
+    for (uint32_t i = 0; i < culprit->n_ranks && i < 16; i++) fprintf(out, "%s%d", i ? ", " : "", culprit->ranks[i]);
+    if (culprit->n_ranks > 16) fprintf(out, ", … (%u)", culprit->n_ranks);
 }
 
-static char *culprit_text(const lb_culprit *c)
+static char *culprit_text(const lb_culprit *culprit)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    if (c->step < 0) /* of a live job: nothing more is known */
-        fprintf(out, "%s%s%s", lb_bisect_axis_name(c->axis), *c->layer ? ": " : "", c->layer);
+    if (culprit->step < 0) /* of a live job: nothing more is known */
+        fprintf(out, "%s%s%s", lb_bisect_axis_name(culprit->axis), *culprit->layer ? ": " : "", culprit->layer);
     else
-        fprintf(out, "%s: %s", c->axis == LB_AXIS_BLOCK && !c->block ? "op" : lb_bisect_axis_name(c->axis),
-                *c->layer ? c->layer : "(outside every module)");
-    if (*c->op) fprintf(out, " %s", strcmp(c->op, "lb::source") ? c->op : "(its data)");
-    if (*c->parameter) fprintf(out, " of %s", c->parameter);
-    if (c->n_ranks && c->step < 0) {
+        fprintf(out, "%s: %s",
+                culprit->axis == LB_AXIS_BLOCK && !culprit->block ? "op" : lb_bisect_axis_name(culprit->axis),
+                *culprit->layer ? culprit->layer : "(outside every module)");
+    if (*culprit->op) fprintf(out, " %s", strcmp(culprit->op, "lb::source") ? culprit->op : "(its data)");
+    if (*culprit->parameter) fprintf(out, " of %s", culprit->parameter);
+    if (culprit->n_ranks && culprit->step < 0) {
         fprintf(out, ", ");
-        put_ranks(out, c);
-    } else if (c->n_ranks) {
-        fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(c->phase), c->between ? c->acts : c->step);
-        if (c->between) fprintf(out, "recorded behind step %" PRId64 "'s optimizer, ", c->step);
-        put_ranks(out, c);
+        put_ranks(out, culprit);
+    } else if (culprit->n_ranks) {
+        fprintf(out, "\n%s of step %" PRId64 ", ", lb_phase_name(culprit->phase),
+                culprit->between ? culprit->acts : culprit->step);
+        if (culprit->between) fprintf(out, "recorded behind step %" PRId64 "'s optimizer, ", culprit->step);
+        put_ranks(out, culprit);
     }
-    if (c->block) fprintf(out, ", block class %c (%s)", c->block, block_name(c->block));
+    if (culprit->block) fprintf(out, ", block class %c (%s)", culprit->block, block_name(culprit->block));
     fclose(out);
     return text;
 }
@@ -170,52 +174,54 @@ static void put_line(FILE *out, const char *label, const lb_code_line *line)
     if (*text) fprintf(out, "%-*s%s\n", LABEL, label, text);
 }
 
-static void put_culprit(FILE *out, const char *label, const lb_culprit *c)
+static void put_culprit(FILE *out, const char *label, const lb_culprit *culprit)
 {
-    char *text = culprit_text(c);
+    char *text = culprit_text(culprit);
     put_text(out, label, text ? text : "");
-    put_line(out, "line", &c->lines[0]);
-    put_line(out, "reference", &c->lines[1]);
-    put_text(out, "why", c->why);
+    put_line(out, "line", &culprit->lines[0]);
+    put_line(out, "reference", &culprit->lines[1]);
+    put_text(out, "why", culprit->why);
     free(text);
 }
 
-static bool like_the_first(const lb_bisection *b, uint32_t i)
+static bool like_the_first(const lb_bisection *bisection, uint32_t i)
 {
-    const lb_culprit *c = &b->culprits[i], *first = &b->culprits[0];
-    return b->n_culprits > 2 && c->axis == first->axis && c->step == first->step && c->phase == first->phase;
+    const lb_culprit *culprit = &bisection->culprits[i], *first = &bisection->culprits[0];
+    return bisection->n_culprits > 2 && culprit->axis == first->axis && culprit->step == first->step &&
+           culprit->phase == first->phase;
 }
 
-static bool listed_before(const lb_bisection *b, uint32_t i)
+static bool listed_before(const lb_bisection *bisection, uint32_t i)
 {
     for (uint32_t k = 0; k < i; k++)
-        if (like_the_first(b, k) && !strcmp(b->culprits[k].layer, b->culprits[i].layer)) return true;
+        if (like_the_first(bisection, k) && !strcmp(bisection->culprits[k].layer, bisection->culprits[i].layer))
+            return true;
     return false;
 }
 
 /* Culprits that differ from the first in their layer alone share a line. False: out of memory. */
-static bool put_culprits(FILE *out, const lb_bisection *b)
+static bool put_culprits(FILE *out, const lb_bisection *bisection)
 {
     enum { SHOWN = 6 };
     char *alike = NULL, more[80];
     size_t size = 0;
     uint32_t n = 0, shown = 1;
-    put_culprit(out, "culprit", &b->culprits[0]);
+    put_culprit(out, "culprit", &bisection->culprits[0]);
     FILE *list = lb_text_stream_open(&alike, &size);
-    for (uint32_t i = 1; i < b->n_culprits && list; i++) {
-        if (!like_the_first(b, i)) {
-            if (shown++ < SHOWN) put_culprit(out, "and", &b->culprits[i]);
-        } else if (!listed_before(b, i))
-            fprintf(list, "%s%s", n++ ? ", " : "", b->culprits[i].layer);
+    for (uint32_t i = 1; i < bisection->n_culprits && list; i++) {
+        if (!like_the_first(bisection, i)) {
+            if (shown++ < SHOWN) put_culprit(out, "and", &bisection->culprits[i]);
+        } else if (!listed_before(bisection, i))
+            fprintf(list, "%s%s", n++ ? ", " : "", bisection->culprits[i].layer);
     }
     if (!list || fclose(list) != 0) return false;
     if (n) put_text(out, "likewise", alike);
     snprintf(more, sizeof more, "%u more; --json lists them", shown - SHOWN);
     if (shown > SHOWN) put_text(out, "and", more);
     free(alike);
-    const lb_failure *f = &b->failure;
-    const int64_t acts = b->culprits[0].between ? b->culprits[0].acts : b->culprits[0].step;
-    if (b->culprits[0].n_ranks && acts >= 0 && acts < f->step) {
+    const lb_failure *f = &bisection->failure;
+    const int64_t acts = bisection->culprits[0].between ? bisection->culprits[0].acts : bisection->culprits[0].step;
+    if (bisection->culprits[0].n_ranks && acts >= 0 && acts < f->step) {
         char when[120];
         snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".", acts,
                  f->step);
@@ -249,10 +255,10 @@ static void put_origin(FILE *out, const lb_origin *o)
     put_line(out, "", &o->line);
 }
 
-static void put_stages(FILE *out, const lb_bisection *b)
+static void put_stages(FILE *out, const lb_bisection *bisection)
 {
-    for (uint32_t i = 0; i < b->n_stages; i++) {
-        const lb_bisect_stage *s = &b->stages[i];
+    for (uint32_t i = 0; i < bisection->n_stages; i++) {
+        const lb_bisect_stage *s = &bisection->stages[i];
         char text[400], trials[40] = "";
         if (s->trials) snprintf(trials, sizeof trials, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
         snprintf(text, sizeof text, "%s %s%s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note, trials);
@@ -260,110 +266,112 @@ static void put_stages(FILE *out, const lb_bisection *b)
     }
 }
 
-static void put_reproducer(FILE *out, const lb_bisection *b)
+static void put_reproducer(FILE *out, const lb_bisection *bisection)
 {
     char text[200];
-    if (!b->reproducer) return;
+    if (!bisection->reproducer) return;
     snprintf(text, sizeof text,
              "%" PRIu64 " ops, %.3g %s, of the %" PRIu64 " ops of the window; the same failure and culprit",
-             b->reproducer_ops, b->reproducer_bytes < 1e6 ? b->reproducer_bytes / 1e3 : b->reproducer_bytes / 1e6,
-             b->reproducer_bytes < 1e6 ? "KB" : "MB", b->window_ops);
-    fprintf(out, "%-*s%s\n", LABEL, "smallest", b->reproducer);
+             bisection->reproducer_ops,
+             bisection->reproducer_bytes < 1e6 ? bisection->reproducer_bytes / 1e3 : bisection->reproducer_bytes / 1e6,
+             bisection->reproducer_bytes < 1e6 ? "KB" : "MB", bisection->window_ops);
+    fprintf(out, "%-*s%s\n", LABEL, "smallest", bisection->reproducer);
     put_text(out, "", text);
 }
 
 /* What was recorded of such an op stands in, whatever is changed before it. */
-static bool shows_in_opaque(const lb_bisection *b)
+static bool shows_in_opaque(const lb_bisection *bisection)
 {
-    return b->failure.op != LB_NONE && strstr(b->failure.name, "::") && strncmp(b->failure.name, "lb::", 4) &&
-           !lb_replay_knows(b->failure.name);
+    return bisection->failure.op != LB_NONE && strstr(bisection->failure.name, "::") &&
+           strncmp(bisection->failure.name, "lb::", 4) && !lb_replay_knows(bisection->failure.name);
 }
 
-static void put_undecided(FILE *out, const lb_bisection *b)
+static void put_undecided(FILE *out, const lb_bisection *bisection)
 {
     char text[240];
-    if (b->reason) {
-        put_failure(out, &b->failure, "failure");
-        put_text(out, "undecided", b->reason);
+    if (bisection->reason) {
+        put_failure(out, &bisection->failure, "failure");
+        put_text(out, "undecided", bisection->reason);
         return;
     }
-    if (b->failure.kind == LB_FAILURE_NONE) {
-        put_text(out, "undecided", b->n_stages ? b->stages[b->n_stages - 1].note : "");
+    if (bisection->failure.kind == LB_FAILURE_NONE) {
+        put_text(out, "undecided", bisection->n_stages ? bisection->stages[bisection->n_stages - 1].note : "");
         return;
     }
-    put_failure(out, &b->failure, "failure");
-    put_origin(out, &b->origin);
-    if (b->again)
+    put_failure(out, &bisection->failure, "failure");
+    put_origin(out, &bisection->origin);
+    if (bisection->again)
         put_text(out, "undecided", "the bytes that a replay needs were not kept");
-    else if (b->n_trials && shows_in_opaque(b)) {
+    else if (bisection->n_trials && shows_in_opaque(bisection)) {
         snprintf(text, sizeof text,
-                 "it shows in what %s gave, an op that replay does not know: its recorded result stands in, whatever "
-                 "is changed before it",
-                 b->failure.name);
+                 "it shows in what %s gave, an op that replay does not know: its recorded result stands in, "
+                 "whatever is changed before it",
+                 bisection->failure.name);
         put_text(out, "undecided", text);
-    } else if (b->n_trials)
+    } else if (bisection->n_trials)
         put_text(out, "undecided", "none of the changes that were tried cures it");
     else
         put_text(out, "undecided", "a replay of this window cannot speak for the recording");
 }
 
 /* How much the verdict rests on comes first: what was not judged is not clean. */
-static void put_clean(FILE *out, const lb_bisection *b)
+static void put_clean(FILE *out, const lb_bisection *bisection)
 {
     char text[300], opaque[80] = "";
-    const uint64_t judged = b->compared - b->unjudged, all = b->compared + b->opaque;
-    if (b->command || b->checked) {
+    const uint64_t judged = bisection->compared - bisection->unjudged, all = bisection->compared + bisection->opaque;
+    if (bisection->command || bisection->checked) {
         put_text(out, "clean",
-                 b->command ? "the command as it is succeeds" : "no failure in this window, changed like this");
+                 bisection->command ? "the command as it is succeeds" : "no failure in this window, changed like this");
         return;
     }
-    if (b->opaque) snprintf(opaque, sizeof opaque, "%" PRIu64 " are opaque", b->opaque);
+    if (bisection->opaque) snprintf(opaque, sizeof opaque, "%" PRIu64 " are opaque", bisection->opaque);
     if (judged == all)
         snprintf(text, sizeof text, "no failure in this window; all %" PRIu64 " ops were judged", all);
-    else if (b->unjudged)
+    else if (bisection->unjudged)
         snprintf(text, sizeof text,
                  "no failure in this window; %" PRIu64 " of %" PRIu64 " ops were judged: of %" PRIu64
                  " the bytes were not kept%s%s",
-                 judged, all, b->unjudged, *opaque ? ", " : "", opaque);
+                 judged, all, bisection->unjudged, *opaque ? ", " : "", opaque);
     else
         snprintf(text, sizeof text, "no failure in this window; %" PRIu64 " of %" PRIu64 " ops were judged: %s", judged,
                  all, opaque);
     put_text(out, "clean", text);
 }
 
-char *lb_bisection_text(const lb_bisection *b, const char *path)
+char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path)
 {
     char *text = NULL;
     size_t size = 0;
     bool whole = true;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    switch (b->outcome) {
-    case LB_BISECT_CLEAN: put_clean(out, b); break;
+    switch (bisection->outcome) {
+    case LB_BISECT_CLEAN: put_clean(out, bisection); break;
     case LB_BISECT_NOT_REPRODUCED:
-        put_failure(out, &b->failure, "recorded");
+        put_failure(out, &bisection->failure, "recorded");
         put_text(out, "but", "its replay does not fail: nothing can be tried on it");
         break;
-    case LB_BISECT_UNDECIDED: put_undecided(out, b); break;
+    case LB_BISECT_UNDECIDED: put_undecided(out, bisection); break;
     case LB_BISECT_FOUND:
-        put_failure(out, &b->failure, "failure");
-        put_origin(out, &b->origin);
-        if (b->n_culprits) whole = put_culprits(out, b);
+        put_failure(out, &bisection->failure, "failure");
+        put_origin(out, &bisection->origin);
+        if (bisection->n_culprits) whole = put_culprits(out, bisection);
         break;
     }
-    if (!b->checked) put_stages(out, b);
-    if (b->note) put_text(out, "note", b->note);
-    put_reproducer(out, b);
-    put_command(out, "record it", b->again ? strdup(b->again) : NULL);
-    if (!b->checked && !b->command && b->outcome == LB_BISECT_CLEAN && !b->reference) {
+    if (!bisection->checked) put_stages(out, bisection);
+    if (bisection->note) put_text(out, "note", bisection->note);
+    put_reproducer(out, bisection);
+    put_command(out, "record it", bisection->again ? strdup(bisection->again) : NULL);
+    if (!bisection->checked && !bisection->command && bisection->outcome == LB_BISECT_CLEAN && !bisection->reference) {
         put_text(out, "not asked",
-                 "whether it computes the right thing. What one run proves of that by itself - that its gradients are "
-                 "the derivative of its loss, that tokens meet only where they may, where its digits go - is asked by");
-        put_command(out, "", lb_bisect_show_text(b, path));
+                 "whether it computes the right thing. "
+                 "What one run proves of that by itself - that its gradients are the derivative of its loss, "
+                 "that tokens meet only where they may, where its digits go - is asked by");
+        put_command(out, "", lb_bisect_show_text(bisection, capture_path));
     }
-    if (!b->checked && b->outcome != LB_BISECT_CLEAN && !b->again)
-        put_command(out, "shows it", lb_bisect_show_text(b, path));
-    if (!b->checked) put_command(out, "cures it", lb_bisect_cure_text(b, path));
+    if (!bisection->checked && bisection->outcome != LB_BISECT_CLEAN && !bisection->again)
+        put_command(out, "shows it", lb_bisect_show_text(bisection, capture_path));
+    if (!bisection->checked) put_command(out, "cures it", lb_bisect_cure_text(bisection, capture_path));
     if (fclose(out) == 0 && whole) return text;
     free(text);
     return NULL;

@@ -9,34 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lb_basis_lacks(lb_bisect_session *q, const char *format, ...)
+void lb_basis_lacks(lb_bisect_session *session, const char *format, ...)
 {
     char text[700];
     va_list args;
-    if (q->out->reason) return;
+    if (session->out->reason) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    q->out->reason = strdup(text);
+    session->out->reason = strdup(text);
 }
 
 /* ---- tensors only ------------------------------------------------------------------------------------------------ */
 
-static bool has_steps(const lb_bisect_session *q)
+static bool has_steps(const lb_bisect_session *session)
 {
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (!lb_op_is_source(p, &p->ops[i])) return true;
+    for (uint32_t s = 0; s < session->n_steps; s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++)
+                if (!lb_op_is_source(program, &program->ops[i])) return true;
         }
     return false;
 }
 
 static bool all_finite(const lb_tensor *tensor)
 {
-    const lb_statistics s = lb_statistics_of(tensor);
-    return !lb_statistics_nonfinite(&s);
+    const lb_statistics statistics = lb_statistics_of(tensor);
+    return !lb_statistics_nonfinite(&statistics);
 }
 
 /* Where the first element lies that is not finite: ", first at [3, 17]". One dimension after the other, by halves. */
@@ -62,43 +62,45 @@ static void say_where(const lb_tensor *tensor, char *text, size_t size)
 }
 
 /* One tensor of a file, where it is not finite: "; layers.3.weight: 1 of 16 elements is NaN, first at [1, 2]". */
-static bool say_spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t v, bool in_words, char *text,
-                       size_t size)
+static bool say_spoilt(const lb_bisect_session *session, const lb_program *program, uint32_t value, bool in_words,
+                       char *text, size_t size)
 {
     lb_tensor tensor;
     char where[120];
-    if (!lb_dtype_is_float(p->values[v].dtype) || lb_capture_value(q->capture, p, v, &tensor, NULL) != LB_OK)
+    if (!lb_dtype_is_float(program->values[value].dtype) ||
+        lb_capture_value(session->capture, program, value, &tensor, NULL) != LB_OK)
         return false;
-    const lb_statistics s = lb_statistics_of(&tensor);
-    const int64_t bad = lb_statistics_nonfinite(&s);
+    const lb_statistics statistics = lb_statistics_of(&tensor);
+    const int64_t bad = lb_statistics_nonfinite(&statistics);
     if (!bad) return false;
     if (!in_words) return true;
     say_where(&tensor, where, sizeof where);
     const size_t used = strlen(text);
     snprintf(text + used, size - used, "; %.120s: %" PRId64 " of %" PRId64 " elements %s %s%s",
-             lb_program_text(p, p->values[v].name), bad, s.elements, bad == 1 ? "is" : "are",
-             s.nan ? bad > s.nan ? "NaN or infinite" : "NaN" : "infinite", where);
+             lb_program_text(program, program->values[value].name), bad, statistics.elements, bad == 1 ? "is" : "are",
+             statistics.nan ? bad > statistics.nan ? "NaN or infinite" : "NaN" : "infinite", where);
     return true;
 }
 
-bool lb_basis_has_steps(lb_bisect_session *q)
+bool lb_basis_has_steps(lb_bisect_session *session)
 {
     enum { SHOWN = 3 };
     char spoilt[480] = "";
     uint32_t n = 0;
-    if (has_steps(q)) return true;
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++)
-                for (uint32_t k = 0; k < p->ops[i].results; k++)
-                    n += say_spoilt(q, p, lb_op_results(p, &p->ops[i])[k], n < SHOWN, spoilt, sizeof spoilt);
+    if (has_steps(session)) return true;
+    for (uint32_t s = 0; s < session->n_steps; s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++)
+                for (uint32_t k = 0; k < program->ops[i].results; k++)
+                    n += say_spoilt(session, program, lb_op_results(program, &program->ops[i])[k], n < SHOWN, spoilt,
+                                    sizeof spoilt);
         }
     if (n > SHOWN) snprintf(spoilt + strlen(spoilt), sizeof spoilt - strlen(spoilt), "; %u tensors more", n - SHOWN);
-    q->out->outcome = LB_BISECT_UNDECIDED;
-    lb_basis_lacks(q,
-                   "these are tensors only: no step was recorded that could be run again%s. `lastbit show` prints "
-                   "them, `lastbit diff` compares them with others",
+    session->out->outcome = LB_BISECT_UNDECIDED;
+    lb_basis_lacks(session,
+                   "these are tensors only: no step was recorded that could be run again%s. "
+                   "`lastbit show` prints them, `lastbit diff` compares them with others",
                    n ? spoilt : ", and all of them are finite");
     return false;
 }
@@ -117,40 +119,41 @@ static void note_damage(void *context, const lb_damage *damage)
     if (!first->n++) snprintf(first->message, sizeof first->message, "%s", damage->message);
 }
 
-static bool rests_on_recorded_bits(const lb_bisection *b)
+static bool rests_on_recorded_bits(const lb_bisection *bisection)
 {
     bool kernel = false;
-    for (uint32_t i = 0; i < b->n_culprits; i++) kernel |= b->culprits[i].axis == LB_AXIS_KERNEL;
-    return b->outcome != LB_BISECT_FOUND || kernel;
+    for (uint32_t i = 0; i < bisection->n_culprits; i++) kernel |= bisection->culprits[i].axis == LB_AXIS_KERNEL;
+    return bisection->outcome != LB_BISECT_FOUND || kernel;
 }
 
-static void add_note(lb_bisection *b, const char *text)
+static void add_note(lb_bisection *bisection, const char *text)
 {
-    const size_t size = (b->note ? strlen(b->note) + 2 : 0) + strlen(text) + 1;
+    const size_t size = (bisection->note ? strlen(bisection->note) + 2 : 0) + strlen(text) + 1;
     char *all = malloc(size);
     if (!all) return;
-    snprintf(all, size, "%s%s%s", b->note ? b->note : "", b->note ? "; " : "", text);
-    free(b->note);
-    b->note = all;
+    snprintf(all, size, "%s%s%s", bisection->note ? bisection->note : "", bisection->note ? "; " : "", text);
+    free(bisection->note);
+    bisection->note = all;
 }
 
 /* The capture is damaged: nothing is known of what stood there. */
-static void give_up(lb_bisect_session *q, const char *message, uint64_t more)
+static void give_up(lb_bisect_session *session, const char *message, uint64_t more)
 {
     char others[60] = "";
-    lb_bisection *b = q->out;
-    for (uint32_t i = 0; i < b->n_culprits; i++) free(b->culprits[i].ranks);
-    b->n_culprits = 0;
-    b->outcome = LB_BISECT_UNDECIDED;
-    free(b->reason);
-    b->reason = NULL;
+    lb_bisection *bisection = session->out;
+    for (uint32_t i = 0; i < bisection->n_culprits; i++) free(bisection->culprits[i].ranks);
+    bisection->n_culprits = 0;
+    bisection->outcome = LB_BISECT_UNDECIDED;
+    free(bisection->reason);
+    bisection->reason = NULL;
     if (more) snprintf(others, sizeof others, " (and %" PRIu64 " places more)", more);
     lb_basis_lacks(
-        q, "the capture is damaged: %s%s. `lastbit verify` lists the damage, `lastbit recover` saves what is whole",
+        session,
+        "the capture is damaged: %s%s. `lastbit verify` lists the damage, `lastbit recover` saves what is whole",
         message, others);
 }
 
-lb_status lb_basis_settle(lb_bisect_session *q, lb_status status, lb_err *err)
+lb_status lb_basis_settle(lb_bisect_session *session, lb_status status, lb_err *err)
 {
     first_damage damage = {.n = 0};
     lb_verification result;
@@ -158,15 +161,15 @@ lb_status lb_basis_settle(lb_bisect_session *q, lb_status status, lb_err *err)
         char message[sizeof err->message];
         snprintf(message, sizeof message, "%s", err ? err->message : "");
         if (err) *err = (lb_err)LB_ERR_INIT;
-        give_up(q, message, 0);
+        give_up(session, message, 0);
         return LB_OK;
     }
-    if (status != LB_OK || q->out->reason ||
-        lb_capture_verify(lb_capture_path(q->capture), note_damage, &damage, &result, NULL) != LB_OK || !damage.n)
+    if (status != LB_OK || session->out->reason ||
+        lb_capture_verify(lb_capture_path(session->capture), note_damage, &damage, &result, NULL) != LB_OK || !damage.n)
         return status;
-    if (rests_on_recorded_bits(q->out))
-        give_up(q, damage.message, damage.n - 1);
+    if (rests_on_recorded_bits(session->out))
+        give_up(session, damage.message, damage.n - 1);
     else
-        add_note(q->out, damage.message);
+        add_note(session->out, damage.message);
     return LB_OK;
 }

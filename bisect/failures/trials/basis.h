@@ -1,6 +1,6 @@
-/* What a verdict about a window can rest on. Nothing judged is not clean: a file of weights has no step that could
- * fail, damaged bytes are not those that were recorded, and what was not kept cannot be run again. Each of them ends
- * undecided, with the reason. */
+/* What a verdict about a window can rest on. A window of which nothing could be judged is not called clean: a file of
+ * weights has no step that could fail, damaged bytes are not those that were recorded, and what was not kept cannot be
+ * run again. Each of these ends undecided, with the reason. */
 #ifndef LB_BISECT_BASIS_H
 #define LB_BISECT_BASIS_H
 

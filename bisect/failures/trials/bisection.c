@@ -15,26 +15,26 @@ const char *lb_bisect_outcome_name(lb_bisect_outcome outcome)
     return (unsigned)outcome < 4 ? names[outcome] : "unknown";
 }
 
-void lb_bisection_free(lb_bisection *b)
+void lb_bisection_free(lb_bisection *bisection)
 {
-    if (!b) return;
-    for (uint32_t i = 0; i < b->n_culprits; i++) {
-        free(b->culprits[i].ranks);
-        for (int side = 0; side < 2; side++) lb_code_line_release(&b->culprits[i].lines[side]);
+    if (!bisection) return;
+    for (uint32_t i = 0; i < bisection->n_culprits; i++) {
+        free(bisection->culprits[i].ranks);
+        for (int side = 0; side < 2; side++) lb_code_line_release(&bisection->culprits[i].lines[side]);
     }
-    lb_code_line_release(&b->origin.line);
-    lb_code_line_release(&b->failure.line);
-    for (uint32_t i = 0; i < b->n_trials; i++) free(b->trials[i].change);
-    free(b->culprits);
-    free(b->stages);
-    free(b->trials);
-    free(b->cure);
-    free(b->reproducer);
-    free(b->reference);
-    free(b->again);
-    free(b->asked);
-    free(b->command);
-    free(b->note);
-    free(b->reason);
-    free(b);
+    lb_code_line_release(&bisection->origin.line);
+    lb_code_line_release(&bisection->failure.line);
+    for (uint32_t i = 0; i < bisection->n_trials; i++) free(bisection->trials[i].change);
+    free(bisection->culprits);
+    free(bisection->stages);
+    free(bisection->trials);
+    free(bisection->cure);
+    free(bisection->reproducer);
+    free(bisection->reference);
+    free(bisection->again);
+    free(bisection->asked);
+    free(bisection->command);
+    free(bisection->note);
+    free(bisection->reason);
+    free(bisection);
 }

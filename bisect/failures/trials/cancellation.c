@@ -18,12 +18,12 @@
 
 enum { NEAR = 24, ROUNDINGS = 16 }; /* ops that are looked at; steps of the type that many roundings may add up to */
 
-static bool is_difference(const lb_program *p, const lb_op *op)
+static bool is_difference(const lb_program *program, const lb_op *op)
 {
     static const char *const names[] = {"aten::sub.", "aten::sub_.", "aten::rsub.",
                                         "aten::add.", "aten::add_.", "aten::addcmul"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strncmp(lb_op_name(p, op), names[i], strlen(names[i]))) return true;
+        if (!strncmp(lb_op_name(program, op), names[i], strlen(names[i]))) return true;
     return false;
 }
 
@@ -36,16 +36,17 @@ static double residual(const lb_trace_sum *given)
 
 static bool cancels(const lb_trace_row *row, uint32_t op, lb_cancellation *found)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     lb_trace_sum given = {0}, read = {0};
-    if (!is_difference(p, &p->ops[op]) || !(row->bits[op] & LB_TRACE_RAN)) return false;
-    const uint32_t v = p->ops[op].results ? lb_op_results(p, &p->ops[op])[0] : lb_op_written(p, &p->ops[op])[0];
-    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return false;
+    if (!is_difference(program, &program->ops[op]) || !(row->bits[op] & LB_TRACE_RAN)) return false;
+    const uint32_t value = program->ops[op].results ? lb_op_results(program, &program->ops[op])[0]
+                                                    : lb_op_written(program, &program->ops[op])[0];
+    if (value == LB_NONE || !lb_dtype_is_float(program->values[value].dtype)) return false;
     lb_trace_add_op(&given, row, op);
     lb_trace_add_inputs(&read, row, op);
     if (given.nan || given.inf || read.nan || read.inf || !(read.largest > 0)) return false;
-    const double step = lb_bound_ulp(p->values[v].dtype, read.largest);
-    *found = (lb_cancellation){op, p->values[v].dtype, read.largest, step, given.least, given.largest};
+    const double step = lb_bound_ulp(program->values[value].dtype, read.largest);
+    *found = (lb_cancellation){op, program->values[value].dtype, read.largest, step, given.least, given.largest};
     return residual(&given) <= ROUNDINGS * step;
 }
 

@@ -1,4 +1,4 @@
-/* Differences of which rounding alone is left: see cancellation.c. */
+/* Differences between nearly equal numbers, which leave nothing but what their operands rounded: see cancellation.c. */
 #ifndef LB_BISECT_CANCELLATION_H
 #define LB_BISECT_CANCELLATION_H
 

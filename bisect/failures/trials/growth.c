@@ -22,13 +22,15 @@ typedef struct growth {
 /* Largest magnitude of a parameter when the step began: what the step before left, or what the recording held. */
 static double before_step(const lb_trace_row *row, int64_t storage)
 {
-    const lb_program *p = row->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-        if (v->storage != storage || v->statistics == LB_NONE) continue;
-        const lb_statistics *s = &p->statistics[v->statistics];
-        return s->elements > lb_statistics_nonfinite(s) ? fmax(fabs(s->min), fabs(s->max)) : 0;
+    const lb_program *program = row->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (!lb_op_is_source(program, &program->ops[i])) continue;
+        const lb_value *value = &program->values[lb_op_results(program, &program->ops[i])[0]];
+        if (value->storage != storage || value->statistics == LB_NONE) continue;
+        const lb_statistics *statistics = &program->statistics[value->statistics];
+        return statistics->elements > lb_statistics_nonfinite(statistics)
+                   ? fmax(fabs(statistics->min), fabs(statistics->max))
+                   : 0;
     }
     return 0;
 }
@@ -36,26 +38,26 @@ static double before_step(const lb_trace_row *row, int64_t storage)
 /* The first op of the step, mostly of its optimizer, that leaves more than `limit` in it; LB_NONE when none does. */
 static uint32_t update_of(const lb_trace_row *row, int64_t storage, double limit)
 {
-    const lb_program *p = row->program;
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (lb_trace_size(row, i) > limit && lb_op_writes(p, &p->ops[i], storage) != LB_NONE) return i;
+    const lb_program *program = row->program;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (lb_trace_size(row, i) > limit && lb_op_writes(program, &program->ops[i], storage) != LB_NONE) return i;
     return LB_NONE;
 }
 
 /* The parameter that grew most in that step. A bias that was 0 has nothing to be compared with. */
 static bool grown_parameter(const lb_trace_row *row, growth *g)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     double most = MUCH;
     g->op = LB_NONE;
-    for (uint32_t k = 0; k < p->n_groups; k++)
-        for (uint32_t i = 0; i < p->groups[k].params; i++) {
-            const lb_group_param *param = &p->group_params[p->groups[k].first_param + i];
+    for (uint32_t k = 0; k < program->n_groups; k++)
+        for (uint32_t i = 0; i < program->groups[k].params; i++) {
+            const lb_group_param *param = &program->group_params[program->groups[k].first_param + i];
             const double before = before_step(row, param->storage);
             const uint32_t op = before > 0 ? update_of(row, param->storage, most * before) : LB_NONE;
             if (op == LB_NONE) continue;
             most = lb_trace_size(row, op) / before;
-            *g = (growth){row, op, before, most * before, &p->groups[k], param};
+            *g = (growth){row, op, before, most * before, &program->groups[k], param};
         }
     return g->op != LB_NONE;
 }
@@ -74,12 +76,12 @@ static bool grown_op(const lb_trace_row *row, const lb_trace_row *earlier, growt
     return false;
 }
 
-static double learning_rate(const lb_program *p, const lb_group *group)
+static double learning_rate(const lb_program *program, const lb_group *group)
 {
     for (uint32_t i = 0; group && i < group->options; i++) {
-        const lb_scalar *s = &p->scalars[group->first_option + i];
-        const char *name = lb_program_text(p, s->name);
-        if (!strncmp(name, "lr", 2)) return s->number;
+        const lb_scalar *scalar = &program->scalars[group->first_option + i];
+        const char *name = lb_program_text(program, scalar->name);
+        if (!strncmp(name, "lr", 2)) return scalar->number;
     }
     return NAN;
 }
@@ -96,28 +98,32 @@ static void say_growth(const char *who, const char *what, const char *with, doub
                  what, with, before);
 }
 
-static void describe(const growth *g, lb_origin *origin)
+static void describe(const growth *growth, lb_origin *origin)
 {
-    const lb_program *p = g->row->program;
-    const lb_op *op = &p->ops[g->op];
-    *origin =
-        (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op, .broken = LB_NONE};
-    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
-    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
-    if (!g->param) {
+    const lb_program *program = growth->row->program;
+    const lb_op *op = &program->ops[growth->op];
+    *origin = (lb_origin){.step = program->step,
+                          .rank = program->rank,
+                          .phase = (lb_phase)op->phase,
+                          .op = growth->op,
+                          .broken = LB_NONE};
+    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(program, op));
+    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(program, op));
+    if (!growth->param) {
         snprintf(origin->text, sizeof origin->text,
-                 "its largest result is %.3g, and was %.3g in the step before: the first op to give more than a "
-                 "hundred times as much",
-                 g->now, g->before);
+                 "its largest result is %.3g, and was %.3g in the step before: "
+                 "the first op to give more than a hundred times as much",
+                 growth->now, growth->before);
         return;
     }
-    const double rate = learning_rate(p, g->group);
-    origin->growth = g->now / g->before;
+    const double rate = learning_rate(program, growth->group);
+    origin->growth = growth->now / growth->before;
     char with[80] = "";
-    const bool optimizer = g->row->optimizer[g->op];
+    const bool optimizer = growth->row->optimizer[growth->op];
     if (isfinite(rate) && optimizer) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
-    say_growth(optimizer ? lb_program_text(p, g->group->optimizer) : "it", lb_program_text(p, g->param->name), with,
-               g->before, g->now, origin->text, sizeof origin->text);
+    say_growth(optimizer ? lb_program_text(program, growth->group->optimizer) : "it",
+               lb_program_text(program, growth->param->name), with, growth->before, growth->now, origin->text,
+               sizeof origin->text);
 }
 
 /* ---- what outlives a step ---------------------------------------------------------------------------------------- */
@@ -134,24 +140,26 @@ typedef struct jump {
 } jump;
 
 /* Not a batch, not a random draw, no number that Python made for once. */
-static bool outlives(const lb_value *v)
+static bool outlives(const lb_value *value)
 {
-    return lb_dtype_is_float(v->dtype) &&
-           (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || v->source == LB_SOURCE_CARRIED) &&
-           !(v->flags & (LB_VALUE_INPUT | LB_VALUE_GRADIENT));
+    return lb_dtype_is_float(value->dtype) &&
+           (value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || value->source == LB_SOURCE_CARRIED) &&
+           !(value->flags & (LB_VALUE_INPUT | LB_VALUE_GRADIENT));
 }
 
 /* Largest finite magnitude of a storage when the step began; NAN when the step does not read it. */
 static double at_start(const lb_trace_row *row, int64_t storage)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     double largest = NAN;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-        if (v->storage != storage || v->statistics == LB_NONE) continue;
-        const lb_statistics *s = &p->statistics[v->statistics];
-        const double found = s->elements > lb_statistics_nonfinite(s) ? fmax(fabs(s->min), fabs(s->max)) : 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (!lb_op_is_source(program, &program->ops[i])) continue;
+        const lb_value *value = &program->values[lb_op_results(program, &program->ops[i])[0]];
+        if (value->storage != storage || value->statistics == LB_NONE) continue;
+        const lb_statistics *statistics = &program->statistics[value->statistics];
+        const double found = statistics->elements > lb_statistics_nonfinite(statistics)
+                                 ? fmax(fabs(statistics->min), fabs(statistics->max))
+                                 : 0;
         largest = fmax(isnan(largest) ? 0 : largest, found);
     }
     return largest;
@@ -171,18 +179,18 @@ static double after_op(const lb_trace_row *row, uint32_t op)
 /* The op of that step, before `until`, whose write of the storage is far from what the storage was; no module's own. */
 static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, double before, jump *j)
 {
-    const lb_program *p = row->program;
-    for (uint32_t i = 0; i < until && i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
+    const lb_program *program = row->program;
+    for (uint32_t i = 0; i < until && i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
         const bool optimizer = row->optimizer[i];
-        const uint32_t v = op->scope && !optimizer ? LB_NONE : lb_op_writes(p, op, storage);
-        if (v == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
+        const uint32_t value = op->scope && !optimizer ? LB_NONE : lb_op_writes(program, op, storage);
+        if (value == LB_NONE || !(row->bits[i] & LB_TRACE_RAN)) continue;
         /* State that an optimizer makes larger is what its gradient is. */
-        if (optimizer && p->values[v].flags & LB_VALUE_STATE) continue;
+        if (optimizer && program->values[value].flags & LB_VALUE_STATE) continue;
         /* What made NaN of its numbers is no update that is too large. */
         if (optimizer && row->sums[i].nan) continue;
         if (!is_far(before, after_op(row, i), optimizer ? BY_OPTIMIZER : BY_OTHERS)) continue;
-        *j = (jump){row, i, v, before, after_op(row, i)};
+        *j = (jump){row, i, value, before, after_op(row, i)};
         return true;
     }
     return false;
@@ -190,15 +198,17 @@ static bool far_write(const lb_trace_row *row, int64_t storage, uint32_t until, 
 
 /* The first write of the window, up to op `until` of step `last`, that took the storage far from what it was when the
  * window began. */
-static bool first_jump(const lb_bisect_session *q, const lb_trace_row *last, int64_t storage, uint32_t until, jump *j)
+static bool first_jump(const lb_bisect_session *session, const lb_trace_row *last, int64_t storage, uint32_t until,
+                       jump *jump)
 {
     double first = NAN;
-    for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= last->program->step; s++) {
-        const lb_trace_row *row = lb_trace_find(q->trace, last->program->rank, q->steps[s]);
+    for (uint32_t s = 0; s < session->n_steps && session->steps[s] <= last->program->step; s++) {
+        const lb_trace_row *row = lb_trace_find(session->trace, last->program->rank, session->steps[s]);
         if (!row) continue;
         const double start = at_start(row, storage);
         if (isnan(first)) first = start;
-        if (!isnan(first) && far_write(row, storage, row == last ? until : row->program->n_ops, first, j)) return true;
+        if (!isnan(first) && far_write(row, storage, row == last ? until : row->program->n_ops, first, jump))
+            return true;
     }
     return false;
 }
@@ -223,21 +233,23 @@ static bool is_earlier(const jump *a, const jump *b)
 
 /* The earliest jump of anything that the op was computed from, or that it writes itself. *reader: who reads it in that
  * step. */
-static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op, uint32_t *reader,
+static bool earliest_jump(const lb_bisect_session *session, const lb_trace_row *row, uint32_t op, uint32_t *reader,
                           jump *found)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     uint8_t *marks = ancestors(row, op);
     bool any = false;
     for (uint32_t i = 0; marks && i <= op; i++) {
         jump j;
-        if (!marks[i] || !lb_op_is_source(p, &p->ops[i])) continue;
-        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-        if (!outlives(v) || !first_jump(q, row, v->storage, op + 1, &j) || (any && !is_earlier(&j, found))) continue;
+        if (!marks[i] || !lb_op_is_source(program, &program->ops[i])) continue;
+        const lb_value *value = &program->values[lb_op_results(program, &program->ops[i])[0]];
+        if (!outlives(value) || !first_jump(session, row, value->storage, op + 1, &j) ||
+            (any && !is_earlier(&j, found)))
+            continue;
         *found = j, any = true;
         *reader = op;
         for (uint32_t u = row->flow->first_use[i + 1]; u-- > row->flow->first_use[i];)
-            if (marks[row->flow->uses[u]] && !(p->ops[row->flow->uses[u]].flags & LB_OP_VIEW))
+            if (marks[row->flow->uses[u]] && !(program->ops[row->flow->uses[u]].flags & LB_OP_VIEW))
                 *reader = row->flow->uses[u];
     }
     free(marks);
@@ -264,11 +276,11 @@ static uint32_t *twins(const lb_program *p, const lb_program *q)
 
 /* Did an op of forward or backward, among those that `op` was computed from, give over a hundred times what it gave in
  * the step before? Then an update is as large as its gradient. */
-static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op)
+static bool gradient_grew(const lb_bisect_session *session, const lb_trace_row *row, uint32_t op)
 {
     const lb_trace_row *before = NULL;
-    for (uint32_t s = 0; s < q->n_steps && q->steps[s] < row->program->step; s++)
-        before = lb_trace_find(q->trace, row->program->rank, q->steps[s]);
+    for (uint32_t s = 0; s < session->n_steps && session->steps[s] < row->program->step; s++)
+        before = lb_trace_find(session->trace, row->program->rank, session->steps[s]);
     uint8_t *marks = before ? ancestors(row, op) : NULL;
     uint32_t *twin = marks ? twins(row->program, before->program) : NULL;
     bool grew = false;
@@ -287,39 +299,39 @@ static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, u
 
 /* ---- what is told ------------------------------------------------------------------------------------------------ */
 
-static const char *name_of_storage(const lb_program *p, int64_t storage)
+static const char *name_of_storage(const lb_program *program, int64_t storage)
 {
-    for (uint32_t i = 0; i < p->n_group_params; i++)
-        if (p->group_params[i].storage == storage) return lb_program_text(p, p->group_params[i].name);
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (p->values[v].storage == storage && p->values[v].name != LB_NONE)
-            return lb_program_text(p, p->values[v].name);
+    for (uint32_t i = 0; i < program->n_group_params; i++)
+        if (program->group_params[i].storage == storage) return lb_program_text(program, program->group_params[i].name);
+    for (uint32_t v = 0; v < program->n_values; v++)
+        if (program->values[v].storage == storage && program->values[v].name != LB_NONE)
+            return lb_program_text(program, program->values[v].name);
     return "a tensor without a name";
 }
 
-static void describe_jump(const jump *j, lb_origin *origin)
+static void describe_jump(const jump *jump, lb_origin *origin)
 {
-    const lb_program *p = j->row->program;
-    const lb_op *op = &p->ops[j->op];
-    const int64_t storage = p->values[j->value].storage;
-    const bool optimizer = j->row->optimizer[j->op];
-    const lb_group *group = optimizer ? lb_program_group_of(p, storage) : NULL;
-    const double rate = learning_rate(p, group);
+    const lb_program *program = jump->row->program;
+    const lb_op *op = &program->ops[jump->op];
+    const int64_t storage = program->values[jump->value].storage;
+    const bool optimizer = jump->row->optimizer[jump->op];
+    const lb_group *group = optimizer ? lb_program_group_of(program, storage) : NULL;
+    const double rate = learning_rate(program, group);
     char with[80] = "";
-    *origin = (lb_origin){.step = p->step,
-                          .rank = p->rank,
+    *origin = (lb_origin){.step = program->step,
+                          .rank = program->rank,
                           .phase = (lb_phase)op->phase,
-                          .op = j->op,
+                          .op = jump->op,
                           .written = true,
                           .updates = optimizer,
                           .broken = LB_NONE};
-    origin->growth = j->now / j->before;
+    origin->growth = jump->now / jump->before;
     origin->storage = storage;
-    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
-    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
+    snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(program, op));
+    snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(program, op));
     if (isfinite(rate)) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
-    say_growth(group ? lb_program_text(p, group->optimizer) : "it", name_of_storage(p, storage), with, j->before,
-               j->now, origin->text, sizeof origin->text);
+    say_growth(group ? lb_program_text(program, group->optimizer) : "it", name_of_storage(program, storage), with,
+               jump->before, jump->now, origin->text, sizeof origin->text);
 }
 
 /* Of the parameters that the optimizers of that step took far the one that grew most, and the write that did most of
@@ -327,15 +339,15 @@ static void describe_jump(const jump *j, lb_origin *origin)
 static void take_largest(jump *j)
 {
     const lb_trace_row *row = j->row;
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     double most = 0;
-    for (uint32_t k = 0; k < p->n_group_params; k++) {
-        const int64_t storage = p->group_params[k].storage;
+    for (uint32_t k = 0; k < program->n_group_params; k++) {
+        const int64_t storage = program->group_params[k].storage;
         const double before = at_start(row, storage);
         double largest = 0;
         uint32_t op = LB_NONE, value = LB_NONE;
-        for (uint32_t i = 0; before > 0 && i < p->n_ops; i++) {
-            const uint32_t v = row->optimizer[i] ? lb_op_writes(p, &p->ops[i], storage) : LB_NONE;
+        for (uint32_t i = 0; before > 0 && i < program->n_ops; i++) {
+            const uint32_t v = row->optimizer[i] ? lb_op_writes(program, &program->ops[i], storage) : LB_NONE;
             if (v == LB_NONE || row->sums[i].nan || !(after_op(row, i) > 2 * largest)) continue;
             largest = after_op(row, i), op = i, value = v;
         }
@@ -345,40 +357,45 @@ static void take_largest(jump *j)
     }
 }
 
-bool lb_growth_read(const lb_bisect_session *q, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
+bool lb_growth_read(const lb_bisect_session *session, const lb_trace_row *row, uint32_t broken, lb_origin *origin)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     uint32_t reader = broken, again;
-    jump j, earlier;
-    if (!earliest_jump(q, row, broken, &reader, &j)) return false;
+    jump jump, earlier;
+    if (!earliest_jump(session, row, broken, &reader, &jump)) return false;
     /* An update follows from what it was made of: state that was changed, or a gradient that grew. */
-    while (j.row->optimizer[j.op] && earliest_jump(q, j.row, j.op, &again, &earlier) && is_earlier(&earlier, &j))
-        j = earlier;
-    if (j.row->optimizer[j.op] && gradient_grew(q, j.row, j.op)) return false;
-    if (j.row->optimizer[j.op]) take_largest(&j);
-    describe_jump(&j, origin);
-    if (row == j.row && broken == j.op) return true;
-    const char *layer = lb_op_layer(p, &p->ops[reader]);
+    while (jump.row->optimizer[jump.op] && earliest_jump(session, jump.row, jump.op, &again, &earlier) &&
+           is_earlier(&earlier, &jump))
+        jump = earlier;
+    if (jump.row->optimizer[jump.op] && gradient_grew(session, jump.row, jump.op)) return false;
+    if (jump.row->optimizer[jump.op]) take_largest(&jump);
+    describe_jump(&jump, origin);
+    if (row == jump.row && broken == jump.op) return true;
+    const char *layer = lb_op_layer(program, &program->ops[reader]);
     const size_t used = strlen(origin->text);
     const char *ends = lb_trace_nonfinite(row, broken) ? "overflows" : "grows";
     snprintf(origin->text + used, sizeof origin->text - used, "; %s%s%.80s reads it%s%s%s%s%s",
-             lb_op_name(p, &p->ops[reader]), *layer ? " of " : "", layer, reader == broken ? " and " : ", and ",
-             reader == broken ? ends : lb_op_name(p, &p->ops[broken]), reader == broken ? "" : " ",
+             lb_op_name(program, &program->ops[reader]), *layer ? " of " : "", layer,
+             reader == broken ? " and " : ", and ",
+             reader == broken ? ends : lb_op_name(program, &program->ops[broken]), reader == broken ? "" : " ",
              reader == broken ? "" : ends, reader == broken ? "" : " in the end");
     return true;
 }
 
-void lb_growth_find(const lb_bisect_session *q, lb_origin *origin)
+void lb_growth_find(const lb_bisect_session *session, lb_origin *origin)
 {
-    const lb_trace_row *earlier = NULL, *failing = lb_trace_find(q->trace, q->failure.rank, q->failure.step);
-    if (failing && q->failure.op < failing->program->n_ops && lb_growth_read(q, failing, q->failure.op, origin)) return;
-    for (uint32_t s = 0; s < q->n_steps && q->steps[s] <= q->failure.step; s++) {
-        const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
-        growth g;
+    const lb_trace_row *earlier = NULL,
+                       *failing = lb_trace_find(session->trace, session->failure.rank, session->failure.step);
+    if (failing && session->failure.op < failing->program->n_ops &&
+        lb_growth_read(session, failing, session->failure.op, origin))
+        return;
+    for (uint32_t s = 0; s < session->n_steps && session->steps[s] <= session->failure.step; s++) {
+        const lb_trace_row *row = lb_trace_find(session->trace, session->failure.rank, session->steps[s]);
+        growth growth;
         if (!row) continue;
         /* A step's forward runs before its optimizer. */
-        if ((earlier && grown_op(row, earlier, &g)) || grown_parameter(row, &g)) {
-            describe(&g, origin);
+        if ((earlier && grown_op(row, earlier, &growth)) || grown_parameter(row, &growth)) {
+            describe(&growth, origin);
             return;
         }
         earlier = row;

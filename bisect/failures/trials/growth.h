@@ -1,11 +1,11 @@
-/* Where numbers grew too large while they stayed finite: an observation beside the verdict, as origin.h is for what
- * broke.
+/* Where numbers grew too large while they stayed finite. It is told beside the verdict and decides nothing, as origin.h
+ * does for numbers that did not stay finite.
  *
- * What outlives a step comes first: a parameter that optimizers made more than 8 times as large since the window began,
- * or a parameter, buffer or state that some other op outside the modules made a hundred times as large, or nothing at
- * all. Of several the earliest write counts, and of an update what it was made of. Otherwise the first step is sought
- * in which an op gives more than a hundred times what it gave in the step before: the step in which it happened, not
- * that in which it showed.
+ * What outlives a step is looked at first: a parameter that optimizers made more than 8 times as large since the
+ * window began; or a parameter, buffer or state that another op outside the modules made a hundred times as large or a
+ * million times as small. Of several such writes the earliest is named, and of an update the op that made what it
+ * adds. Where there is no such write, the first step is named in which an op gives more than a hundred times what it
+ * gave in the step before: the step in which it happened, not the one in which it showed.
  */
 #ifndef LB_BISECT_GROWTH_H
 #define LB_BISECT_GROWTH_H

@@ -43,33 +43,33 @@ static uint32_t first_bad(const lb_trace_row *row, uint32_t start, condition bad
 /* The last op of an earlier step that wrote that storage, bad as it is; LB_NONE when it was not bad then. */
 static uint32_t last_write(const lb_trace_row *row, int64_t storage, condition bad)
 {
-    const lb_program *p = row->program;
-    for (uint32_t i = p->n_ops; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
+    const lb_program *program = row->program;
+    for (uint32_t i = program->n_ops; i-- > 0;) {
+        const lb_op *op = &program->ops[i];
         for (uint32_t k = 0; k < op->results + op->written; k++) {
-            const uint32_t v = lb_op_outcome(p, op, k);
-            if (v == LB_NONE || p->values[v].storage != storage || op->flags & LB_OP_VIEW) continue;
+            const uint32_t v = lb_op_outcome(program, op, k);
+            if (v == LB_NONE || program->values[v].storage != storage || op->flags & LB_OP_VIEW) continue;
             return bad(row, i) ? i : LB_NONE;
         }
     }
     return LB_NONE;
 }
 
-static const lb_trace_row *step_before(const lb_bisect_session *q, const lb_trace_row *row)
+static const lb_trace_row *step_before(const lb_bisect_session *session, const lb_trace_row *row)
 {
     const lb_trace_row *before = NULL;
-    for (uint32_t s = 0; s < q->n_steps && q->steps[s] < row->program->step; s++)
-        before = lb_trace_find(q->trace, row->program->rank, q->steps[s]);
+    for (uint32_t s = 0; s < session->n_steps && session->steps[s] < row->program->step; s++)
+        before = lb_trace_find(session->trace, row->program->rank, session->steps[s]);
     return before;
 }
 
 /* ---- what it shows ----------------------------------------------------------------------------------------------- */
 
-static const char *dtype_of_result(const lb_program *p, const lb_op *op)
+static const char *dtype_of_result(const lb_program *program, const lb_op *op)
 {
     for (uint32_t i = 0; i < op->results + op->written; i++) {
-        const uint32_t v = lb_op_outcome(p, op, i);
-        if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return lb_dtype_name(p->values[v].dtype);
+        const uint32_t v = lb_op_outcome(program, op, i);
+        if (v != LB_NONE && lb_dtype_is_float(program->values[v].dtype)) return lb_dtype_name(program->values[v].dtype);
     }
     return "";
 }
@@ -102,44 +102,46 @@ static const char *reason(const char *op, const char *dtype, const lb_trace_sum 
 
 /* Of an op that gives several tensors (a list of parameters, a result and its statistics): the first that was recorded
  * so, by itself. */
-static void take_worst(const lb_program *p, const lb_op *op, lb_trace_sum *sum)
+static void take_worst(const lb_program *program, const lb_op *op, lb_trace_sum *sum)
 {
     for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
-        const uint32_t v = lb_op_outcome(p, op, i);
-        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
-        const lb_statistics *s = &p->statistics[p->values[v].statistics];
-        if (!lb_statistics_nonfinite(s)) continue;
+        const uint32_t v = lb_op_outcome(program, op, i);
+        if (v == LB_NONE || program->values[v].statistics == LB_NONE || !lb_dtype_is_float(program->values[v].dtype))
+            continue;
+        const lb_statistics *statistics = &program->statistics[program->values[v].statistics];
+        if (!lb_statistics_nonfinite(statistics)) continue;
         *sum = (lb_trace_sum){0};
-        lb_trace_add(sum, s);
+        lb_trace_add(sum, statistics);
         return;
     }
 }
 
 static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     lb_trace_sum in = {0}, out = {0};
     char inputs[80] = "its inputs are finite", bad[80] = "its result is not";
     lb_trace_add_inputs(&in, row, op);
     lb_trace_add_op(&out, row, op);
-    take_worst(p, &p->ops[op], &out);
+    take_worst(program, &program->ops[op], &out);
     if (in.elements > in.inf)
         snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g", in.masked ? "finite or -inf" : "finite",
                  in.largest);
     if (out.nan || out.inf)
         snprintf(bad, sizeof bad, "of its result %lld of %lld elements (%s) are %s",
-                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements, dtype_of_result(p, &p->ops[op]),
-                 out.nan ? "NaN" : "infinite");
-    const char *why = reason(lb_op_name(p, &p->ops[op]), dtype_of_result(p, &p->ops[op]), &in, &out);
+                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements,
+                 dtype_of_result(program, &program->ops[op]), out.nan ? "NaN" : "infinite");
+    const char *why =
+        reason(lb_op_name(program, &program->ops[op]), dtype_of_result(program, &program->ops[op]), &in, &out);
     snprintf(text, size, "%s; %s%s", inputs, bad, why);
     return strstr(why, "by 0") || strstr(why, "of 0");
 }
 
 static void describe_source(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
-    const lb_program *p = row->program;
-    const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
-    const char *name = lb_program_text(p, value->name);
+    const lb_program *program = row->program;
+    const lb_value *value = &program->values[lb_op_results(program, &program->ops[op])[0]];
+    const char *name = lb_program_text(program, value->name);
     const bool nameless = !*name && value->source == LB_SOURCE_OTHER;
     lb_trace_sum out = {0};
     lb_trace_add_op(&out, row, op);
@@ -151,23 +153,23 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
 /* A number that Python made has no name: the op that writes it somewhere says more. LB_NONE: `op` is no such source. */
 static uint32_t writer_of_constant(const lb_trace_row *row, uint32_t op)
 {
-    const lb_program *p = row->program;
+    const lb_program *program = row->program;
     const lb_slice_flow *flow = row->flow;
-    if (!lb_op_is_source(p, &p->ops[op])) return LB_NONE;
-    const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
+    if (!lb_op_is_source(program, &program->ops[op])) return LB_NONE;
+    const lb_value *value = &program->values[lb_op_results(program, &program->ops[op])[0]];
     if (value->source != LB_SOURCE_OTHER || value->layout.ndim) return LB_NONE;
     for (uint32_t u = flow->first_use[op]; u < flow->first_use[op + 1]; u++)
-        if (p->ops[flow->uses[u]].flags & LB_OP_MUTABLE) return flow->uses[u];
+        if (program->ops[flow->uses[u]].flags & LB_OP_MUTABLE) return flow->uses[u];
     return LB_NONE;
 }
 
 /* A gradient that fails may have broken by itself; when the loss of its step is bad too, that came first. */
-static uint32_t start_of(const lb_bisect_session *q, const lb_trace_row *row)
+static uint32_t start_of(const lb_bisect_session *session, const lb_trace_row *row)
 {
-    const uint8_t *marks = lb_failure_monitor_marks(q->monitor, row->program->rank, row->program->step);
-    for (uint32_t i = 0; marks && q->failure.kind == LB_FAILURE_GRADIENT && i < row->program->n_ops; i++)
+    const uint8_t *marks = lb_failure_monitor_marks(session->monitor, row->program->rank, row->program->step);
+    for (uint32_t i = 0; marks && session->failure.kind == LB_FAILURE_GRADIENT && i < row->program->n_ops; i++)
         if (marks[i] & LB_WATCH_LOSS && lb_trace_nonfinite(row, i)) return i;
-    return q->failure.op;
+    return session->failure.op;
 }
 
 /* ---- state that no optimizer leaves ------------------------------------------------------------------------------ */
@@ -184,67 +186,70 @@ static bool has_negative(const lb_trace_row *row, uint32_t op)
 static uint32_t negative_state(const lb_trace_row *row, uint32_t op)
 {
     static const char *const roots[] = {"sqrt", NULL};
-    const lb_program *p = row->program;
-    if (p->ops[op].phase != LB_PHASE_OPTIMIZER || !named(lb_op_name(p, &p->ops[op]), roots)) return LB_NONE;
+    const lb_program *program = row->program;
+    if (program->ops[op].phase != LB_PHASE_OPTIMIZER || !named(lb_op_name(program, &program->ops[op]), roots))
+        return LB_NONE;
     for (uint32_t at = op, next;; at = next) {
         next = LB_NONE;
         for (uint32_t e = row->flow->first_def[at]; e < row->flow->first_def[at + 1]; e++)
-            if (has_negative(row, row->flow->defs[e]) && p->ops[row->flow->defs[e]].phase == LB_PHASE_OPTIMIZER &&
-                (next == LB_NONE || lb_op_is_source(p, &p->ops[row->flow->defs[e]])))
+            if (has_negative(row, row->flow->defs[e]) && program->ops[row->flow->defs[e]].phase == LB_PHASE_OPTIMIZER &&
+                (next == LB_NONE || lb_op_is_source(program, &program->ops[row->flow->defs[e]])))
                 next = row->flow->defs[e];
         if (next == LB_NONE) return LB_NONE;
-        if (lb_op_is_source(p, &p->ops[next]))
-            return p->values[lb_op_results(p, &p->ops[next])[0]].flags & LB_VALUE_STATE ? next : LB_NONE;
+        if (lb_op_is_source(program, &program->ops[next]))
+            return program->values[lb_op_results(program, &program->ops[next])[0]].flags & LB_VALUE_STATE ? next
+                                                                                                          : LB_NONE;
     }
 }
 
 static void describe_negative(const lb_trace_row *row, uint32_t source, char *text, size_t size)
 {
-    const lb_program *p = row->program;
-    const lb_value *v = &p->values[lb_op_results(p, &p->ops[source])[0]];
+    const lb_program *program = row->program;
+    const lb_value *value = &program->values[lb_op_results(program, &program->ops[source])[0]];
     lb_trace_sum sum = {0};
     lb_trace_add_op(&sum, row, source);
     snprintf(text, size, "%s came in with negative numbers, down to %.3g, and a root is drawn of it",
-             lb_program_text(p, v->name), sum.least);
+             lb_program_text(program, value->name), sum.least);
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 /* What stands in no module is where the parameter is that it serves. */
-static void place(const lb_bisect_session *q, lb_origin *origin)
+static void place(const lb_bisect_session *session, lb_origin *origin)
 {
-    const lb_trace_row *row = lb_trace_find(q->trace, origin->rank, origin->step);
+    const lb_trace_row *row = lb_trace_find(session->trace, origin->rank, origin->step);
     lb_owners *owners;
     if (*origin->layer || !row || lb_owners_new(row->flow, NULL, &owners, NULL) != LB_OK) return;
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_owner_module(owners, origin->op, LB_OWNER_WHOLE));
     lb_owners_free(owners);
 }
 
-static void find(lb_bisect_session *q)
+static void find(lb_bisect_session *session)
 {
-    lb_origin *origin = &q->out->origin;
-    const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, q->failure.step), *before;
+    lb_origin *origin = &session->out->origin;
+    const lb_trace_row *row = lb_trace_find(session->trace, session->failure.rank, session->failure.step), *before;
     origin->op = LB_NONE;
-    if (q->failure.kind == LB_FAILURE_NONE || !row || q->failure.op >= row->program->n_ops) return;
-    uint32_t op = start_of(q, row);
+    if (session->failure.kind == LB_FAILURE_NONE || !row || session->failure.op >= row->program->n_ops) return;
+    uint32_t op = start_of(session, row);
     if (!lb_trace_nonfinite(row, op)) {
-        lb_growth_find(q, origin);
+        lb_growth_find(session, origin);
         return;
     }
     /* Where the failure itself is a -inf no -inf on the way is a mask. */
     const condition bad = lb_trace_bad(row, op) ? lb_trace_bad : lb_trace_nonfinite;
     for (;;) {
         op = first_bad(row, op, bad);
-        const lb_program *p = row->program;
-        if (!lb_op_is_source(p, &p->ops[op]) || !(before = step_before(q, row))) break;
-        const uint32_t left = last_write(before, p->values[lb_op_results(p, &p->ops[op])[0]].storage, bad);
+        const lb_program *program = row->program;
+        if (!lb_op_is_source(program, &program->ops[op]) || !(before = step_before(session, row))) break;
+        const uint32_t left =
+            last_write(before, program->values[lb_op_results(program, &program->ops[op])[0]].storage, bad);
         if (left == LB_NONE) break;
         row = before, op = left;
     }
     const uint32_t writer = writer_of_constant(row, op);
     const bool data = writer == LB_NONE && lb_op_is_source(row->program, &row->program->ops[op]);
     if (writer != LB_NONE) op = writer;
-    if (!data && writer == LB_NONE && lb_growth_read(q, row, op, origin)) return;
+    if (!data && writer == LB_NONE && lb_growth_read(session, row, op, origin)) return;
     const uint32_t broken = data || writer != LB_NONE ? LB_NONE : op,
                    state = broken == LB_NONE ? LB_NONE : negative_state(row, op);
     if (state != LB_NONE) op = state;
@@ -266,9 +271,9 @@ static void find(lb_bisect_session *q)
         origin->by_zero = describe_op(row, op, origin->text, sizeof origin->text);
 }
 
-void lb_origin_find(lb_bisect_session *q)
+void lb_origin_find(lb_bisect_session *session)
 {
-    q->out->origin.broken = LB_NONE;
-    find(q);
-    if (q->out->origin.op != LB_NONE) place(q, &q->out->origin);
+    session->out->origin.broken = LB_NONE;
+    find(session);
+    if (session->out->origin.op != LB_NONE) place(session, &session->out->origin);
 }

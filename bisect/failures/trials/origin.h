@@ -1,7 +1,7 @@
 /* Where the numbers went bad: from the failing result back along what it was computed from, to the op that made a
- * non-finite number of finite ones, or to the source that held one already. An observation, not a verdict: what is to
- * blame is what the cure needs. It stands beside the verdict, and where no single change cures it is what the reader
- * has. */
+ * non-finite number of finite ones, or to the source that held one already. It is told beside the verdict and
+ * is not the verdict: what is to blame is what the cure needs. Where no single change cures, it is all that the reader
+ * gets. */
 #ifndef LB_BISECT_ORIGIN_H
 #define LB_BISECT_ORIGIN_H
 

@@ -1,9 +1,9 @@
 /* Running the window again: unchanged, which gives the trace that the stages read, or with one change, which gives an
  * outcome.
  *
- * The unchanged run keeps a checkpoint at the beginning of each of its steps. A changed one begins at the latest before
- * which its change concerns nothing: what comes before would be computed and judged as it was. With `--memory`
- * checkpoints have what the replay leaves of it.
+ * The unchanged run keeps a checkpoint at the beginning of each of its steps. A changed run begins at the latest
+ * checkpoint before which its change concerns no op: the steps before it would be computed and judged as they were.
+ * Under `--memory` checkpoints may take what the replay itself leaves.
  */
 #ifndef LB_BISECT_RERUN_H
 #define LB_BISECT_RERUN_H

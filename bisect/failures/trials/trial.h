@@ -1,6 +1,6 @@
 /* Trials: one change, one chained replay of the window, one outcome. And the search that drives them.
  *
- * An bisection is what all stages of one bisection share. A change is a set of swaps together with the ranks whose
+ * A session is what all stages of one bisection share. A change is a set of swaps together with the ranks whose
  * local values are not judged (they are left out). Its text, as one would type it for `lastbit replay`, identifies it
  * in the journal.
  */

@@ -8,59 +8,65 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void note_first(lb_window_lacking *lack, const lb_program *p, const lb_op *op, const lb_value *v)
+static void note_first(lb_window_lacking *lack, const lb_program *program, const lb_op *op, const lb_value *value)
 {
     if (*lack->first) return;
-    const char *name = lb_program_text(p, v->name), *layer = lb_op_layer(p, op);
-    snprintf(lack->first, sizeof lack->first, "%s%s%s of step %" PRId64 ", rank %d", *name ? name : lb_op_name(p, op),
-             *name || !*layer ? "" : " in ", *name ? "" : layer, p->step, (int)p->rank);
+    const char *name = lb_program_text(program, value->name), *layer = lb_op_layer(program, op);
+    snprintf(lack->first, sizeof lack->first, "%s%s%s of step %" PRId64 ", rank %d",
+             *name ? name : lb_op_name(program, op), *name || !*layer ? "" : " in ", *name ? "" : layer, program->step,
+             (int)program->rank);
 }
 
 /* The chain brings what an earlier step of the window left. */
-static bool carried(const lb_bisect_session *q, const lb_program *p, const lb_value *v)
+static bool carried(const lb_bisect_session *session, const lb_program *program, const lb_value *value)
 {
-    return v->source == LB_SOURCE_CARRIED && p->step > q->steps[0];
+    return value->source == LB_SOURCE_CARRIED && program->step > session->steps[0];
 }
 
-static void look_at(const lb_bisect_session *q, lb_window_lacking *lack, const lb_program *p, const lb_op *op)
+static void look_at(const lb_bisect_session *session, lb_window_lacking *lack, const lb_program *program,
+                    const lb_op *op)
 {
-    bool source = lb_op_is_source(p, op), opaque = !lb_replay_knows(lb_op_name(p, op));
+    bool source = lb_op_is_source(program, op), opaque = !lb_replay_knows(lb_op_name(program, op));
     if (!source && !opaque) return;
     for (uint32_t r = 0; r < op->results; r++) {
-        uint32_t v = lb_op_results(p, op)[r];
-        if (v == LB_NONE || !lb_layout_numel(&p->values[v].layout) || p->values[v].flags & LB_VALUE_UNDEFINED) continue;
-        if (carried(q, p, &p->values[v]) || lb_capture_has_value(q->capture, p, v)) continue;
+        uint32_t value = lb_op_results(program, op)[r];
+        if (value == LB_NONE || !lb_layout_numel(&program->values[value].layout) ||
+            program->values[value].flags & LB_VALUE_UNDEFINED)
+            continue;
+        if (carried(session, program, &program->values[value]) ||
+            lb_capture_has_value(session->capture, program, value))
+            continue;
         if (source)
             lack->sources++;
         else
             lack->opaque++;
-        note_first(lack, p, op, &p->values[v]);
+        note_first(lack, program, op, &program->values[value]);
     }
 }
 
-lb_window_lacking lb_window_lack(const lb_bisect_session *q)
+lb_window_lacking lb_window_lack(const lb_bisect_session *session)
 {
     lb_window_lacking lack = {0};
-    for (uint32_t s = 0; s < q->n_steps; s++)
-        for (uint32_t r = 0; r < q->n_ranks; r++) {
-            const lb_program *p = lb_trial_program(q, q->ranks[r], q->steps[s]);
-            for (uint32_t i = 0; p && i < p->n_ops; i++) look_at(q, &lack, p, &p->ops[i]);
+    for (uint32_t s = 0; s < session->n_steps; s++)
+        for (uint32_t r = 0; r < session->n_ranks; r++) {
+            const lb_program *program = lb_trial_program(session, session->ranks[r], session->steps[s]);
+            for (uint32_t i = 0; program && i < program->n_ops; i++) look_at(session, &lack, program, &program->ops[i]);
         }
     return lack;
 }
 
-char *lb_window_record_again(const lb_bisect_session *q, int64_t failing)
+char *lb_window_record_again(const lb_bisect_session *session, int64_t failing_step)
 {
-    const lb_program *p = lb_trial_program(q, q->ranks[0], q->steps[0]);
-    char *program = lb_recorded_program(q->capture, q->ranks[0], p ? (uint32_t)p->world : 1);
+    const lb_program *p = lb_trial_program(session, session->ranks[0], session->steps[0]);
+    char *program = lb_recorded_program(session->capture, session->ranks[0], p ? (uint32_t)p->world : 1);
     /* A culprit may act steps before the failure: an optimizer step shows in the next forward, momentum one later. */
-    int64_t first = failing - 2 > q->steps[0] ? failing - 2 : q->steps[0];
+    int64_t first = failing_step - 2 > session->steps[0] ? failing_step - 2 : session->steps[0];
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (out) {
-        fprintf(out, "lastbit record -o again.lb --level sources --steps %" PRId64 "-%" PRId64 " -- %s", first, failing,
-                program ? program : "YOUR PROGRAM");
+        fprintf(out, "lastbit record -o again.lb --level sources --steps %" PRId64 "-%" PRId64 " -- %s", first,
+                failing_step, program ? program : "YOUR PROGRAM");
         fclose(out);
     }
     free(program);

@@ -12,10 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_adapter_is(const lb_inventory *v)
+bool lb_adapter_is(const lb_inventory *inventory)
 {
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (lb_inventory_lora_half(v->names[i].name) && !lb_inventory_is_state(v->names[i].name)) return true;
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        if (lb_inventory_lora_half(inventory->names[i].name) && !lb_inventory_is_state(inventory->names[i].name))
+            return true;
     return false;
 }
 
@@ -40,35 +41,35 @@ static char *partner_of(const char *name)
 }
 
 /* "model.layers.0…" against "layers.0…", either way, where two words at least are the same. */
-static const lb_inventory_name *other_prefix(const lb_inventory *v, const char *name)
+static const lb_inventory_name *other_prefix(const lb_inventory *inventory, const char *name)
 {
     const size_t n = strlen(name);
-    for (uint32_t i = 0; i < v->n_names; i++) {
-        const char *other = v->names[i].name;
+    for (uint32_t i = 0; i < inventory->n_names; i++) {
+        const char *other = inventory->names[i].name;
         const size_t m = strlen(other), l = m > n ? m : n, s = m > n ? n : m;
         const char *longer = m > n ? other : name, *shorter = m > n ? name : other;
         if (l > s && longer[l - s - 1] == '.' && strcmp(longer + l - s, shorter) == 0 &&
             strchr(shorter, '.') != strrchr(shorter, '.'))
-            return &v->names[i];
+            return &inventory->names[i];
     }
     return NULL;
 }
 
-const lb_inventory_name *lb_adapter_tensor_named(const lb_inventory *v, const char *name)
+const lb_inventory_name *lb_adapter_tensor_named(const lb_inventory *inventory, const char *name)
 {
-    const lb_inventory_name *exact = lb_inventory_find(v, name);
-    return exact ? exact : other_prefix(v, name);
+    const lb_inventory_name *exact = lb_inventory_find(inventory, name);
+    return exact ? exact : other_prefix(inventory, name);
 }
 
-const lb_inventory_name *lb_adapter_weight_named(const lb_inventory *v, const char *module)
+const lb_inventory_name *lb_adapter_weight_named(const lb_inventory *inventory, const char *module)
 {
     char name[1100];
     const lb_inventory_name *found = NULL;
     for (int layer = 0; layer < 2; layer++) {
         snprintf(name, sizeof name, "%s%s", module, layer ? ".base_layer.weight" : ".weight");
-        const lb_inventory_name *exact = lb_inventory_find(v, name);
+        const lb_inventory_name *exact = lb_inventory_find(inventory, name);
         if (exact) return exact;
-        if (!found) found = other_prefix(v, name);
+        if (!found) found = other_prefix(inventory, name);
     }
     return found;
 }
@@ -97,20 +98,21 @@ static double kept_ranks(const json_t *patterns, const char *module, double othe
 
 /* A and B of a parameter by itself: of a matrix they are as of any module; of stacked experts they hold each expert's
  * ranks. */
-static void read_parameter(const json_t *config, const char *parameter, double r, double alpha, lb_adapter_module *m)
+static void read_parameter(const json_t *config, const char *parameter, double r, double alpha,
+                           lb_adapter_module *module)
 {
     char name[1100];
-    size_t n = strlen(m->module);
-    while (n > 11 && strncmp(m->module + n - 11, ".base_layer", 11) == 0) n -= 11;
-    snprintf(name, sizeof name, "%.*s.%s", (int)n, m->module, parameter);
+    size_t n = strlen(module->module);
+    while (n > 11 && strncmp(module->module + n - 11, ".base_layer", 11) == 0) n -= 11;
+    snprintf(name, sizeof name, "%.*s.%s", (int)n, module->module, parameter);
     const double rank = lb_adapter_config_patterned(json_object_get(config, "rank_pattern"), name, r);
-    if (rank <= 0 || fmod((double)m->rank, rank) != 0) return;
-    m->experts = (int64_t)((double)m->rank / rank);
-    m->stated_rank = rank;
-    m->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), name, alpha);
+    if (rank <= 0 || fmod((double)module->rank, rank) != 0) return;
+    module->experts = (int64_t)((double)module->rank / rank);
+    module->stated_rank = rank;
+    module->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), name, alpha);
 }
 
-static void read_scaling(lb_audit_gathering *g, const json_t *config, lb_adapter *adapter)
+static void read_scaling(lb_audit_gathering *gathering, const json_t *config, lb_adapter *adapter)
 {
     const bool adaptive = is_adaptive(config);
     const double r = json_number_value(json_object_get(config, adaptive ? "init_r" : "r")),
@@ -122,35 +124,37 @@ static void read_scaling(lb_audit_gathering *g, const json_t *config, lb_adapter
     adapter->fan_in_fan_out = json_is_true(json_object_get(config, "fan_in_fan_out"));
     adapter->changes_base = lb_adapter_config_changes_base(config);
     if (config && !adapter->configured)
-        lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, "adapter_config.json", NULL, 0},
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, "adapter_config.json", NULL, 0},
                       "r and lora_alpha are not two numbers, r above 0");
     if (!config)
-        lb_audit_note(g, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, NULL, NULL, 0},
+        lb_audit_note(gathering, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, NULL, NULL, 0},
                       "no adapter_config.json: the scaling is not known, 1 is taken");
     for (uint32_t i = 0; i < adapter->n; i++) {
-        lb_adapter_module *m = &adapter->modules[i];
+        lb_adapter_module *module = &adapter->modules[i];
         const char *parameter;
-        m->scaling = 1;
+        module->scaling = 1;
         if (!adapter->configured) continue;
-        m->stated_rank = adaptive ? kept_ranks(ranks, m->module, r) : lb_adapter_config_patterned(ranks, m->module, r);
-        m->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), m->module, alpha);
-        for (size_t k = 0; m->rank && !m->experts && (parameter = lb_adapter_config_parameter(config, m->module, k));
+        module->stated_rank =
+            adaptive ? kept_ranks(ranks, module->module, r) : lb_adapter_config_patterned(ranks, module->module, r);
+        module->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), module->module, alpha);
+        for (size_t k = 0;
+             module->rank && !module->experts && (parameter = lb_adapter_config_parameter(config, module->module, k));
              k++)
-            read_parameter(config, parameter, r, alpha, m);
-        const double over = adaptive ? r + 1e-5 : m->stated_rank;
-        if (adaptive && m->alpha <= 0) m->alpha = r;
-        m->scaling = m->alpha / (adapter->rslora ? sqrt(over) : over);
+            read_parameter(config, parameter, r, alpha, module);
+        const double over = adaptive ? r + 1e-5 : module->stated_rank;
+        if (adaptive && module->alpha <= 0) module->alpha = r;
+        module->scaling = module->alpha / (adapter->rslora ? sqrt(over) : over);
     }
 }
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-int lb_adapter_cut(const lb_inventory *v, const lb_inventory_name *half, bool is_b)
+int lb_adapter_cut(const lb_inventory *inventory, const lb_inventory_name *half, bool is_b)
 {
-    if (!v->checkpoint->rank_files || half->n < 2) return -1;
+    if (!inventory->checkpoint->rank_files || half->n < 2) return -1;
     bool equal = true;
     for (uint32_t i = 1; i < half->n; i++)
-        equal &= lb_digest_equal(v->measured[half->first].digest, v->measured[half->first + i].digest);
+        equal &= lb_digest_equal(inventory->measured[half->first].digest, inventory->measured[half->first + i].digest);
     if (equal) return -1;
     return is_b ? 0 : 1;
 }
@@ -163,103 +167,106 @@ static void matrix_sizes(const lb_layout *layout, int64_t sizes[2])
         if (__builtin_mul_overflow(sizes[1], layout->shape[d], &sizes[1])) sizes[1] = -1;
 }
 
-static void whole_sizes(const lb_inventory *v, const lb_inventory_name *half, bool is_b, int64_t sizes[2])
+static void whole_sizes(const lb_inventory *inventory, const lb_inventory_name *half, bool is_b, int64_t sizes[2])
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[half->first];
-    int dim = lb_adapter_cut(v, half, is_b);
-    matrix_sizes(&p->whole, sizes);
+    const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[half->first];
+    int dim = lb_adapter_cut(inventory, half, is_b);
+    matrix_sizes(&piece->whole, sizes);
     for (uint32_t i = 1; dim >= 0 && i < half->n; i++) {
         int64_t more[2];
-        matrix_sizes(&p[i].whole, more);
+        matrix_sizes(&piece[i].whole, more);
         sizes[dim] += more[dim];
     }
 }
 
-const lb_inventory_name *lb_adapter_beside(const lb_inventory *v, const char *half, const char *word)
+const lb_inventory_name *lb_adapter_beside(const lb_inventory *inventory, const char *half, const char *word)
 {
     static const char *const ends[] = {"", ".weight", ".default.weight", ".default"};
     char name[1100];
     const lb_inventory_name *found = NULL;
     for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++) {
         snprintf(name, sizeof name, "%.*s.%s%s", (int)(lb_adapter_half_in(half) - half), half, word, ends[i]);
-        found = lb_inventory_find(v, name);
+        found = lb_inventory_find(inventory, name);
     }
     return found;
 }
 
-static void check_lengths(lb_audit_gathering *g, const lb_adapter *adapter, lb_adapter_module *m)
+static void check_lengths(lb_audit_gathering *gathering, const lb_adapter *adapter, lb_adapter_module *module)
 {
-    const lb_inventory *v = adapter->v;
-    const lb_audit_where where = lb_inventory_where(v, &v->checkpoint->pieces[m->a->first]);
+    const lb_inventory *inventory = adapter->inventory;
+    const lb_audit_where where = lb_inventory_where(inventory, &inventory->checkpoint->pieces[module->a->first]);
     char shape[160];
-    m->lengths = lb_adapter_beside(v, m->a->name, "lora_magnitude_vector");
+    module->lengths = lb_adapter_beside(inventory, module->a->name, "lora_magnitude_vector");
     int64_t n = 0;
-    for (uint32_t i = 0; m->lengths && i < m->lengths->n; i++) {
-        n += lb_layout_numel(&v->checkpoint->pieces[m->lengths->first + i].whole);
-        if (lb_adapter_cut(v, m->lengths, true) < 0) break;
+    for (uint32_t i = 0; module->lengths && i < module->lengths->n; i++) {
+        n += lb_layout_numel(&inventory->checkpoint->pieces[module->lengths->first + i].whole);
+        if (lb_adapter_cut(inventory, module->lengths, true) < 0) break;
     }
-    if (!m->lengths && adapter->dora) {
-        lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, where,
-                      "adapter_config.json says use_dora, and %s has no lora_magnitude_vector", m->module);
-    } else if (m->lengths && adapter->configured && !adapter->dora) {
-        lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, where,
-                      "%s has a lora_magnitude_vector, and adapter_config.json does not say use_dora: it would be "
-                      "left out",
-                      m->module);
-    } else if (m->lengths && n != m->out) {
-        const lb_checkpoint_piece *p = &v->checkpoint->pieces[m->lengths->first];
-        lb_audit_find(g, LB_AUDIT_SHAPE, lb_inventory_where(v, p), "is %s, B has %lld rows",
-                      lb_inventory_shape_text(&p->whole, shape), (long long)m->out);
-        m->lengths = NULL, m->rank = 0;
+    if (!module->lengths && adapter->dora) {
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_PARTNER, where,
+                      "adapter_config.json says use_dora, and %s has no lora_magnitude_vector", module->module);
+    } else if (module->lengths && adapter->configured && !adapter->dora) {
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_CONFIG, where,
+                      "%s has a lora_magnitude_vector, and adapter_config.json does not say use_dora: "
+                      "it would be left out",
+                      module->module);
+    } else if (module->lengths && n != module->out) {
+        const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[module->lengths->first];
+        lb_audit_find(gathering, LB_AUDIT_SHAPE, lb_inventory_where(inventory, piece), "is %s, B has %lld rows",
+                      lb_inventory_shape_text(&piece->whole, shape), (long long)module->out);
+        module->lengths = NULL, module->rank = 0;
     }
 }
 
 /* One dimension where a half has two; B may have a bias. */
-static bool is_flat(const lb_inventory *v, const lb_inventory_name *half)
+static bool is_flat(const lb_inventory *inventory, const lb_inventory_name *half)
 {
-    const lb_layout *layout = &v->checkpoint->pieces[half->first].whole;
+    const lb_layout *layout = &inventory->checkpoint->pieces[half->first].whole;
     const size_t n = strlen(half->name);
     return layout->ndim == 1 && lb_layout_numel(layout) > 0 && !(n > 5 && strcmp(half->name + n - 5, ".bias") == 0);
 }
 
-static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, const lb_layer_names_map *rules,
-                             lb_adapter *adapter, lb_err *err)
+static lb_status pair_halves(lb_audit_gathering *gathering, const lb_inventory *inventory,
+                             const lb_layer_names_map *rules, lb_adapter *adapter, lb_err *err)
 {
-    adapter->modules = (lb_adapter_module *)calloc(v->n_names + 1u, sizeof *adapter->modules);
+    adapter->modules = (lb_adapter_module *)calloc(inventory->n_names + 1u, sizeof *adapter->modules);
     if (!adapter->modules) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < v->n_names; i++) {
-        const lb_inventory_name *half = &v->names[i];
+    for (uint32_t i = 0; i < inventory->n_names; i++) {
+        const lb_inventory_name *half = &inventory->names[i];
         char kind = lb_adapter_half_in(half->name) && !lb_inventory_is_state(half->name)
                         ? lb_inventory_lora_half(half->name)
                         : 0;
-        if (kind && is_flat(v, half))
-            lb_audit_find(g, LB_AUDIT_SHAPE, lb_inventory_where(v, &v->checkpoint->pieces[half->first]),
+        if (kind && is_flat(inventory, half))
+            lb_audit_find(gathering, LB_AUDIT_SHAPE,
+                          lb_inventory_where(inventory, &inventory->checkpoint->pieces[half->first]),
                           "has one dimension: a part of a flattened parameter, saved without gathering it");
-        if (!kind || v->checkpoint->pieces[half->first].whole.ndim < 2) continue;
+        if (!kind || inventory->checkpoint->pieces[half->first].whole.ndim < 2) continue;
         char *other = partner_of(half->name);
-        const lb_inventory_name *partner = other ? lb_inventory_find(v, other) : NULL;
-        if (!partner && other && !lb_audit_is_found(g, other))
-            lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, (lb_audit_where){other, NULL, NULL, 0},
+        const lb_inventory_name *partner = other ? lb_inventory_find(inventory, other) : NULL;
+        if (!partner && other && !lb_audit_is_found(gathering, other))
+            lb_audit_find(gathering, LB_AUDIT_ADAPTER_PARTNER, (lb_audit_where){other, NULL, NULL, 0},
                           "lacks %c: %s is there, its other half is not", kind == 'A' ? 'B' : 'A', half->name);
         free(other);
         if (!partner || kind != 'A') continue;
-        lb_adapter_module *m = &adapter->modules[adapter->n];
+        lb_adapter_module *module = &adapter->modules[adapter->n];
         int64_t a[2], b[2];
-        m->module = lb_adapter_module_name(half->name);
-        m->in_base = m->module ? lb_layer_names_map_apply(rules, m->module) : NULL;
+        module->module = lb_adapter_module_name(half->name);
+        module->in_base = module->module ? lb_layer_names_map_apply(rules, module->module) : NULL;
         adapter->n++;
-        if (!m->in_base) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        m->a = half, m->b = partner;
-        whole_sizes(v, m->a, false, a);
-        whole_sizes(v, m->b, true, b);
-        m->rank = a[0], m->in = a[1], m->out = b[0];
-        m->groups = 1;
-        if (v->checkpoint->pieces[m->a->first].whole.ndim > 2 && b[1] > 0 && b[1] < a[0] && a[0] % b[1] == 0) {
-            m->groups = a[0] / b[1];
+        if (!module->in_base) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        module->a = half, module->b = partner;
+        whole_sizes(inventory, module->a, false, a);
+        whole_sizes(inventory, module->b, true, b);
+        module->rank = a[0], module->in = a[1], module->out = b[0];
+        module->groups = 1;
+        if (inventory->checkpoint->pieces[module->a->first].whole.ndim > 2 && b[1] > 0 && b[1] < a[0] &&
+            a[0] % b[1] == 0) {
+            module->groups = a[0] / b[1];
         } else if (a[0] != b[1]) {
-            lb_audit_find(g, LB_AUDIT_ADAPTER_RANK, lb_inventory_where(v, &v->checkpoint->pieces[m->b->first]),
+            lb_audit_find(gathering, LB_AUDIT_ADAPTER_RANK,
+                          lb_inventory_where(inventory, &inventory->checkpoint->pieces[module->b->first]),
                           "A is of rank %lld, B of rank %lld", (long long)a[0], (long long)b[1]);
-            m->rank = 0;
+            module->rank = 0;
         }
     }
     return LB_OK;
@@ -268,85 +275,89 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, const
 /* ---- against the base -------------------------------------------------------------------------------------------- */
 
 /* One rank's part stands for the whole: B has 1/k of the rows that the weight needs, or A 1/k of its columns. */
-static bool find_dropped(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory_name *half, int64_t has,
-                         int64_t needs, const char *weight)
+static bool find_dropped(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_inventory_name *half,
+                         int64_t has, int64_t needs, const char *weight)
 {
-    const lb_checkpoint *c = adapter->v->checkpoint;
-    const lb_checkpoint_piece *p = &c->pieces[half->first];
+    const lb_checkpoint *checkpoint = adapter->inventory->checkpoint;
+    const lb_checkpoint_piece *piece = &checkpoint->pieces[half->first];
     int32_t absent[64];
     uint32_t n = 0;
     if (has <= 0 || needs % has != 0 || needs / has < 2 || needs / has > 64) return false;
     const int32_t parts = (int32_t)(needs / has);
     for (int32_t r = 0; r < parts; r++)
-        if (r != p->rank) absent[n++] = r;
-    if (c->ranks && c->ranks != parts) /* other ranks hold copies: which of them lost theirs is not known */
+        if (r != piece->rank) absent[n++] = r;
+    if (checkpoint->ranks &&
+        checkpoint->ranks != parts) /* other ranks hold copies: which of them lost theirs is not known */
         n = 0;
     lb_audit_find(
-        g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){half->name, c->files[p->file].path, absent, p->rank < 0 ? 0 : n},
-        "holds %lld of the %lld that %s needs, 1 part of %d%s: the others had the same key and were taken for "
-        "copies",
-        (long long)has, (long long)needs, weight, parts, p->rank >= 0 ? ", written by one rank" : "");
+        gathering, LB_AUDIT_SHARD_MISSING,
+        (lb_audit_where){half->name, checkpoint->files[piece->file].path, absent, piece->rank < 0 ? 0 : n},
+        "holds %lld of the %lld that %s needs, 1 part of %d%s: the others had the same key and were taken for copies",
+        (long long)has, (long long)needs, weight, parts, piece->rank >= 0 ? ", written by one rank" : "");
     return true;
 }
 
 /* The weight that A and B add to: the adapter's own copy of it, where training resized or changed it, before the
  * base's. */
-static void find_weight(const lb_adapter *adapter, lb_adapter_module *m)
+static void find_weight(const lb_adapter *adapter, lb_adapter_module *module)
 {
     char own[1100];
-    const char *half = lb_adapter_half_in(m->a->name);
-    snprintf(own, sizeof own, "%.*s.base_layer.weight", (int)(half - m->a->name), m->a->name);
-    m->named = lb_adapter_weight_named(adapter->base, m->in_base);
-    m->weight = lb_inventory_find(adapter->v, own);
-    m->held = m->weight ? adapter->v : adapter->base;
-    if (!m->weight) m->weight = m->named;
+    const char *half = lb_adapter_half_in(module->a->name);
+    snprintf(own, sizeof own, "%.*s.base_layer.weight", (int)(half - module->a->name), module->a->name);
+    module->named = lb_adapter_weight_named(adapter->base, module->in_base);
+    module->weight = lb_inventory_find(adapter->inventory, own);
+    module->held = module->weight ? adapter->inventory : adapter->base;
+    if (!module->weight) module->weight = module->named;
 }
 
 /* Conv1D keeps [in, out]; of a square weight only the configuration says so. */
-static bool is_turned(const lb_adapter *adapter, const lb_adapter_module *m, const int64_t s[2], bool matrix)
+static bool is_turned(const lb_adapter *adapter, const lb_adapter_module *module, const int64_t s[2], bool matrix)
 {
-    const bool embedding = strstr(m->a->name, "embedding_A") != NULL;
-    if (!matrix || s[0] != m->in || s[1] != m->out) return false;
+    const bool embedding = strstr(module->a->name, "embedding_A") != NULL;
+    if (!matrix || s[0] != module->in || s[1] != module->out) return false;
     return s[0] != s[1] || embedding || adapter->fan_in_fan_out;
 }
 
-static void tell_other_shape(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+static void tell_other_shape(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
                              const lb_inventory_name *w, const int64_t s[2])
 {
-    bool dropped = find_dropped(g, adapter, m->b, m->out, m->out < s[0] ? s[0] : m->out, w->name);
-    dropped |= find_dropped(g, adapter, m->a, m->in, m->in < s[1] ? s[1] : m->in, w->name);
+    bool dropped =
+        find_dropped(gathering, adapter, module->b, module->out, module->out < s[0] ? s[0] : module->out, w->name);
+    dropped |= find_dropped(gathering, adapter, module->a, module->in, module->in < s[1] ? s[1] : module->in, w->name);
     if (!dropped)
-        lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET,
-                      lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]),
-                      "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)m->out, (long long)m->in, w->name,
-                      (long long)s[0], (long long)s[1]);
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET,
+                      lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]),
+                      "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)module->out, (long long)module->in,
+                      w->name, (long long)s[0], (long long)s[1]);
 }
 
-static void match_weight(lb_audit_gathering *g, lb_adapter *adapter, lb_adapter_module *m)
+static void match_weight(lb_audit_gathering *gathering, lb_adapter *adapter, lb_adapter_module *module)
 {
-    const lb_audit_where where = lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]);
-    find_weight(adapter, m);
-    const lb_inventory_name *w = m->weight;
-    const lb_checkpoint_piece *piece = w ? &m->held->checkpoint->pieces[w->first] : NULL;
-    m->weight = NULL;
-    if (!piece && adapter->base != adapter->v && m->experts < 2)
-        lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET, where, "%s has no module %s%s", adapter->base->checkpoint->path,
-                      m->in_base, g->options->n_maps ? "" : " (--map renames those that a library renames on loading)");
-    if (!piece || piece->whole.ndim < 2 || m->rank == 0 || m->experts > 1) return;
+    const lb_audit_where where =
+        lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]);
+    find_weight(adapter, module);
+    const lb_inventory_name *w = module->weight;
+    const lb_checkpoint_piece *piece = w ? &module->held->checkpoint->pieces[w->first] : NULL;
+    module->weight = NULL;
+    if (!piece && adapter->base != adapter->inventory && module->experts < 2)
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET, where, "%s has no module %s%s",
+                      adapter->base->checkpoint->path, module->in_base,
+                      gathering->options->n_maps ? "" : " (--map renames those that a library renames on loading)");
+    if (!piece || piece->whole.ndim < 2 || module->rank == 0 || module->experts > 1) return;
     int64_t s[2];
     matrix_sizes(&piece->whole, s);
-    if (is_turned(adapter, m, s, piece->whole.ndim == 2)) {
-        m->weight = w, m->transposed = true;
-    } else if (s[0] == m->out && s[1] == m->in) {
-        m->weight = w;
-    } else if (m->groups > 1 && s[0] == m->out && s[1] * m->groups == m->in) {
-        m->unmergeable = true;
-        lb_audit_note(g, LB_AUDIT_ADAPTER_RANK, where,
-                      "a convolution of %lld groups: A reads all %lld inputs, each group of %s its own %lld: no weight "
-                      "holds both, it works online alone",
-                      (long long)m->groups, (long long)m->in, w->name, (long long)s[1]);
+    if (is_turned(adapter, module, s, piece->whole.ndim == 2)) {
+        module->weight = w, module->transposed = true;
+    } else if (s[0] == module->out && s[1] == module->in) {
+        module->weight = w;
+    } else if (module->groups > 1 && s[0] == module->out && s[1] * module->groups == module->in) {
+        module->unmergeable = true;
+        lb_audit_note(gathering, LB_AUDIT_ADAPTER_RANK, where,
+                      "a convolution of %lld groups: A reads all %lld inputs, each group of %s its own %lld: "
+                      "no weight holds both, it works online alone",
+                      (long long)module->groups, (long long)module->in, w->name, (long long)s[1]);
     } else {
-        tell_other_shape(g, adapter, m, w, s);
+        tell_other_shape(gathering, adapter, module, w, s);
     }
 }
 
@@ -364,42 +375,45 @@ static const struct {
                 {"k_proj", "v_proj", false},
                 {"v_proj", "k_proj", false}};
 
-/* The module of that name in the block of `m`; NULL: there is none. Modules are in the order of their names, a block's
- * side by side. */
-static const lb_adapter_module *in_block(const lb_adapter *adapter, const lb_adapter_module *m, const char *name)
+/* The module of that name in the block of `module`; NULL: there is none. Modules are in the order of their names, a
+ * block's side by side. */
+static const lb_adapter_module *in_block(const lb_adapter *adapter, const lb_adapter_module *module, const char *name)
 {
-    const size_t n = (size_t)(strrchr(m->module, '.') - m->module) + 1;
-    const lb_adapter_module *first = m, *end = adapter->modules + adapter->n;
-    while (first > adapter->modules && strncmp(first[-1].module, m->module, n) == 0) first--;
-    for (; first < end && strncmp(first->module, m->module, n) == 0; first++)
+    const size_t n = (size_t)(strrchr(module->module, '.') - module->module) + 1;
+    const lb_adapter_module *first = module, *end = adapter->modules + adapter->n;
+    while (first > adapter->modules && strncmp(first[-1].module, module->module, n) == 0) first--;
+    for (; first < end && strncmp(first->module, module->module, n) == 0; first++)
         if (strcmp(first->module + n, name) == 0) return first;
     return NULL;
 }
 
 /* Without a base, a half that one rank's part stands for is smaller than what its neighbours in the block ask for. */
-static void find_smaller_than_partners(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m)
+static void find_smaller_than_partners(lb_audit_gathering *gathering, const lb_adapter *adapter,
+                                       const lb_adapter_module *module)
 {
-    const char *last = strrchr(m->module, '.');
-    int64_t writes = m->out, reads = m->in;
+    const char *last = strrchr(module->module, '.');
+    int64_t writes = module->out, reads = module->in;
     const char *writer = NULL, *reader = NULL;
     for (size_t i = 0; last && i < sizeof partners / sizeof *partners; i++) {
         const bool first = strcmp(last + 1, partners[i].module) == 0;
         if (!first && !(partners[i].reads && strcmp(last + 1, partners[i].partner) == 0)) continue;
-        const lb_adapter_module *other = in_block(adapter, m, first ? partners[i].partner : partners[i].module);
+        const lb_adapter_module *other = in_block(adapter, module, first ? partners[i].partner : partners[i].module);
         if (!other || !other->rank) continue;
         const int64_t size = !first ? other->out : partners[i].reads ? other->in : other->out;
         if (first && size > writes) writes = size, writer = other->module;
         if (!first && size > reads) reads = size, reader = other->module;
     }
-    if (writer && !lb_audit_is_found(g, m->b->name)) find_dropped(g, adapter, m->b, m->out, writes, writer);
-    if (reader && !lb_audit_is_found(g, m->a->name)) find_dropped(g, adapter, m->a, m->in, reads, reader);
+    if (writer && !lb_audit_is_found(gathering, module->b->name))
+        find_dropped(gathering, adapter, module->b, module->out, writes, writer);
+    if (reader && !lb_audit_is_found(gathering, module->a->name))
+        find_dropped(gathering, adapter, module->a, module->in, reads, reader);
 }
 
 /* Modules of the base that the configuration names and the adapter lacks, where others of their kind have one. */
-static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, const json_t *config)
+static void find_untouched(lb_audit_gathering *gathering, const lb_adapter *adapter, const json_t *config)
 {
     const lb_inventory *base = adapter->base;
-    if (!config || base == adapter->v) return;
+    if (!config || base == adapter->inventory) return;
     for (uint32_t i = 0; i < base->n_names; i++) {
         const char *name = base->names[i].name;
         size_t n = strlen(name);
@@ -410,94 +424,97 @@ static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, con
         bool has = !module;
         for (uint32_t k = 0; k < adapter->n && !has; k++) has = adapter->modules[k].named == &base->names[i];
         bool told = false;
-        for (uint32_t k = 0; k < g->report->n_findings && module; k++)
-            told |= g->report->findings[k].tensor && strstr(g->report->findings[k].tensor, module) != NULL;
+        for (uint32_t k = 0; k < gathering->report->n_findings && module; k++)
+            told |=
+                gathering->report->findings[k].tensor && strstr(gathering->report->findings[k].tensor, module) != NULL;
         if (!has && !told && lb_adapter_config_wants(config, module) == 1)
-            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){module, NULL, NULL, 0},
+            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){module, NULL, NULL, 0},
                           "adapter_config.json targets it, the base has it, and the adapter has no A and B for it");
         free(module);
     }
 }
 
-static void check_module(lb_audit_gathering *g, const lb_adapter *adapter, const json_t *config,
-                         const lb_adapter_module *m)
+static void check_module(lb_audit_gathering *gathering, const lb_adapter *adapter, const json_t *config,
+                         const lb_adapter_module *module)
 {
-    lb_audit_where where = lb_inventory_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]);
-    const double stated = m->stated_rank * (double)(m->experts ? m->experts : 1);
-    if (stated > 0 && m->rank && (double)m->rank != stated)
-        lb_audit_find(g, LB_AUDIT_ADAPTER_RANK, where, "is of rank %lld, adapter_config.json says %g",
-                      (long long)m->rank, stated);
-    if (config && lb_adapter_config_wants(config, m->module) == 0)
-        lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, where, "target_modules does not name %s", m->module);
+    lb_audit_where where =
+        lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]);
+    const double stated = module->stated_rank * (double)(module->experts ? module->experts : 1);
+    if (stated > 0 && module->rank && (double)module->rank != stated)
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_RANK, where, "is of rank %lld, adapter_config.json says %g",
+                      (long long)module->rank, stated);
+    if (config && lb_adapter_config_wants(config, module->module) == 0)
+        lb_audit_find(gathering, LB_AUDIT_ADAPTER_CONFIG, where, "target_modules does not name %s", module->module);
 }
 
 /* All of B zero: the adapter is at its first step. Some of it: those modules learnt nothing. */
-static void check_zeros(lb_audit_gathering *g, const lb_adapter *adapter)
+static void check_zeros(lb_audit_gathering *gathering, const lb_adapter *adapter)
 {
-    const lb_inventory *v = adapter->v;
+    const lb_inventory *inventory = adapter->inventory;
     uint32_t zeros = 0;
-    for (uint32_t i = 0; i < adapter->n; i++) zeros += lb_inventory_is_zero(&v->measured[adapter->modules[i].b->first]);
+    for (uint32_t i = 0; i < adapter->n; i++)
+        zeros += lb_inventory_is_zero(&inventory->measured[adapter->modules[i].b->first]);
     if (adapter->n && zeros == adapter->n)
-        lb_audit_note(g, LB_AUDIT_ZERO, (lb_audit_where){NULL, NULL, NULL, 0},
+        lb_audit_note(gathering, LB_AUDIT_ZERO, (lb_audit_where){NULL, NULL, NULL, 0},
                       "every B is zero, as at step 0: the adapter adds nothing");
     for (uint32_t i = 0; i < adapter->n && zeros < adapter->n; i++) {
-        const lb_checkpoint_piece *p = &v->checkpoint->pieces[adapter->modules[i].b->first];
-        if (lb_inventory_is_zero(&v->measured[adapter->modules[i].b->first]) && !lb_audit_is_found(g, p->name))
-            lb_audit_find(g, LB_AUDIT_ZERO, lb_inventory_where(v, p), "is zero, and %u of %u other modules' are not",
-                          adapter->n - zeros, adapter->n - 1);
+        const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[adapter->modules[i].b->first];
+        if (lb_inventory_is_zero(&inventory->measured[adapter->modules[i].b->first]) &&
+            !lb_audit_is_found(gathering, piece->name))
+            lb_audit_find(gathering, LB_AUDIT_ZERO, lb_inventory_where(inventory, piece),
+                          "is zero, and %u of %u other modules' are not", adapter->n - zeros, adapter->n - 1);
     }
 }
 
 /* Of several ranks, each tensor once, and nothing to hold its shape against: dropped shards would look the same. */
-static void note_unseen_shards(lb_audit_gathering *g, const lb_adapter *adapter)
+static void note_unseen_shards(lb_audit_gathering *gathering, const lb_adapter *adapter)
 {
     bool whole = adapter->n > 0;
     for (uint32_t i = 0; i < adapter->n; i++)
         whole &= adapter->modules[i].a->n == 1 && adapter->modules[i].b->n == 1 && !adapter->modules[i].weight;
-    if (whole && adapter->v->checkpoint->distributed && adapter->v->checkpoint->ranks > 1 &&
-        adapter->base == adapter->v)
+    if (whole && adapter->inventory->checkpoint->distributed && adapter->inventory->checkpoint->ranks > 1 &&
+        adapter->base == adapter->inventory)
         lb_audit_note(
-            g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+            gathering, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
             "%d ranks wrote it, each tensor once: if the modules were sharded, shards of one key were dropped; "
             "--base CKPT tells by the shapes",
-            adapter->v->checkpoint->ranks);
+            adapter->inventory->checkpoint->ranks);
 }
 
-static void note_experts(lb_audit_gathering *g, const lb_adapter *adapter)
+static void note_experts(lb_audit_gathering *gathering, const lb_adapter *adapter)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < adapter->n; i++) n += adapter->modules[i].experts > 1;
     if (n)
         lb_audit_note(
-            g, LB_AUDIT_ADAPTER_RANK, (lb_audit_where){NULL, NULL, NULL, 0},
-            "%u parameters of stacked experts have an adapter: their ranks are checked, and they are not merged "
-            "here",
+            gathering, LB_AUDIT_ADAPTER_RANK, (lb_audit_where){NULL, NULL, NULL, 0},
+            "%u parameters of stacked experts have an adapter: their ranks are checked, and they are not merged here",
             n);
 }
 
-lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *base, lb_adapter *adapter,
-                          lb_err *err)
+lb_status lb_adapter_init(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory *base,
+                          lb_adapter *adapter, lb_err *err)
 {
-    *adapter = (lb_adapter){.v = v, .base = base};
+    *adapter = (lb_adapter){.inventory = inventory, .base = base};
     lb_layer_names_map *rules = NULL;
-    LB_TRY(lb_layer_names_map_new(g->options->maps, g->options->n_maps, &rules, err));
-    lb_status status = pair_halves(g, v, rules, adapter, err);
+    LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
+    lb_status status = pair_halves(gathering, inventory, rules, adapter, err);
     lb_layer_names_map_free(rules);
     LB_TRY(status);
-    json_t *config = lb_side_file_load(v->checkpoint->path, "adapter_config.json");
-    read_scaling(g, config, adapter);
+    json_t *config = lb_side_file_load(inventory->checkpoint->path, "adapter_config.json");
+    read_scaling(gathering, config, adapter);
     for (uint32_t i = 0; i < adapter->n; i++) {
-        check_module(g, adapter, config, &adapter->modules[i]);
-        check_lengths(g, adapter, &adapter->modules[i]);
-        match_weight(g, adapter, &adapter->modules[i]);
+        check_module(gathering, adapter, config, &adapter->modules[i]);
+        check_lengths(gathering, adapter, &adapter->modules[i]);
+        match_weight(gathering, adapter, &adapter->modules[i]);
     }
-    for (uint32_t i = 0; i < adapter->n && base == v; i++)
+    for (uint32_t i = 0; i < adapter->n && base == inventory; i++)
         if (!adapter->modules[i].weight && adapter->modules[i].rank)
-            find_smaller_than_partners(g, adapter, &adapter->modules[i]);
-    note_experts(g, adapter);
-    find_untouched(g, adapter, config);
-    check_zeros(g, adapter);
-    note_unseen_shards(g, adapter);
+            find_smaller_than_partners(gathering, adapter, &adapter->modules[i]);
+    note_experts(gathering, adapter);
+    find_untouched(gathering, adapter, config);
+    check_zeros(gathering, adapter);
+    note_unseen_shards(gathering, adapter);
     json_decref(config);
     return lb_adapter_find_touched(adapter, err);
 }

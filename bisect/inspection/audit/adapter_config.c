@@ -10,22 +10,22 @@
 #include <string.h>
 #include <strings.h>
 
-const char *lb_adapter_half_in(const char *name)
+const char *lb_adapter_half_in(const char *tensor)
 {
     static const char *const words[] = {".lora_A", ".lora_B", ".lora_embedding_A",  ".lora_embedding_B",
                                         ".lora_a", ".lora_b", ".adapter.linear_in", ".adapter.linear_out"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const char *at = strstr(name, words[i]);
+        const char *at = strstr(tensor, words[i]);
         if (at) return at;
     }
     return NULL;
 }
 
-char *lb_adapter_module_name(const char *name)
+char *lb_adapter_module_name(const char *tensor)
 {
-    const char *end = lb_adapter_half_in(name);
-    if (end && strncmp(name, "base_model.model.", 17) == 0) name += 17;
-    return end ? strndup(name, (size_t)(end - name)) : NULL;
+    const char *end = lb_adapter_half_in(tensor);
+    if (end && strncmp(tensor, "base_model.model.", 17) == 0) tensor += 17;
+    return end ? strndup(tensor, (size_t)(end - tensor)) : NULL;
 }
 
 /* The first group of `pattern` in `text` as a number, 0 where it has none; -1: it does not match. */

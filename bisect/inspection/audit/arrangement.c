@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_arrangement_add(lb_arrangement *x, lb_content_run run)
+bool lb_arrangement_add(lb_arrangement *arrangement, lb_content_run run)
 {
-    lb_content_run *more = lb_array_grow(x->runs, x->n, sizeof *more);
+    lb_content_run *more = lb_array_grow(arrangement->runs, arrangement->n, sizeof *more);
     if (!more) return false;
-    x->runs = more, x->runs[x->n++] = run;
+    arrangement->runs = more, arrangement->runs[arrangement->n++] = run;
     return true;
 }
 
@@ -30,24 +30,24 @@ static void copy_run(char *to, int64_t to_stride, const char *from, int64_t from
 }
 
 /* A's numbers where B's stand, in A's dtype; what no run reaches is B's own, since nothing is said of it. malloc'ed. */
-lb_status lb_arrangement_gather(lb_arrangements *f, const lb_arrangement *x, const lb_tensor *b, lb_tensor *out,
-                                lb_err *err)
+lb_status lb_arrangement_gather(lb_arrangements *arrangements, const lb_arrangement *arrangement, const lb_tensor *b,
+                                lb_tensor *out, lb_err *err)
 {
     const int64_t n = lb_layout_numel(&b->layout);
-    const lb_dtype dtype = f->a.list[x->runs[0].tensor].whole.tensor.dtype;
+    const lb_dtype dtype = arrangements->a.list[arrangement->runs[0].tensor].whole.tensor.dtype;
     const size_t width = width_of(dtype);
     char *dense = malloc(lb_dtype_bytes(b->dtype, (size_t)n) + 1),
          *numbers = malloc(lb_dtype_bytes(dtype, (size_t)n) + 1);
     lb_status status = dense && numbers ? lb_tensor_gather(b, dense, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) lb_convert(dtype, numbers, b->dtype, dense, (size_t)n, NULL);
     free(dense);
-    for (uint32_t i = 0; i < x->n && status == LB_OK; i++) {
-        const lb_content_run *r = &x->runs[i];
-        const lb_tensor *t = &f->a.list[r->tensor].whole.tensor;
+    for (uint32_t i = 0; i < arrangement->n && status == LB_OK; i++) {
+        const lb_content_run *r = &arrangement->runs[i];
+        const lb_tensor *t = &arrangements->a.list[r->tensor].whole.tensor;
         char *own = NULL;
         if (t->dtype != dtype) {
-            status =
-                lb_fail(err, LB_ERR_CORRUPT, "%s: its parts are of several dtypes", lb_shelf_name(&f->a, r->tensor));
+            status = lb_fail(err, LB_ERR_CORRUPT, "%s: its parts are of several dtypes",
+                             lb_shelf_name(&arrangements->a, r->tensor));
         } else if (!lb_layout_is_contiguous(&t->layout)) {
             own = malloc(lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
             status = own ? lb_tensor_gather(t, own, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -65,16 +65,18 @@ lb_status lb_arrangement_gather(lb_arrangements *f, const lb_arrangement *x, con
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* How many tensors, and how many stretches of them behind each other. */
-static uint32_t count_parts(const lb_arrangements *f, const lb_arrangement *x, uint32_t *stretches)
+static uint32_t count_parts(const lb_arrangements *arrangements, const lb_arrangement *arrangement, uint32_t *stretches)
 {
     uint32_t parts = 0;
     *stretches = 0;
-    for (uint32_t i = 0; i < x->n; i++) {
+    for (uint32_t i = 0; i < arrangement->n; i++) {
         bool seen = false;
         for (uint32_t k = 0; k < i && !seen; k++)
-            seen = f->a.list[x->runs[k].tensor].row == f->a.list[x->runs[i].tensor].row;
+            seen = arrangements->a.list[arrangement->runs[k].tensor].row ==
+                   arrangements->a.list[arrangement->runs[i].tensor].row;
         parts += !seen;
-        *stretches += !i || x->runs[i].tensor != x->runs[i - 1].tensor || x->runs[i].from < x->runs[i - 1].from;
+        *stretches += !i || arrangement->runs[i].tensor != arrangement->runs[i - 1].tensor ||
+                      arrangement->runs[i].from < arrangement->runs[i - 1].from;
         if (i > 4096) break; /* enough to tell */
     }
     return parts;
@@ -93,32 +95,34 @@ static void keep_common(const char *name, const char *other, size_t *head, size_
 }
 
 /* "gate_proj, up_proj": the tensors in the order in which B's begins with them. */
-static void parts_text(const lb_arrangements *f, const lb_arrangement *x, char text[160])
+static void parts_text(const lb_arrangements *arrangements, const lb_arrangement *arrangement, char text[160])
 {
     uint32_t told[4] = {0}, n = 0;
     int at = 0;
-    for (uint32_t i = 0; i < x->n && n < 4 && i < 4096; i++) {
+    for (uint32_t i = 0; i < arrangement->n && n < 4 && i < 4096; i++) {
         bool seen = false;
-        for (uint32_t k = 0; k < n; k++) seen |= f->a.list[told[k]].row == f->a.list[x->runs[i].tensor].row;
-        if (!seen) told[n++] = x->runs[i].tensor;
+        for (uint32_t k = 0; k < n; k++)
+            seen |= arrangements->a.list[told[k]].row == arrangements->a.list[arrangement->runs[i].tensor].row;
+        if (!seen) told[n++] = arrangement->runs[i].tensor;
     }
     text[0] = '\0';
     size_t head = SIZE_MAX, tail = SIZE_MAX;
     for (uint32_t k = 0; k < n; k++)
-        keep_common(lb_shelf_name(&f->a, told[k]), lb_shelf_name(&f->a, told[k ? 0 : n > 1]), &head, &tail);
+        keep_common(lb_shelf_name(&arrangements->a, told[k]), lb_shelf_name(&arrangements->a, told[k ? 0 : n > 1]),
+                    &head, &tail);
     for (uint32_t k = 0; k < n && at < 120; k++) {
-        const char *name = lb_shelf_name(&f->a, told[k]);
+        const char *name = lb_shelf_name(&arrangements->a, told[k]);
         const size_t own = strlen(name) - head - tail;
         at += snprintf(text + at, 160 - (size_t)at, "%s%.*s", k ? ", " : "", (int)(own < 36 ? own : 36), name + head);
     }
 }
 
 /* "from row 64", "from row 3 of matrix 2": where a part begins. */
-static void place_text(const lb_layout *l, int64_t from, bool turned, char text[80])
+static void place_text(const lb_layout *layout, int64_t from, bool turned, char text[80])
 {
-    const int64_t width = l->ndim ? l->shape[l->ndim - 1] : 1;
-    const int64_t matrix = l->ndim == 3 ? l->shape[1] * width : 0, inside = matrix ? from % matrix : from;
-    const int64_t at = width == 0 ? 0 : turned ? inside % width : l->ndim == 1 ? inside : inside / width;
+    const int64_t width = layout->ndim ? layout->shape[layout->ndim - 1] : 1;
+    const int64_t matrix = layout->ndim == 3 ? layout->shape[1] * width : 0, inside = matrix ? from % matrix : from;
+    const int64_t at = width == 0 ? 0 : turned ? inside % width : layout->ndim == 1 ? inside : inside / width;
     if (matrix)
         snprintf(text, 80, "from %s %lld of matrix %lld", turned ? "column" : "row", (long long)at,
                  (long long)(from / matrix));
@@ -126,140 +130,151 @@ static void place_text(const lb_layout *l, int64_t from, bool turned, char text[
         snprintf(text, 80, "from %s %lld", turned ? "column" : "row", (long long)at);
 }
 
-void lb_arrangement_text(const lb_arrangements *f, const lb_arrangement *x, char how[256])
+void lb_arrangement_text(const lb_arrangements *arrangements, const lb_arrangement *arrangement, char how[256])
 {
     uint32_t stretches;
-    const uint32_t parts = count_parts(f, x, &stretches);
-    const bool turned = (x->runs[0].from_stride == 1) != (x->runs[0].to_stride == 1) && x->runs[0].n > 1;
+    const uint32_t parts = count_parts(arrangements, arrangement, &stretches);
+    const bool turned =
+        (arrangement->runs[0].from_stride == 1) != (arrangement->runs[0].to_stride == 1) && arrangement->runs[0].n > 1;
     char names[160];
-    if (x->relation == LB_CONTENT_FUSED && parts == 1) {
+    if (arrangement->relation == LB_CONTENT_FUSED && parts == 1) {
         snprintf(how, 256, "shards put together%s", turned ? ", transposed" : "");
-    } else if (x->relation == LB_CONTENT_FUSED) {
-        parts_text(f, x, names);
+    } else if (arrangement->relation == LB_CONTENT_FUSED) {
+        parts_text(arrangements, arrangement, names);
         const bool even = stretches > parts && stretches % parts == 0;
         if (even)
             snprintf(how, 256, "%u parts in %u groups%s: %s", parts, stretches / parts, turned ? ", transposed" : "",
                      names);
         else
             snprintf(how, 256, "%u parts side by side%s: %s", parts, turned ? ", transposed" : "", names);
-    } else if (x->relation == LB_CONTENT_SPLIT) {
-        const lb_layout l = lb_shelf_layout(&f->a, x->runs[0].tensor);
+    } else if (arrangement->relation == LB_CONTENT_SPLIT) {
+        const lb_layout layout = lb_shelf_layout(&arrangements->a, arrangement->runs[0].tensor);
         char place[80];
-        place_text(&l, x->runs[0].from, turned, place);
-        snprintf(how, 256, "part of %.150s, %s on%s", lb_shelf_name(&f->a, x->runs[0].tensor), place,
-                 turned ? ", transposed" : "");
+        place_text(&layout, arrangement->runs[0].from, turned, place);
+        snprintf(how, 256, "part of %.150s, %s on%s", lb_shelf_name(&arrangements->a, arrangement->runs[0].tensor),
+                 place, turned ? ", transposed" : "");
     } else {
-        snprintf(how, 256, "%s", x->relation == LB_CONTENT_SAME ? "" : lb_content_relation_name(x->relation));
+        snprintf(how, 256, "%s",
+                 arrangement->relation == LB_CONTENT_SAME ? "" : lb_content_relation_name(arrangement->relation));
     }
 }
 
 /* ---- one tensor of B --------------------------------------------------------------------------------------------- */
 
-static void mark(lb_arrangements *f, uint32_t b)
+static void mark(lb_arrangements *arrangements, uint32_t b)
 {
-    const lb_arrangement *x = &f->list[b];
-    f->b.side->states[f->b.list[b].row] = LB_COMPARISON_ARRANGED;
-    for (uint32_t i = 0; i < x->n; i++) {
-        lb_shelf_weight *w = &f->a.list[x->runs[i].tensor];
-        w->used += x->runs[i].n;
-        if (f->a.side->states[w->row] == LB_COMPARISON_OPEN) f->a.side->states[w->row] = LB_COMPARISON_ARRANGED;
+    const lb_arrangement *arrangement = &arrangements->list[b];
+    arrangements->b.side->states[arrangements->b.list[b].row] = LB_COMPARISON_ARRANGED;
+    for (uint32_t i = 0; i < arrangement->n; i++) {
+        lb_shelf_weight *w = &arrangements->a.list[arrangement->runs[i].tensor];
+        w->used += arrangement->runs[i].n;
+        if (arrangements->a.side->states[w->row] == LB_COMPARISON_OPEN)
+            arrangements->a.side->states[w->row] = LB_COMPARISON_ARRANGED;
     }
 }
 
 /* Which of A's weights gave element `at` of B's tensor; the first one, where none did. */
-static uint32_t weight_at(const lb_arrangement *x, int64_t at)
+static uint32_t weight_at(const lb_arrangement *arrangement, int64_t at)
 {
-    for (uint32_t i = 0; i < x->n && at >= 0; i++) {
-        const lb_content_run *r = &x->runs[i];
+    for (uint32_t i = 0; i < arrangement->n && at >= 0; i++) {
+        const lb_content_run *r = &arrangement->runs[i];
         const int64_t k = (at - r->to) / r->to_stride;
         if (at >= r->to && k < r->n && r->to + k * r->to_stride == at) return r->tensor;
     }
-    return x->runs[0].tensor;
+    return arrangement->runs[0].tensor;
 }
 
 /* Compares B's tensor with what an arrangement makes of A's, and tells. */
-lb_status lb_arrangement_tell(lb_arrangements *f, uint32_t b, lb_err *err)
+lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err *err)
 {
-    const lb_arrangement *x = &f->list[b];
-    const lb_tensor *t = &f->b.list[b].whole.tensor;
-    const uint32_t first = x->runs[0].tensor;
+    const lb_arrangement *arrangement = &arrangements->list[b];
+    const lb_tensor *tensor = &arrangements->b.list[b].whole.tensor;
+    const uint32_t first = arrangement->runs[0].tensor;
     char how[256], name[1100];
-    lb_tensor made = f->a.list[first].whole.tensor;
-    lb_value_match m = {made.dtype == t->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST, LB_NO_DTYPE, {0}, -1};
+    lb_tensor made = arrangements->a.list[first].whole.tensor;
+    lb_value_match match = {
+        made.dtype == tensor->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST, LB_NO_DTYPE, {0}, -1};
     lb_status status = LB_OK;
-    m.difference = (lb_difference){.elements = lb_layout_numel(&t->layout), .first = -1, .cosine = 1};
+    match.difference = (lb_difference){.elements = lb_layout_numel(&tensor->layout), .first = -1, .cosine = 1};
     made.data = NULL;
-    if (!x->equal) status = lb_arrangement_gather(f, x, t, &made, err);
-    if (!x->equal && status == LB_OK) status = lb_value_match_of(&made, t, &m, err);
-    lb_arrangement_text(f, x, how);
+    if (!arrangement->equal) status = lb_arrangement_gather(arrangements, arrangement, tensor, &made, err);
+    if (!arrangement->equal && status == LB_OK) status = lb_value_match_of(&made, tensor, &match, err);
+    lb_arrangement_text(arrangements, arrangement, how);
     bool several = false;
-    for (uint32_t i = 1; i < x->n && !several; i++) several = f->a.list[x->runs[i].tensor].row != f->a.list[first].row;
-    snprintf(name, sizeof name, "%s%s", lb_shelf_name(&f->a, first), several ? " …" : "");
-    const lb_comparison_pair pair = {name, lb_shelf_name(&f->b, b), how, &made, t};
-    const lb_audit_where where =
-        lb_inventory_where(f->a.side->v, lb_shelf_piece(&f->a, status == LB_OK ? weight_at(x, m.worst) : first));
-    if (status == LB_OK) lb_comparison_add(f->c->g, &pair, &m, &where);
+    for (uint32_t i = 1; i < arrangement->n && !several; i++)
+        several = arrangements->a.list[arrangement->runs[i].tensor].row != arrangements->a.list[first].row;
+    snprintf(name, sizeof name, "%s%s", lb_shelf_name(&arrangements->a, first), several ? " …" : "");
+    const lb_comparison_pair pair = {name, lb_shelf_name(&arrangements->b, b), how, &made, tensor};
+    const lb_audit_where where = lb_inventory_where(
+        arrangements->a.side->inventory,
+        lb_shelf_piece(&arrangements->a, status == LB_OK ? weight_at(arrangement, match.worst) : first));
+    if (status == LB_OK) lb_comparison_add(arrangements->comparison->gathering, &pair, &match, &where);
     free(made.data);
-    if (status == LB_OK) mark(f, b);
+    if (status == LB_OK) mark(arrangements, b);
     return status;
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* A tensor of A some of which is nowhere in B. */
-static void tell_unused(const lb_arrangements *f)
+static void tell_unused(const lb_arrangements *arrangements)
 {
-    for (uint32_t i = 0; i < f->a.n; i++) {
-        const lb_shelf_weight *w = &f->a.list[i];
-        const lb_layout l = lb_shelf_layout(&f->a, i);
-        const int64_t all = lb_layout_numel(&l);
-        if (!w->used || w->used * 10 >= all * 9 || lb_audit_is_found(f->c->g, lb_shelf_name(&f->a, i))) continue;
-        lb_audit_find(f->c->g, LB_AUDIT_UNEXPECTED, lb_inventory_where(f->a.side->v, lb_shelf_piece(&f->a, i)),
+    for (uint32_t i = 0; i < arrangements->a.n; i++) {
+        const lb_shelf_weight *w = &arrangements->a.list[i];
+        const lb_layout layout = lb_shelf_layout(&arrangements->a, i);
+        const int64_t all = lb_layout_numel(&layout);
+        if (!w->used || w->used * 10 >= all * 9 ||
+            lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, i)))
+            continue;
+        lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_UNEXPECTED,
+                      lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, i)),
                       "%lld of its %lld elements are in no tensor of %s", (long long)(all - w->used), (long long)all,
-                      f->b.side->v->checkpoint->path);
+                      arrangements->b.side->inventory->checkpoint->path);
     }
 }
 
-static lb_status tell_pairs(lb_arrangements *f, lb_err *err)
+static lb_status tell_pairs(lb_arrangements *arrangements, lb_err *err)
 {
-    for (uint32_t i = 0; i < f->b.n; i++) {
-        if (!lb_shelf_is_pending(&f->b, i) || f->list[i].relation == LB_CONTENT_NONE) continue;
-        LB_TRY(lb_arrangement_tell(f, i, err));
+    for (uint32_t i = 0; i < arrangements->b.n; i++) {
+        if (!lb_shelf_is_pending(&arrangements->b, i) || arrangements->list[i].relation == LB_CONTENT_NONE) continue;
+        LB_TRY(lb_arrangement_tell(arrangements, i, err));
     }
     return LB_OK;
 }
 
-static lb_status find_all(lb_arrangements *f, lb_err *err)
+static lb_status find_all(lb_arrangements *arrangements, lb_err *err)
 {
-    if (lb_shelf_any_pending(&f->a) && lb_shelf_any_pending(&f->b)) {
-        lb_audit_progress(f->c->g, "contents", 0, 3);
-        LB_TRY(lb_arrangement_search_contents(f, false, err));
-        lb_audit_progress(f->c->g, "contents", 1, 3);
-        LB_TRY(lb_arrangement_search_contents(f, true, err));
-        LB_TRY(tell_pairs(f, err));
-        lb_audit_progress(f->c->g, "contents", 2, 3);
-        if (lb_shelf_any_pending(&f->a) && lb_shelf_any_pending(&f->b)) LB_TRY(lb_arrangement_search_signs(f, err));
-        if (lb_shelf_any_pending(&f->a) && lb_shelf_any_pending(&f->b)) LB_TRY(lb_arrangement_search_vectors(f, err));
-        LB_TRY(tell_pairs(f, err));
+    if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b)) {
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 0, 3);
+        LB_TRY(lb_arrangement_search_contents(arrangements, false, err));
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 1, 3);
+        LB_TRY(lb_arrangement_search_contents(arrangements, true, err));
+        LB_TRY(tell_pairs(arrangements, err));
+        lb_audit_progress(arrangements->comparison->gathering, "contents", 2, 3);
+        if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
+            LB_TRY(lb_arrangement_search_signs(arrangements, err));
+        if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
+            LB_TRY(lb_arrangement_search_vectors(arrangements, err));
+        LB_TRY(tell_pairs(arrangements, err));
     }
-    LB_TRY(lb_arrangement_family_judge(f, err));
-    tell_unused(f);
+    LB_TRY(lb_arrangement_family_judge(arrangements, err));
+    tell_unused(arrangements);
     return LB_OK;
 }
 
 lb_status lb_arrangement_find(lb_comparison *comparison, lb_err *err)
 {
-    lb_arrangements f = {.c = comparison};
-    lb_status status = lb_shelf_init(&f.a, &comparison->a) && lb_shelf_init(&f.b, &comparison->b)
+    lb_arrangements arrangements = {.comparison = comparison};
+    lb_status status = lb_shelf_init(&arrangements.a, &comparison->a) && lb_shelf_init(&arrangements.b, &comparison->b)
                            ? LB_OK
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    f.list = status == LB_OK ? calloc(f.b.n + 1u, sizeof *f.list) : NULL;
-    if (status == LB_OK && !f.list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = find_all(&f, err);
-    const lb_err *refused = f.a.refused.status != LB_OK ? &f.a.refused : &f.b.refused;
+    arrangements.list = status == LB_OK ? calloc(arrangements.b.n + 1u, sizeof *arrangements.list) : NULL;
+    if (status == LB_OK && !arrangements.list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = find_all(&arrangements, err);
+    const lb_err *refused = arrangements.a.refused.status != LB_OK ? &arrangements.a.refused : &arrangements.b.refused;
     if (status == LB_OK && refused->status != LB_OK) status = lb_fail(err, refused->status, "%s", refused->message);
-    for (uint32_t i = 0; f.list && i < f.b.n; i++) free(f.list[i].runs);
-    free(f.list);
-    lb_shelf_release(&f.a), lb_shelf_release(&f.b);
+    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++) free(arrangements.list[i].runs);
+    free(arrangements.list);
+    lb_shelf_release(&arrangements.a), lb_shelf_release(&arrangements.b);
     return status;
 }

@@ -8,16 +8,16 @@
 #include <stdlib.h>
 
 /* Those of a shelf that are still open, as contents takes them; `rows`: of the shelf. NULL when out of memory. */
-static lb_content_tensor *open_tensors(lb_shelf *s, const lb_arrangement *known, uint32_t **rows, uint32_t *n,
+static lb_content_tensor *open_tensors(lb_shelf *shelf, const lb_arrangement *known, uint32_t **rows, uint32_t *n,
                                        lb_err *err)
 {
-    lb_content_tensor *tensors = calloc(s->n + 1u, sizeof *tensors);
-    *rows = calloc(s->n + 1u, sizeof **rows);
+    lb_content_tensor *tensors = calloc(shelf->n + 1u, sizeof *tensors);
+    *rows = calloc(shelf->n + 1u, sizeof **rows);
     *n = 0;
-    for (uint32_t i = 0; tensors && *rows && i < s->n; i++) {
-        if (!lb_shelf_is_pending(s, i) || (known && known[i].relation != LB_CONTENT_NONE)) continue;
-        if (lb_shelf_open(s, i, err) != LB_OK) continue; /* its parts do not fit: told where it stands alone */
-        tensors[*n] = (lb_content_tensor){s->side->names[s->list[i].row], s->list[i].whole.tensor};
+    for (uint32_t i = 0; tensors && *rows && i < shelf->n; i++) {
+        if (!lb_shelf_is_pending(shelf, i) || (known && known[i].relation != LB_CONTENT_NONE)) continue;
+        if (lb_shelf_open(shelf, i, err) != LB_OK) continue; /* its parts do not fit: told where it stands alone */
+        tensors[*n] = (lb_content_tensor){shelf->side->names[shelf->list[i].row], shelf->list[i].whole.tensor};
         (*rows)[(*n)++] = i;
     }
     if (tensors && *rows) return tensors;
@@ -28,19 +28,19 @@ static lb_content_tensor *open_tensors(lb_shelf *s, const lb_arrangement *known,
 
 /* B's tensors in A's. */
 /* `equal`: these are numbers, not signs. */
-static bool take_forward(lb_arrangements *f, const lb_contents *found, const uint32_t *rows_a, const uint32_t *rows_b,
-                         bool equal)
+static bool take_forward(lb_arrangements *arrangements, const lb_contents *found, const uint32_t *rows_a,
+                         const uint32_t *rows_b, bool equal)
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
         const lb_content *c = &found->list[i];
-        lb_arrangement *x = &f->list[rows_b[i]];
+        lb_arrangement *arrangement = &arrangements->list[rows_b[i]];
         if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
-        x->relation = c->relation, x->equal = equal && !c->cast;
+        arrangement->relation = c->relation, arrangement->equal = equal && !c->cast;
         for (uint32_t k = 0; k < c->n && room; k++) {
             lb_content_run run = found->runs[c->first + k];
             run.tensor = rows_a[run.tensor];
-            room = lb_arrangement_add(x, run);
+            room = lb_arrangement_add(arrangement, run);
         }
     }
     return room;
@@ -53,7 +53,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /* A's tensors in B's: each tensor of B that they make up whole. */
-static bool take_backward(lb_arrangements *f, const lb_contents *found, const uint32_t *rows_b, const uint32_t *rows_a)
+static bool take_backward(lb_arrangements *arrangements, const lb_contents *found, const uint32_t *rows_b,
+                          const uint32_t *rows_a)
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
@@ -61,40 +62,42 @@ static bool take_backward(lb_arrangements *f, const lb_contents *found, const ui
         if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
         for (uint32_t k = 0; k < c->n && room; k++) {
             const lb_content_run run = found->runs[c->first + k];
-            room = lb_arrangement_add(&f->list[rows_b[run.tensor]], (lb_content_run){rows_a[i], run.to, run.to_stride,
-                                                                                     run.from, run.from_stride, run.n});
+            room = lb_arrangement_add(
+                &arrangements->list[rows_b[run.tensor]],
+                (lb_content_run){rows_a[i], run.to, run.to_stride, run.from, run.from_stride, run.n});
         }
     }
-    for (uint32_t i = 0; i < f->b.n && room; i++) {
-        lb_arrangement *x = &f->list[i];
-        const lb_layout layout = lb_shelf_layout(&f->b, i);
+    for (uint32_t i = 0; i < arrangements->b.n && room; i++) {
+        lb_arrangement *arrangement = &arrangements->list[i];
+        const lb_layout layout = lb_shelf_layout(&arrangements->b, i);
         int64_t held = 0;
         bool several = false;
-        if (x->relation != LB_CONTENT_NONE || !x->n) continue;
-        qsort(x->runs, x->n, sizeof *x->runs, by_place);
-        for (uint32_t k = 0; k < x->n; k++) held += x->runs[k].n, several |= x->runs[k].tensor != x->runs[0].tensor;
+        if (arrangement->relation != LB_CONTENT_NONE || !arrangement->n) continue;
+        qsort(arrangement->runs, arrangement->n, sizeof *arrangement->runs, by_place);
+        for (uint32_t k = 0; k < arrangement->n; k++)
+            held += arrangement->runs[k].n, several |= arrangement->runs[k].tensor != arrangement->runs[0].tensor;
         if (held != lb_layout_numel(&layout)) {
-            x->n = 0;
+            arrangement->n = 0;
             continue;
         }
-        const bool turned = (x->runs[0].from_stride == 1) != (x->runs[0].to_stride == 1);
-        x->relation = several ? LB_CONTENT_FUSED : turned ? LB_CONTENT_TRANSPOSED : LB_CONTENT_RENAMED;
+        const bool turned = (arrangement->runs[0].from_stride == 1) != (arrangement->runs[0].to_stride == 1);
+        arrangement->relation = several ? LB_CONTENT_FUSED : turned ? LB_CONTENT_TRANSPOSED : LB_CONTENT_RENAMED;
     }
     return room;
 }
 
-lb_status lb_arrangement_search_contents(lb_arrangements *f, bool backward, lb_err *err)
+lb_status lb_arrangement_search_contents(lb_arrangements *arrangements, bool backward, lb_err *err)
 {
     uint32_t *rows_a = NULL, *rows_b = NULL, n_a, n_b;
     lb_contents found = {0};
-    lb_content_tensor *a = open_tensors(&f->a, NULL, &rows_a, &n_a, err);
-    lb_content_tensor *b = a ? open_tensors(&f->b, f->list, &rows_b, &n_b, err) : NULL;
+    lb_content_tensor *a = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
+    lb_content_tensor *b = a ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
     lb_status status = a && b ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK && n_a && n_b)
         status =
             backward ? lb_contents_match(b, n_b, a, n_a, &found, err) : lb_contents_match(a, n_a, b, n_b, &found, err);
-    const bool room = status != LB_OK || (backward ? take_backward(f, &found, rows_b, rows_a)
-                                                   : take_forward(f, &found, rows_a, rows_b, true));
+    const bool room = status != LB_OK || (backward ? take_backward(arrangements, &found, rows_b, rows_a)
+                                                   : take_forward(arrangements, &found, rows_a, rows_b, true));
     lb_contents_release(&found);
     free(a), free(b), free(rows_a), free(rows_b);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -109,18 +112,19 @@ lb_status lb_arrangement_search_contents(lb_arrangements *f, bool backward, lb_e
  * apart. */
 enum { FEWEST_SIGNS = 32 };
 
-static int8_t *signs_of(const lb_tensor *t)
+static int8_t *signs_of(const lb_tensor *tensor)
 {
-    const int64_t n = lb_layout_numel(&t->layout);
+    const int64_t n = lb_layout_numel(&tensor->layout);
     int8_t *signs = malloc((size_t)n + 1);
     double x[256];
     int64_t at = 0, negative = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); signs && lb_rows_next(&r);)
+    for (lb_rows r = lb_rows_of(&tensor->layout); signs && lb_rows_next(&r);)
         for (int64_t i = 0; i < r.count; i += 256) {
             const int64_t m = r.count - i < 256 ? r.count - i : 256;
-            lb_load_f64_strided(
-                x, t->dtype, (const char *)t->data + (r.offset + i * r.stride) * (int64_t)(lb_dtype_bits(t->dtype) / 8),
-                (ptrdiff_t)r.stride, (size_t)m);
+            lb_load_f64_strided(x, tensor->dtype,
+                                (const char *)tensor->data +
+                                    (r.offset + i * r.stride) * (int64_t)(lb_dtype_bits(tensor->dtype) / 8),
+                                (ptrdiff_t)r.stride, (size_t)m);
             for (int64_t k = 0; k < m; k++)
                 signs[at++] = (int8_t)((x[k] > LOST_IN_F16) - (x[k] < -LOST_IN_F16)), negative += x[k] < 0;
         }
@@ -133,31 +137,31 @@ static uint32_t keep_signs(lb_content_tensor *list, uint32_t *rows, uint32_t n)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         lb_content_tensor t = list[i];
-        const lb_layout *l = &t.tensor.layout;
-        if (l->ndim < 2 || l->shape[l->ndim - 1] < FEWEST_SIGNS || l->shape[l->ndim - 2] < FEWEST_SIGNS ||
-            !lb_dtype_is_float(t.tensor.dtype) || lb_dtype_bits(t.tensor.dtype) < 8 ||
-            !(t.tensor.data = signs_of(&list[i].tensor)))
+        const lb_layout *layout = &t.tensor.layout;
+        if (layout->ndim < 2 || layout->shape[layout->ndim - 1] < FEWEST_SIGNS ||
+            layout->shape[layout->ndim - 2] < FEWEST_SIGNS || !lb_dtype_is_float(t.tensor.dtype) ||
+            lb_dtype_bits(t.tensor.dtype) < 8 || !(t.tensor.data = signs_of(&list[i].tensor)))
             continue;
-        t.tensor.dtype = LB_I8, t.tensor.layout = lb_layout_contiguous(l->ndim, l->shape);
+        t.tensor.dtype = LB_I8, t.tensor.layout = lb_layout_contiguous(layout->ndim, layout->shape);
         rows[kept] = rows[i], list[kept++] = t;
     }
     return kept;
 }
 
 /* What has A's signs; the numbers are compared afterwards. */
-lb_status lb_arrangement_search_signs(lb_arrangements *f, lb_err *err)
+lb_status lb_arrangement_search_signs(lb_arrangements *arrangements, lb_err *err)
 {
     uint32_t *rows_a = NULL, *rows_b = NULL, n_a = 0, n_b = 0;
     lb_contents found = {0};
-    lb_content_tensor *a = open_tensors(&f->a, NULL, &rows_a, &n_a, err);
-    lb_content_tensor *b = a ? open_tensors(&f->b, f->list, &rows_b, &n_b, err) : NULL;
+    lb_content_tensor *a = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
+    lb_content_tensor *b = a ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
     lb_status status = a && b ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK) {
         n_b = keep_signs(b, rows_b, n_b);
         n_a = n_b ? keep_signs(a, rows_a, n_a) : 0;
     }
     if (status == LB_OK && n_a && n_b) status = lb_contents_match(a, n_a, b, n_b, &found, err);
-    const bool room = status != LB_OK || take_forward(f, &found, rows_a, rows_b, false);
+    const bool room = status != LB_OK || take_forward(arrangements, &found, rows_a, rows_b, false);
     for (uint32_t i = 0; a && i < n_a; i++) free(a[i].tensor.data);
     for (uint32_t i = 0; b && i < n_b; i++) free(b[i].tensor.data);
     lb_contents_release(&found);
@@ -185,51 +189,53 @@ typedef struct vectors {
     uint32_t n;
 } vectors;
 
-static void vectors_free(vectors *v)
+static void vectors_free(vectors *vectors)
 {
-    for (uint32_t i = 0; v && i < v->n; i++) free(v->numbers[i]);
-    free(v);
+    for (uint32_t i = 0; vectors && i < vectors->n; i++) free(vectors->numbers[i]);
+    free(vectors);
 }
 
-static vectors *open_vectors(lb_shelf *s, const lb_arrangement *known, lb_err *err)
+static vectors *open_vectors(lb_shelf *shelf, const lb_arrangement *known, lb_err *err)
 {
-    vectors *v = calloc(1, sizeof *v);
-    for (uint32_t i = 0; v && i < s->n && v->n < MOST_VECTORS; i++) {
-        const lb_layout l = lb_shelf_layout(s, i);
-        if (!lb_shelf_is_pending(s, i) || (known && known[i].relation != LB_CONTENT_NONE) || l.ndim != 1 ||
-            l.shape[0] < FEWEST_SIGNS || !lb_dtype_is_float(lb_shelf_piece(s, i)->tensor.dtype) ||
-            lb_shelf_open(s, i, NULL) != LB_OK)
+    vectors *vectors = calloc(1, sizeof *vectors);
+    for (uint32_t i = 0; vectors && i < shelf->n && vectors->n < MOST_VECTORS; i++) {
+        const lb_layout layout = lb_shelf_layout(shelf, i);
+        if (!lb_shelf_is_pending(shelf, i) || (known && known[i].relation != LB_CONTENT_NONE) || layout.ndim != 1 ||
+            layout.shape[0] < FEWEST_SIGNS || !lb_dtype_is_float(lb_shelf_piece(shelf, i)->tensor.dtype) ||
+            lb_shelf_open(shelf, i, NULL) != LB_OK)
             continue;
-        v->rows[v->n] = i;
-        if (!(v->numbers[v->n] = lb_whole_numbers(&s->list[i].whole, err))) {
-            vectors_free(v);
+        vectors->rows[vectors->n] = i;
+        if (!(vectors->numbers[vectors->n] = lb_whole_numbers(&shelf->list[i].whole, err))) {
+            vectors_free(vectors);
             return NULL;
         }
-        v->n++;
+        vectors->n++;
     }
-    return v;
+    return vectors;
 }
 
-lb_status lb_arrangement_search_vectors(lb_arrangements *f, lb_err *err)
+lb_status lb_arrangement_search_vectors(lb_arrangements *arrangements, lb_err *err)
 {
-    vectors *a = open_vectors(&f->a, NULL, err), *b = a ? open_vectors(&f->b, f->list, err) : NULL;
+    vectors *a = open_vectors(&arrangements->a, NULL, err),
+            *b = a ? open_vectors(&arrangements->b, arrangements->list, err) : NULL;
     lb_status status = a && b ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; status == LB_OK && k < b->n; k++) {
-        const lb_layout l = lb_shelf_layout(&f->b, b->rows[k]);
+        const lb_layout layout = lb_shelf_layout(&arrangements->b, b->rows[k]);
         double best = INFINITY, second = INFINITY;
         uint32_t nearest = 0;
         for (uint32_t i = 0; i < a->n; i++) {
-            const lb_layout own = lb_shelf_layout(&f->a, a->rows[i]);
+            const lb_layout own = lb_shelf_layout(&arrangements->a, a->rows[i]);
             const double d =
-                own.shape[0] == l.shape[0] ? distance_of(a->numbers[i], b->numbers[k], l.shape[0]) : INFINITY;
+                own.shape[0] == layout.shape[0] ? distance_of(a->numbers[i], b->numbers[k], layout.shape[0]) : INFINITY;
             if (d < best)
                 second = best, best = d, nearest = a->rows[i];
             else if (d < second)
                 second = d;
         }
         if (!(best < 0.02 && second > 4 * best)) continue;
-        f->list[b->rows[k]].relation = LB_CONTENT_RENAMED;
-        if (!lb_arrangement_add(&f->list[b->rows[k]], (lb_content_run){nearest, 0, 1, 0, 1, l.shape[0]}))
+        arrangements->list[b->rows[k]].relation = LB_CONTENT_RENAMED;
+        if (!lb_arrangement_add(&arrangements->list[b->rows[k]],
+                                (lb_content_run){nearest, 0, 1, 0, 1, layout.shape[0]}))
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
     vectors_free(a), vectors_free(b);

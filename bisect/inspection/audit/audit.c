@@ -34,8 +34,8 @@ static void note_unread(lb_audit_gathering *g, const lb_checkpoint *c)
     if (!c->n_unread) return;
     lb_gguf_names_count(c, counts, sizeof counts);
     lb_audit_note(g, LB_AUDIT_UNREAD, (lb_audit_where){NULL, NULL, NULL, 0},
-                  "%u tensors of %s are quantised (%s), such as %s: no number of them stands in the file, and they are "
-                  "not judged",
+                  "%u tensors of %s are quantised (%s), such as %s: no number of them stands in the file, "
+                  "and they are not judged",
                   c->n_unread, c->path, counts, c->unread[0].name);
 }
 
@@ -144,8 +144,8 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
     if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
     if (status == LB_OK && !checkpoint->n_pieces && checkpoint->n_unread)
         status = lb_fail(err, LB_ERR_UNSUPPORTED,
-                         "%s: every tensor is quantised: no number of them stands in the file; audit what it was made "
-                         "from",
+                         "%s: every tensor is quantised: no number of them stands in the file; "
+                         "audit what it was made from",
                          path);
     g.own = checkpoint;
     if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);

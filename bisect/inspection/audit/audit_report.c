@@ -66,131 +66,137 @@ const char *lb_audit_match_name(lb_audit_match match)
 }
 
 /* Room for one more row; capacities are powers of two. */
-static void *add_row(lb_audit_gathering *g, void **rows, uint32_t *n, size_t size)
+static void *add_row(lb_audit_gathering *gathering, void **rows, uint32_t *n, size_t size)
 {
     if ((*n & (*n - 1u)) == 0) {
         void *grown = realloc(*rows, (*n ? *n * 2u : 1u) * size);
-        if (!grown) return g->failed = true, NULL;
+        if (!grown) return gathering->failed = true, NULL;
         *rows = grown;
     }
     return memset((char *)*rows + (*n)++ * size, 0, size);
 }
 
-char *lb_audit_text(lb_audit_gathering *g, const char *text)
+char *lb_audit_text(lb_audit_gathering *gathering, const char *text)
 {
     char *copy = text ? lb_text_escaped(LB_TEXT_ARGUMENT, text, strlen(text)) : NULL;
-    g->failed |= text && !copy;
+    gathering->failed |= text && !copy;
     return copy;
 }
 
 /* The group of findings, or of notes, whose messages are made from one text. */
-static uint32_t group_of(lb_audit_gathering *g, bool note, lb_audit_kind kind, const char *format)
+static uint32_t group_of(lb_audit_gathering *gathering, bool note, lb_audit_kind kind, const char *format)
 {
-    lb_audit_report *r = g->report;
-    for (uint32_t i = 0; i < r->n_groups; i++)
-        if (g->causes[i].note == note && g->causes[i].kind == kind && g->causes[i].format == format) return i;
-    lb_audit_cause *more = lb_array_grow(g->causes, r->n_groups, sizeof *more);
-    g->failed |= !more;
+    lb_audit_report *report = gathering->report;
+    for (uint32_t i = 0; i < report->n_groups; i++)
+        if (gathering->causes[i].note == note && gathering->causes[i].kind == kind &&
+            gathering->causes[i].format == format)
+            return i;
+    lb_audit_cause *more = lb_array_grow(gathering->causes, report->n_groups, sizeof *more);
+    gathering->failed |= !more;
     if (!more) return 0;
-    g->causes = more, g->causes[r->n_groups] = (lb_audit_cause){kind, format, note};
-    return r->n_groups++;
+    gathering->causes = more, gathering->causes[report->n_groups] = (lb_audit_cause){kind, format, note};
+    return report->n_groups++;
 }
 
 LB_PRINTF(5, 0)
-static void add(lb_audit_gathering *g, bool note, lb_audit_kind kind, lb_audit_where where, const char *format,
+static void add(lb_audit_gathering *gathering, bool note, lb_audit_kind kind, lb_audit_where where, const char *format,
                 va_list args)
 {
     char message[1200];
-    lb_audit_report *r = g->report;
-    const uint32_t group = group_of(g, note, kind, format);
-    lb_audit_finding *f = (lb_audit_finding *)add_row(g, (void **)&r->findings, &r->n_findings, sizeof *f);
-    if (!f) return;
+    lb_audit_report *report = gathering->report;
+    const uint32_t group = group_of(gathering, note, kind, format);
+    lb_audit_finding *finding =
+        (lb_audit_finding *)add_row(gathering, (void **)&report->findings, &report->n_findings, sizeof *finding);
+    if (!finding) return;
     vsnprintf(message, sizeof message, format, args);
-    f->kind = kind;
-    f->group = group;
-    f->note = note;
-    r->n_notes += note;
-    f->tensor = lb_audit_text(g, where.tensor);
-    f->file = lb_audit_text(g, where.file);
-    f->message = lb_audit_text(g, message);
-    f->ranks = (int32_t *)malloc((where.n_ranks + 1u) * sizeof *f->ranks);
-    g->failed |= !f->ranks;
-    for (uint32_t i = 0; f->ranks && i < where.n_ranks; i++)
-        if (where.ranks[i] >= 0) f->ranks[f->n_ranks++] = where.ranks[i];
+    finding->kind = kind;
+    finding->group = group;
+    finding->note = note;
+    report->n_notes += note;
+    finding->tensor = lb_audit_text(gathering, where.tensor);
+    finding->file = lb_audit_text(gathering, where.file);
+    finding->message = lb_audit_text(gathering, message);
+    finding->ranks = (int32_t *)malloc((where.n_ranks + 1u) * sizeof *finding->ranks);
+    gathering->failed |= !finding->ranks;
+    for (uint32_t i = 0; finding->ranks && i < where.n_ranks; i++)
+        if (where.ranks[i] >= 0) finding->ranks[finding->n_ranks++] = where.ranks[i];
 }
 
 /* A quantised tensor is there, and its numbers are not. */
-static bool is_quantised(const lb_audit_gathering *g, lb_audit_kind kind, const char *tensor)
+static bool is_quantised(const lb_audit_gathering *gathering, lb_audit_kind kind, const char *tensor)
 {
     if (kind != LB_AUDIT_MISSING && kind != LB_AUDIT_UNEXPECTED) return false;
-    return lb_gguf_names_is_unread(g->own, tensor) || lb_gguf_names_is_unread(g->other, tensor);
+    return lb_gguf_names_is_unread(gathering->own, tensor) || lb_gguf_names_is_unread(gathering->other, tensor);
 }
 
-void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+void lb_audit_find(lb_audit_gathering *gathering, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
 {
     va_list args;
-    if (is_quantised(g, kind, where.tensor)) return;
+    if (is_quantised(gathering, kind, where.tensor)) return;
     va_start(args, format);
-    add(g, false, kind, where, format, args);
+    add(gathering, false, kind, where, format, args);
     va_end(args);
 }
 
-void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+void lb_audit_note(lb_audit_gathering *gathering, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    add(g, true, kind, where, format, args);
+    add(gathering, true, kind, where, format, args);
     va_end(args);
 }
 
-bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor)
+bool lb_audit_is_found(const lb_audit_gathering *gathering, const char *tensor)
 {
-    const lb_audit_report *r = g->report;
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        if (!r->findings[i].note && r->findings[i].tensor && strcmp(r->findings[i].tensor, tensor) == 0) return true;
+    const lb_audit_report *report = gathering->report;
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        if (!report->findings[i].note && report->findings[i].tensor && strcmp(report->findings[i].tensor, tensor) == 0)
+            return true;
     return false;
 }
 
-lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g)
+lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *gathering)
 {
-    return (lb_audit_pair *)add_row(g, (void **)&g->report->pairs, &g->report->n_pairs, sizeof *g->report->pairs);
+    return (lb_audit_pair *)add_row(gathering, (void **)&gathering->report->pairs, &gathering->report->n_pairs,
+                                    sizeof *gathering->report->pairs);
 }
 
-lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *g)
+lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *gathering)
 {
-    return (lb_audit_precision *)add_row(g, (void **)&g->report->precision, &g->report->n_precision,
-                                         sizeof *g->report->precision);
+    return (lb_audit_precision *)add_row(gathering, (void **)&gathering->report->precision,
+                                         &gathering->report->n_precision, sizeof *gathering->report->precision);
 }
 
-lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *g)
+lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *gathering)
 {
-    return (lb_audit_merge *)add_row(g, (void **)&g->report->merges, &g->report->n_merges, sizeof *g->report->merges);
+    return (lb_audit_merge *)add_row(gathering, (void **)&gathering->report->merges, &gathering->report->n_merges,
+                                     sizeof *gathering->report->merges);
 }
 
-void lb_audit_progress(const lb_audit_gathering *g, const char *what, uint64_t done, uint64_t total)
+void lb_audit_progress(const lb_audit_gathering *gathering, const char *what, uint64_t done, uint64_t total)
 {
-    if (g->options->progress) g->options->progress(what, done, total);
+    if (gathering->options->progress) gathering->options->progress(what, done, total);
 }
 
-void lb_audit_report_free(lb_audit_report *r)
+void lb_audit_report_free(lb_audit_report *report)
 {
-    if (!r) return;
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        free(r->findings[i].tensor);
-        free(r->findings[i].file);
-        free(r->findings[i].ranks);
-        free(r->findings[i].message);
+    if (!report) return;
+    for (uint32_t i = 0; i < report->n_findings; i++) {
+        free(report->findings[i].tensor);
+        free(report->findings[i].file);
+        free(report->findings[i].ranks);
+        free(report->findings[i].message);
     }
-    for (uint32_t i = 0; i < r->n_pairs; i++) {
-        free(r->pairs[i].name);
-        free(r->pairs[i].other);
-        free(r->pairs[i].how);
+    for (uint32_t i = 0; i < report->n_pairs; i++) {
+        free(report->pairs[i].name);
+        free(report->pairs[i].other);
+        free(report->pairs[i].how);
     }
-    for (uint32_t i = 0; i < r->n_precision; i++) free(r->precision[i].module);
-    for (uint32_t i = 0; i < r->n_merges; i++) free(r->merges[i].module);
-    free(r->findings);
-    free(r->pairs);
-    free(r->precision);
-    free(r->merges);
-    free(r);
+    for (uint32_t i = 0; i < report->n_precision; i++) free(report->precision[i].module);
+    for (uint32_t i = 0; i < report->n_merges; i++) free(report->merges[i].module);
+    free(report->findings);
+    free(report->pairs);
+    free(report->precision);
+    free(report->merges);
+    free(report);
 }

@@ -33,12 +33,12 @@ void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
 void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
     LB_PRINTF(4, 5);
 /* Whether something was found, not only noted, of this tensor. */
-bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor);
+bool lb_audit_is_found(const lb_audit_gathering *gathering, const char *tensor);
 /* Rows that are zero but for what the caller fills in; NULL when out of memory. */
-lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g);
-lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *g);
-lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *g);
-char *lb_audit_text(lb_audit_gathering *g, const char *text);
-void lb_audit_progress(const lb_audit_gathering *g, const char *what, uint64_t done, uint64_t total);
+lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *gathering);
+lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *gathering);
+lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *gathering);
+char *lb_audit_text(lb_audit_gathering *gathering, const char *text);
+void lb_audit_progress(const lb_audit_gathering *gathering, const char *what, uint64_t done, uint64_t total);
 
 #endif

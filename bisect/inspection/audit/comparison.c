@@ -27,7 +27,7 @@ static int by_side_name(const void *a, const void *b)
 
 static uint32_t find(const side *s, const char *name)
 {
-    uint32_t low = 0, high = s->v->n_names;
+    uint32_t low = 0, high = s->inventory->n_names;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         int order = strcmp(s->names[s->order[middle]], name);
@@ -59,31 +59,31 @@ static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *
 static void side_sort(side *s)
 {
     sorted = s;
-    if (s->v->n_names) qsort(s->order, s->v->n_names, sizeof *s->order, by_side_name);
+    if (s->inventory->n_names) qsort(s->order, s->inventory->n_names, sizeof *s->order, by_side_name);
 }
 
 static void side_release(side *s)
 {
-    for (uint32_t i = 0; s->names && i < s->v->n_names; i++) free(s->names[i]);
+    for (uint32_t i = 0; s->names && i < s->inventory->n_names; i++) free(s->names[i]);
     free(s->names), free(s->order), free(s->states), free(s->partners);
 }
 
 /* ---- two tensors ------------------------------------------------------------------------------------------------- */
 
-void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const lb_value_match *m,
+void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *pair, const lb_value_match *match,
                        const lb_audit_where *where)
 {
-    const lb_tensor *a = h->a, *b = h->b;
-    lb_audit_pair *p = lb_audit_add_pair(g);
+    const lb_tensor *a = pair->a, *b = pair->b;
+    lb_audit_pair *p = lb_audit_add_pair(gathering);
     char at[160];
     if (!p) return;
-    p->name = lb_audit_text(g, h->name);
-    p->other = lb_audit_text(g, h->other);
-    p->how = lb_audit_text(g, h->how);
-    p->match = m->match, p->rounded = m->rounded, p->difference = m->difference;
+    p->name = lb_audit_text(gathering, pair->name);
+    p->other = lb_audit_text(gathering, pair->other);
+    p->how = lb_audit_text(gathering, pair->how);
+    p->match = match->match, p->rounded = match->rounded, p->difference = match->difference;
     p->dtype = a->dtype, p->other_dtype = b->dtype;
-    if (m->worst >= 0) {
-        int64_t rest = m->worst;
+    if (match->worst >= 0) {
+        int64_t rest = match->worst;
         p->ndim = b->layout.ndim;
         for (int d = p->ndim - 1; d >= 0; d--) {
             int64_t size = b->layout.shape[d] > 0 ? b->layout.shape[d] : 1;
@@ -91,13 +91,14 @@ void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *h, const
             rest /= size;
         }
     }
-    if (m->match == LB_AUDIT_IS_DIFFERENT)
-        lb_audit_find(
-            g, LB_AUDIT_DIFFERS, *where,
-            "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s", h->other,
-            *h->how ? ", " : "", h->how, (long long)m->difference.differing, (long long)m->difference.elements,
-            m->difference.max_abs, lb_inventory_index_text(&b->layout, m->worst, at), m->difference.rel_l2,
-            lb_compare_pattern_text(m->difference.pattern), *m->difference.detail ? ": " : "", m->difference.detail);
+    if (match->match == LB_AUDIT_IS_DIFFERENT)
+        lb_audit_find(gathering, LB_AUDIT_DIFFERS, *where,
+                      "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s",
+                      pair->other, *pair->how ? ", " : "", pair->how, (long long)match->difference.differing,
+                      (long long)match->difference.elements, match->difference.max_abs,
+                      lb_inventory_index_text(&b->layout, match->worst, at), match->difference.rel_l2,
+                      lb_compare_pattern_text(match->difference.pattern), *match->difference.detail ? ": " : "",
+                      match->difference.detail);
 }
 
 /* Pieces of several ranks, each as large as the whole and of different numbers: experts that every rank numbers from 0.
@@ -114,11 +115,11 @@ static bool are_others(const lb_inventory *v, const lb_inventory_name *name, con
 /* Two tensors are to be compared, unless they are known to be different ones. */
 static bool meet(lb_comparison *c, uint32_t i, uint32_t k, bool last)
 {
-    const lb_inventory_name *na = &c->a.v->names[i], *nb = &c->b.v->names[k];
+    const lb_inventory_name *na = &c->a.inventory->names[i], *nb = &c->b.inventory->names[k];
     lb_comparison_named_pair *grown = lb_array_grow(c->named_pairs, c->n_named_pairs, sizeof *grown);
     if (!grown) return false;
     c->named_pairs = grown;
-    if (are_others(c->a.v, na, &c->b.v->checkpoint->pieces[nb->first].whole)) return true;
+    if (are_others(c->a.inventory, na, &c->b.inventory->checkpoint->pieces[nb->first].whole)) return true;
     c->a.partners[i] = k, c->b.partners[k] = i;
     c->named_pairs[c->n_named_pairs++] = (lb_comparison_named_pair){i, k, last};
     return true;
@@ -129,16 +130,17 @@ static bool meet(lb_comparison *c, uint32_t i, uint32_t k, bool last)
 static void tell_pair(lb_comparison *c, uint32_t i, uint32_t k, const lb_comparison_outcome *x, bool last)
 {
     side *a = &c->a, *b = &c->b;
-    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
-    const lb_audit_where where = lb_inventory_where(a->v, &a->v->checkpoint->pieces[na->first]);
+    const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
+    const lb_audit_where where = lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[na->first]);
     char one[160], two[160];
     const bool found = x->fits && x->match.match != LB_AUDIT_IS_DIFFERENT;
     const char *how = x->turned ? "transposed" : x->joined ? "shards put together" : "";
     if (found || (last && x->fits))
-        lb_comparison_add(c->g, &(lb_comparison_pair){na->name, nb->name, how, &x->a, &x->b}, &x->match, &where);
+        lb_comparison_add(c->gathering, &(lb_comparison_pair){na->name, nb->name, how, &x->a, &x->b}, &x->match,
+                          &where);
     else if (last)
-        lb_audit_find(c->g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_inventory_shape_text(&x->a.layout, one),
-                      nb->name, lb_inventory_shape_text(&x->b.layout, two));
+        lb_audit_find(c->gathering, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
+                      lb_inventory_shape_text(&x->a.layout, one), nb->name, lb_inventory_shape_text(&x->b.layout, two));
     if (found || last) a->states[i] = b->states[k] = x->turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
 }
 
@@ -148,13 +150,14 @@ static void tell_last(lb_comparison *c, uint32_t i)
     if (c->kept[i]) tell_pair(c, i, c->a.partners[i], c->kept[i], true);
 }
 
-lb_status lb_comparison_take(lb_comparison *c, uint64_t number, const lb_comparison_outcome *outcome, lb_err *err)
+lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
+                             lb_err *err)
 {
-    const lb_comparison_named_pair *m = &c->named_pairs[number];
-    tell_pair(c, m->a, m->b, outcome, m->last);
-    if (m->last || c->a.states[m->a] != LB_COMPARISON_OPEN) return LB_OK;
-    if (!(c->kept[m->a] = malloc(sizeof *outcome))) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    *c->kept[m->a] = *outcome;
+    const lb_comparison_named_pair *m = &comparison->named_pairs[pair];
+    tell_pair(comparison, m->a, m->b, outcome, m->last);
+    if (m->last || comparison->a.states[m->a] != LB_COMPARISON_OPEN) return LB_OK;
+    if (!(comparison->kept[m->a] = malloc(sizeof *outcome))) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    *comparison->kept[m->a] = *outcome;
     return LB_OK;
 }
 
@@ -168,7 +171,7 @@ static bool is_open(const side *s, uint32_t row)
 static bool meet_by_name(lb_comparison *c)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
         const uint32_t k = find(&c->b, c->a.names[i]);
         if (is_open(&c->a, i) && is_open(&c->b, k)) room &= meet(c, i, k, false);
     }
@@ -189,11 +192,11 @@ static uint32_t find_shorter(const side *s, const char *name)
 static bool meet_by_suffix(lb_comparison *c)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
         const uint32_t k = is_open(&c->a, i) ? find_shorter(&c->b, c->a.names[i]) : LB_NONE;
         if (k != LB_NONE) room &= meet(c, i, k, false);
     }
-    for (uint32_t k = 0; k < c->b.v->n_names; k++) {
+    for (uint32_t k = 0; k < c->b.inventory->n_names; k++) {
         const uint32_t i = is_open(&c->b, k) ? find_shorter(&c->a, c->b.names[k]) : LB_NONE;
         if (i != LB_NONE) room &= meet(c, i, k, false);
     }
@@ -205,7 +208,7 @@ static bool meet_by_suffix(lb_comparison *c)
 static bool meet_states(lb_comparison *c, uint32_t *met)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
         const uint32_t k = c->a.states[i] == LB_COMPARISON_STATE ? find(&c->b, c->a.names[i]) : LB_NONE;
         if (k == LB_NONE || c->b.states[k] != LB_COMPARISON_STATE) continue;
         room &= meet(c, i, k, true);
@@ -218,8 +221,8 @@ static bool meet_states(lb_comparison *c, uint32_t *met)
 static uint32_t mark_states(side *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->v->n_names; i++)
-        if (lb_inventory_is_run_state(s->v, &s->v->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
+    for (uint32_t i = 0; i < s->inventory->n_names; i++)
+        if (lb_inventory_is_run_state(s->inventory, &s->inventory->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
     return n;
 }
 
@@ -229,18 +232,17 @@ static void tell_states(lb_audit_gathering *g, const side *s, const side *other,
 {
     uint32_t n = 0;
     const lb_inventory_name *first = NULL;
-    for (uint32_t i = 0; i < s->v->n_names; i++)
-        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->v->names[i];
-    for (uint32_t i = 0; i < s->v->n_names && met; i++)
+    for (uint32_t i = 0; i < s->inventory->n_names; i++)
+        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->inventory->names[i];
+    for (uint32_t i = 0; i < s->inventory->n_names && met; i++)
         if (s->states[i] == LB_COMPARISON_STATE)
-            lb_audit_find(g, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->v->names[i].name, NULL, NULL, 0},
-                          "%s has it, %s does not", s->v->checkpoint->path, other->v->checkpoint->path);
+            lb_audit_find(g, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->inventory->names[i].name, NULL, NULL, 0},
+                          "%s has it, %s does not", s->inventory->checkpoint->path, other->inventory->checkpoint->path);
     if (n && !met)
         lb_audit_note(g, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
-                      "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; %s holds none "
-                      "of them, and they "
-                      "are not compared",
-                      n, s->v->checkpoint->path, first->name, other->v->checkpoint->path);
+                      "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; "
+                      "%s holds none of them, and they are not compared",
+                      n, s->inventory->checkpoint->path, first->name, other->inventory->checkpoint->path);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -248,7 +250,7 @@ static void tell_states(lb_audit_gathering *g, const side *s, const side *other,
 /* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
 static bool is_tied(const lb_comparison_side *s, uint32_t row)
 {
-    const lb_inventory *v = s->v;
+    const lb_inventory *v = s->inventory;
     const lb_inventory_name *name = &v->names[row];
     const lb_piece_measured *m = &v->measured[name->first];
     for (uint32_t i = 0; i < v->n_names; i++) {
@@ -265,16 +267,17 @@ static bool is_tied(const lb_comparison_side *s, uint32_t row)
 
 static void tell_rest(lb_audit_gathering *g, const side *a, const side *b)
 {
-    for (uint32_t i = 0; i < b->v->n_names; i++)
+    for (uint32_t i = 0; i < b->inventory->n_names; i++)
         if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(g, b->names[i]))
-            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){b->v->names[i].name, NULL, NULL, 0},
-                          "%s has it, and its numbers are in no tensor of %s", b->v->checkpoint->path,
-                          a->v->checkpoint->path);
-    for (uint32_t i = 0; i < a->v->n_names; i++)
+            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){b->inventory->names[i].name, NULL, NULL, 0},
+                          "%s has it, and its numbers are in no tensor of %s", b->inventory->checkpoint->path,
+                          a->inventory->checkpoint->path);
+    for (uint32_t i = 0; i < a->inventory->n_names; i++)
         if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
-            lb_audit_find(g, LB_AUDIT_UNEXPECTED,
-                          lb_inventory_where(a->v, &a->v->checkpoint->pieces[a->v->names[i].first]),
-                          "its numbers are in no tensor of %s", b->v->checkpoint->path);
+            lb_audit_find(
+                g, LB_AUDIT_UNEXPECTED,
+                lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[a->inventory->names[i].first]),
+                "its numbers are in no tensor of %s", b->inventory->checkpoint->path);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
@@ -282,13 +285,14 @@ static void tell_rest(lb_audit_gathering *g, const side *a, const side *b)
 static bool are_other_weights(const lb_comparison *c)
 {
     uint32_t differ = 0, same = 0;
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
         if (c->a.partners[i] == LB_NONE) continue;
         const bool open = c->a.states[i] == LB_COMPARISON_OPEN;
-        const lb_piece_measured *m = &c->a.v->measured[c->a.v->names[i].first];
+        const lb_piece_measured *m = &c->a.inventory->measured[c->a.inventory->names[i].first];
         differ += open, same += !open;
-        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < c->b.v->n_names; k++)
-            if (lb_digest_equal(c->b.v->measured[c->b.v->names[k].first].digest, m->digest)) return false;
+        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < c->b.inventory->n_names; k++)
+            if (lb_digest_equal(c->b.inventory->measured[c->b.inventory->names[k].first].digest, m->digest))
+                return false;
     }
     return differ > same;
 }
@@ -296,10 +300,10 @@ static bool are_other_weights(const lb_comparison *c)
 static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
 {
     if (are_other_weights(c))
-        for (uint32_t i = 0; i < c->a.v->n_names; i++)
+        for (uint32_t i = 0; i < c->a.inventory->n_names; i++)
             if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE) tell_last(c, i);
     LB_TRY(lb_arrangement_find(c, err));
-    for (uint32_t i = 0; i < c->a.v->n_names; i++) {
+    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
         const uint32_t k = c->a.partners[i];
         if (k == LB_NONE || c->a.states[i] != LB_COMPARISON_OPEN || c->b.states[k] != LB_COMPARISON_OPEN) continue;
         tell_last(c, i);
@@ -311,23 +315,23 @@ static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
 static lb_status compare_sides(lb_comparison *c, lb_err *err)
 {
     uint32_t met = 0;
-    LB_TRY(lb_layer_names_meet(c->a.names, c->a.v->n_names, c->b.names, c->b.v->n_names, err));
+    LB_TRY(lb_layer_names_meet(c->a.names, c->a.inventory->n_names, c->b.names, c->b.inventory->n_names, err));
     side_sort(&c->a), side_sort(&c->b);
     mark_states(&c->a), mark_states(&c->b);
     if (!meet_states(c, &met) || !meet_by_name(c) || !meet_by_suffix(c))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_comparison_named_pairs(c, err));
     LB_TRY(compare_by_contents(c, err));
-    tell_rest(c->g, &c->a, &c->b);
-    tell_states(c->g, &c->a, &c->b, met), tell_states(c->g, &c->b, &c->a, met);
+    tell_rest(c->gathering, &c->a, &c->b);
+    tell_states(c->gathering, &c->a, &c->b, met), tell_states(c->gathering, &c->b, &c->a, met);
     return LB_OK;
 }
 
-lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err)
+lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
-    lb_comparison c = {.g = g};
-    LB_TRY(lb_layer_names_map_new(g->options->maps, g->options->n_maps, &rules, err));
+    lb_comparison c = {.gathering = gathering};
+    LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
     c.kept = calloc(a->n_names + 1u, sizeof(lb_comparison_outcome *));
     lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL) && c.kept
                            ? compare_sides(&c, err)

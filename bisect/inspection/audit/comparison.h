@@ -16,7 +16,7 @@ typedef enum lb_comparison_state {
 } lb_comparison_state;
 
 typedef struct lb_comparison_side {
-    const lb_inventory *v;
+    const lb_inventory *inventory;
     char **names;                /* by row of v->names: as the other side may call them */
     uint32_t *order;             /* rows by those names */
     lb_comparison_state *states; /* by row */
@@ -39,7 +39,7 @@ typedef struct lb_comparison_outcome {
 } lb_comparison_outcome;
 
 typedef struct lb_comparison {
-    lb_audit_gathering *g;
+    lb_audit_gathering *gathering;
     lb_comparison_side a, b;
     lb_comparison_named_pair *named_pairs; /* by names, in the order in which they are told */
     uint32_t n_named_pairs;
@@ -53,13 +53,13 @@ typedef struct lb_comparison_pair {
 } lb_comparison_pair;
 
 /* Adds a row of the report, and a finding where they differ. */
-void lb_comparison_add(lb_audit_gathering *g, const lb_comparison_pair *pair, const lb_value_match *match,
+void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *pair, const lb_value_match *match,
                        const lb_audit_where *where);
 /* Compares the tensors of each pair, which are units of work (lastbit/parts.h). */
 lb_status lb_comparison_named_pairs(lb_comparison *comparison, lb_err *err);
 /* Takes what was seen of a pair: in their order. */
 lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
                              lb_err *err);
-lb_status lb_comparison_audit(lb_audit_gathering *g, const lb_inventory *a, const lb_inventory *b, lb_err *err);
+lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err);
 
 #endif

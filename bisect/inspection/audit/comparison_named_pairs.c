@@ -54,11 +54,12 @@ static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name,
 static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_comparison_side *b, uint32_t k,
                            lb_whole *x, lb_whole *y, lb_err *err)
 {
-    const lb_inventory_name *na = &a->v->names[i], *nb = &b->v->names[k];
-    const lb_layout *la = &a->v->checkpoint->pieces[na->first].whole, *lb = &b->v->checkpoint->pieces[nb->first].whole;
-    const bool both = a->v->checkpoint->rank_files && b->v->checkpoint->rank_files && na->n == nb->n;
-    LB_TRY(lb_whole_init(a->v, na, both ? 0 : shard_dimension(a->v, na, lb), x, err));
-    lb_status status = lb_whole_init(b->v, nb, both ? 0 : shard_dimension(b->v, nb, la), y, err);
+    const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
+    const lb_layout *la = &a->inventory->checkpoint->pieces[na->first].whole,
+                    *lb = &b->inventory->checkpoint->pieces[nb->first].whole;
+    const bool both = a->inventory->checkpoint->rank_files && b->inventory->checkpoint->rank_files && na->n == nb->n;
+    LB_TRY(lb_whole_init(a->inventory, na, both ? 0 : shard_dimension(a->inventory, na, lb), x, err));
+    lb_status status = lb_whole_init(b->inventory, nb, both ? 0 : shard_dimension(b->inventory, nb, la), y, err);
     if (status != LB_OK) lb_whole_release(x);
     return status;
 }
@@ -68,14 +69,15 @@ static lb_status compare(const lb_comparison *c, const lb_comparison_named_pair 
                          lb_err *err)
 {
     const lb_comparison_side *a = &c->a, *b = &c->b;
-    const uint32_t first[] = {a->v->names[m->a].first, b->v->names[m->b].first};
+    const uint32_t first[] = {a->inventory->names[m->a].first, b->inventory->names[m->b].first};
     lb_whole x, y;
     *out = (lb_comparison_outcome){.match = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1}, .fits = true};
     LB_TRY(open_both(a, m->a, b, m->b, &x, &y, err));
     out->a = x.tensor, out->b = y.tensor, out->joined = x.owned || y.owned;
     out->a.data = out->b.data = NULL;
     lb_status status = LB_OK;
-    if (!out->joined && lb_digest_equal(a->v->measured[first[0]].digest, b->v->measured[first[1]].digest))
+    if (!out->joined &&
+        lb_digest_equal(a->inventory->measured[first[0]].digest, b->inventory->measured[first[1]].digest))
         out->match.difference =
             (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
     else
@@ -141,7 +143,7 @@ static void outcome_both(lb_part_record *r, lb_comparison_outcome *x)
 static uint64_t weigh_pair(void *context, uint64_t unit)
 {
     const lb_comparison *c = context;
-    const lb_inventory *v = c->a.v;
+    const lb_inventory *v = c->a.inventory;
     const int64_t n = lb_layout_numel(&v->checkpoint->pieces[v->names[c->named_pairs[unit].a].first].whole);
     return n > 0 ? (uint64_t)n : 0;
 }
@@ -150,7 +152,7 @@ static lb_status work_pair(void *context, uint64_t unit, lb_part_record *record,
 {
     const lb_comparison *c = context;
     lb_comparison_outcome outcome;
-    lb_audit_progress(c->g, "comparing", unit, c->n_named_pairs);
+    lb_audit_progress(c->gathering, "comparing", unit, c->n_named_pairs);
     LB_TRY(compare(c, &c->named_pairs[unit], &outcome, err));
     outcome_both(record, &outcome);
     return LB_OK;
@@ -163,8 +165,8 @@ static lb_status fold_pair(void *context, uint64_t unit, lb_part_record *record,
     return record->status == LB_OK ? lb_comparison_take(context, unit, &outcome, err) : record->status;
 }
 
-lb_status lb_comparison_named_pairs(lb_comparison *c, lb_err *err)
+lb_status lb_comparison_named_pairs(lb_comparison *comparison, lb_err *err)
 {
-    const lb_parts_loop loop = {"pair", c->n_named_pairs, work_pair, fold_pair, c, weigh_pair};
-    return lb_parts_each(c->g->options->parts, &loop, err);
+    const lb_parts_loop loop = {"pair", comparison->n_named_pairs, work_pair, fold_pair, comparison, weigh_pair};
+    return lb_parts_each(comparison->gathering->options->parts, &loop, err);
 }

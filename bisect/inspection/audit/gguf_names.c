@@ -57,28 +57,29 @@ static bool is_or_holds(const char *name, const char *whole)
     return !strncmp(whole, name, n) && (whole[n] == '\0' || whole[n] == '.');
 }
 
-bool lb_gguf_names_is_unread(const lb_checkpoint *c, const char *name)
+bool lb_gguf_names_is_unread(const lb_checkpoint *checkpoint, const char *name)
 {
     bool found = false;
-    for (uint32_t i = 0; c && name && i < c->n_unread && !found; i++) {
-        char *spelled = lb_gguf_names_spell(c->unread[i].name);
-        found = is_or_holds(name, c->unread[i].name) || (spelled && is_or_holds(name, spelled));
+    for (uint32_t i = 0; checkpoint && name && i < checkpoint->n_unread && !found; i++) {
+        char *spelled = lb_gguf_names_spell(checkpoint->unread[i].name);
+        found = is_or_holds(name, checkpoint->unread[i].name) || (spelled && is_or_holds(name, spelled));
         free(spelled);
     }
     return found;
 }
 
-void lb_gguf_names_count(const lb_checkpoint *c, char *text, size_t room)
+void lb_gguf_names_count(const lb_checkpoint *checkpoint, char *text, size_t room)
 {
     size_t at = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < c->n_unread && at < room; i++) {
+    for (uint32_t i = 0; i < checkpoint->n_unread && at < room; i++) {
         uint32_t n = 0;
         bool first = true;
-        for (uint32_t k = 0; k < c->n_unread; k++) {
-            if (strcmp(c->unread[k].type, c->unread[i].type) != 0) continue;
+        for (uint32_t k = 0; k < checkpoint->n_unread; k++) {
+            if (strcmp(checkpoint->unread[k].type, checkpoint->unread[i].type) != 0) continue;
             first &= k >= i, n++;
         }
-        if (first) at += (size_t)snprintf(text + at, room - at, "%s%u %s", at ? ", " : "", n, c->unread[i].type);
+        if (first)
+            at += (size_t)snprintf(text + at, room - at, "%s%u %s", at ? ", " : "", n, checkpoint->unread[i].type);
     }
 }

@@ -11,41 +11,42 @@
 /* ---- one pass over all pieces ------------------------------------------------------------------------------------ */
 
 /* A large tensor is shared out among the threads, small ones among each other. */
-static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
+static void measure_all(lb_inventory *inventory, const lb_audit_gathering *gathering)
 {
-    const lb_checkpoint *c = v->checkpoint;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
     uint64_t done = 0;
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        if (!lb_piece_is_large(&c->pieces[i].tensor)) continue;
-        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
-        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        if (!lb_piece_is_large(&checkpoint->pieces[i].tensor)) continue;
+        inventory->measured[i] = lb_piece_measure(&checkpoint->pieces[i].tensor);
+        lb_audit_progress(gathering, "reading", ++done, checkpoint->n_pieces);
     }
 #pragma omp parallel for schedule(dynamic, 1)
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        if (lb_piece_is_large(&c->pieces[i].tensor)) continue;
-        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        if (lb_piece_is_large(&checkpoint->pieces[i].tensor)) continue;
+        inventory->measured[i] = lb_piece_measure(&checkpoint->pieces[i].tensor);
 #pragma omp critical(lb_audit_progress)
-        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+        lb_audit_progress(gathering, "reading", ++done, checkpoint->n_pieces);
     }
 }
 
 /* ---- pieces as units of work ------------------------------------------------------------------------------------- */
 
-static void measured_record(lb_part_record *r, lb_piece_measured *m)
+static void measured_record(lb_part_record *record, lb_piece_measured *m)
 {
-    lb_statistics *s = &m->statistics;
-    int64_t *const counts[] = {&s->elements, &s->nan, &s->pos_inf, &s->neg_inf, &s->zero, &m->first_bad};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(r, counts[i]);
-    double *const sums[] = {&s->min, &s->max, &s->sum, &s->sum_squares};
-    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(r, sums[i]);
-    lb_part_record_u64(r, &m->digest.hi), lb_part_record_u64(r, &m->digest.lo);
+    lb_statistics *statistics = &m->statistics;
+    int64_t *const counts[] = {&statistics->elements, &statistics->nan,  &statistics->pos_inf,
+                               &statistics->neg_inf,  &statistics->zero, &m->first_bad};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(record, counts[i]);
+    double *const sums[] = {&statistics->min, &statistics->max, &statistics->sum, &statistics->sum_squares};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(record, sums[i]);
+    lb_part_record_u64(record, &m->digest.hi), lb_part_record_u64(record, &m->digest.lo);
 }
 
 static lb_status work_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    const lb_inventory *v = context;
-    lb_piece_measured m = lb_piece_measure(&v->checkpoint->pieces[unit].tensor);
+    const lb_inventory *inventory = context;
+    lb_piece_measured m = lb_piece_measure(&inventory->checkpoint->pieces[unit].tensor);
     measured_record(record, &m);
     return LB_OK;
 }
@@ -53,56 +54,57 @@ static lb_status work_piece(void *context, uint64_t unit, lb_part_record *record
 static lb_status fold_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    lb_inventory *v = context;
-    measured_record(record, &v->measured[unit]);
+    lb_inventory *inventory = context;
+    measured_record(record, &inventory->measured[unit]);
     return record->status;
 }
 
-static lb_status measure(lb_inventory *v, const lb_audit_gathering *g, lb_err *err)
+static lb_status measure(lb_inventory *inventory, const lb_audit_gathering *gathering, lb_err *err)
 {
-    const lb_parts_loop loop = {"tensor", v->checkpoint->n_pieces, work_piece, fold_piece, v};
-    if (g->options->parts) return lb_parts_each(g->options->parts, &loop, err);
-    measure_all(v, g);
+    const lb_parts_loop loop = {"tensor", inventory->checkpoint->n_pieces, work_piece, fold_piece, inventory};
+    if (gathering->options->parts) return lb_parts_each(gathering->options->parts, &loop, err);
+    measure_all(inventory, gathering);
     return LB_OK;
 }
 
-static bool is_profiled(const lb_checkpoint_piece *p)
+static bool is_profiled(const lb_checkpoint_piece *piece)
 {
-    return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
+    return lb_dtype_is_float(piece->tensor.dtype) && !lb_inventory_is_state(piece->name);
 }
 
-static void numbers_record(lb_part_record *r, void **rows, int64_t n, size_t size)
+static void numbers_record(lb_part_record *record, void **rows, int64_t n, size_t size)
 {
     const void *bytes = *rows;
-    size_t room = bytes || r->reading ? (size_t)n * size : 0;
-    lb_part_record_bytes(r, &bytes, &room);
-    if (!r->reading) return;
+    size_t room = bytes || record->reading ? (size_t)n * size : 0;
+    lb_part_record_bytes(record, &bytes, &room);
+    if (!record->reading) return;
     *rows = NULL;
     if (!room) return;
     if (room != (size_t)n * size) {
-        if (r->status == LB_OK)
-            r->status = lb_cursor_fail(&r->cursor, "profile", "%zu bytes of %lld rows", room, (long long)n);
+        if (record->status == LB_OK)
+            record->status = lb_cursor_fail(&record->cursor, "profile", "%zu bytes of %lld rows", room, (long long)n);
         return;
     }
     *rows = malloc(room);
     if (*rows) memcpy(*rows, bytes, room);
-    if (!*rows && r->status == LB_OK) r->status = lb_fail(r->cursor.err, LB_ERR_NOMEM, "out of memory for a profile");
+    if (!*rows && record->status == LB_OK)
+        record->status = lb_fail(record->cursor.err, LB_ERR_NOMEM, "out of memory for a profile");
 }
 
-static void profile_record(lb_part_record *r, lb_profile *p)
+static void profile_record(lb_part_record *record, lb_profile *profile)
 {
     for (int a = 0; a < LB_PROFILE_AXES; a++) {
-        void *sizes = p->axes[a].sizes, *hashes = p->axes[a].hashes;
-        lb_part_record_i64(r, &p->axes[a].n);
-        numbers_record(r, &sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
-        numbers_record(r, &hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
-        p->axes[a].sizes = sizes, p->axes[a].hashes = hashes;
+        void *sizes = profile->axes[a].sizes, *hashes = profile->axes[a].hashes;
+        lb_part_record_i64(record, &profile->axes[a].n);
+        numbers_record(record, &sizes, profile->axes[a].n, sizeof *profile->axes[a].sizes);
+        numbers_record(record, &hashes, profile->axes[a].n, sizeof *profile->axes[a].hashes);
+        profile->axes[a].sizes = sizes, profile->axes[a].hashes = hashes;
     }
     for (int s = 0; s < LB_PROFILE_SIDES; s++) {
-        void *list = p->sides[s].list;
-        lb_part_record_i64(r, &p->sides[s].n), lb_part_record_i64(r, &p->sides[s].width);
-        numbers_record(r, &list, p->sides[s].n, sizeof *p->sides[s].list);
-        p->sides[s].list = list;
+        void *list = profile->sides[s].list;
+        lb_part_record_i64(record, &profile->sides[s].n), lb_part_record_i64(record, &profile->sides[s].width);
+        numbers_record(record, &list, profile->sides[s].n, sizeof *profile->sides[s].list);
+        profile->sides[s].list = list;
     }
 }
 
@@ -114,10 +116,10 @@ typedef struct profiling {
 static lb_status work_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     const profiling *x = context;
-    const lb_checkpoint_piece *p = &x->inventory->checkpoint->pieces[unit];
+    const lb_checkpoint_piece *piece = &x->inventory->checkpoint->pieces[unit];
     lb_profile profile = {0};
-    if (!is_profiled(p)) return LB_OK;
-    if (!lb_profile_init(&profile, &p->tensor, x->head, lb_inventory_is_stacked(p->name)))
+    if (!is_profiled(piece)) return LB_OK;
+    if (!lb_profile_init(&profile, &piece->tensor, x->head, lb_inventory_is_stacked(piece->name)))
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows",
                        x->inventory->checkpoint->path);
     profile_record(record, &profile);
@@ -133,26 +135,27 @@ static lb_status fold_profile(void *context, uint64_t unit, lb_part_record *reco
     return record->status;
 }
 
-lb_status lb_inventory_profile(lb_inventory *v, int64_t head, const lb_audit_gathering *g, lb_err *err)
+lb_status lb_inventory_profile(lb_inventory *inventory, int64_t head, const lb_audit_gathering *gathering, lb_err *err)
 {
-    const lb_checkpoint *c = v->checkpoint;
-    bool made = (v->profiles = calloc(c->n_pieces + 1u, sizeof *v->profiles)) != NULL;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
+    bool made = (inventory->profiles = calloc(checkpoint->n_pieces + 1u, sizeof *inventory->profiles)) != NULL;
     uint64_t done = 0;
-    profiling x = {v, head};
-    const lb_parts_loop loop = {"profile", c->n_pieces, work_profile, fold_profile, &x};
-    if (made && g->options->parts) return lb_parts_each(g->options->parts, &loop, err);
+    profiling x = {inventory, head};
+    const lb_parts_loop loop = {"profile", checkpoint->n_pieces, work_profile, fold_profile, &x};
+    if (made && gathering->options->parts) return lb_parts_each(gathering->options->parts, &loop, err);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        const lb_checkpoint_piece *p = &c->pieces[i];
-        const bool judged = v->profiles && is_profiled(p);
-        if (judged && !lb_profile_init(&v->profiles[i], &p->tensor, head, lb_inventory_is_stacked(p->name))) {
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        const lb_checkpoint_piece *piece = &checkpoint->pieces[i];
+        const bool judged = inventory->profiles && is_profiled(piece);
+        if (judged &&
+            !lb_profile_init(&inventory->profiles[i], &piece->tensor, head, lb_inventory_is_stacked(piece->name))) {
 #pragma omp atomic write
             made = false;
         }
 #pragma omp critical(lb_audit_progress)
-        lb_audit_progress(g, "rows and columns", ++done, c->n_pieces);
+        lb_audit_progress(gathering, "rows and columns", ++done, checkpoint->n_pieces);
     }
-    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", c->path);
+    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", checkpoint->path);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
@@ -185,35 +188,35 @@ static int by_pattern(const void *a, const void *b)
     return order ? order : (x > y) - (x < y);
 }
 
-lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gathering *g, lb_inventory **inventory,
-                           lb_err *err)
+lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool read, const lb_audit_gathering *gathering,
+                           lb_inventory **inventory, lb_err *err)
 {
     lb_inventory *v = (lb_inventory *)calloc(1, sizeof *v);
     bool made = v != NULL;
     if (made) {
-        v->checkpoint = c;
-        v->measured = (lb_piece_measured *)calloc(c->n_pieces + 1u, sizeof *v->measured);
-        v->names = (lb_inventory_name *)calloc(c->n_pieces + 1u, sizeof *v->names);
-        v->siblings = (uint32_t *)calloc(c->n_pieces + 1u, sizeof *v->siblings);
+        v->checkpoint = checkpoint;
+        v->measured = (lb_piece_measured *)calloc(checkpoint->n_pieces + 1u, sizeof *v->measured);
+        v->names = (lb_inventory_name *)calloc(checkpoint->n_pieces + 1u, sizeof *v->names);
+        v->siblings = (uint32_t *)calloc(checkpoint->n_pieces + 1u, sizeof *v->siblings);
         made = v->measured && v->names && v->siblings;
     }
-    for (uint32_t i = 0; made && i < c->n_pieces; i++) {
-        if (i && strcmp(c->pieces[i].name, c->pieces[i - 1].name) == 0) {
+    for (uint32_t i = 0; made && i < checkpoint->n_pieces; i++) {
+        if (i && strcmp(checkpoint->pieces[i].name, checkpoint->pieces[i - 1].name) == 0) {
             v->names[v->n_names - 1].n++;
             continue;
         }
         v->siblings[v->n_names] = v->n_names;
         lb_inventory_name *n = &v->names[v->n_names++];
-        *n = (lb_inventory_name){c->pieces[i].name, pattern_of(c->pieces[i].name), i, 1};
+        *n = (lb_inventory_name){checkpoint->pieces[i].name, pattern_of(checkpoint->pieces[i].name), i, 1};
         made = n->pattern != NULL;
     }
     if (!made) {
         lb_inventory_free(v);
-        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
     }
     sorted = v;
     if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
-    const lb_status status = read ? measure(v, g, err) : LB_OK;
+    const lb_status status = read ? measure(v, gathering, err) : LB_OK;
     if (status == LB_OK || status == LB_ERR_PARTIAL)
         *inventory = v;
     else
@@ -221,16 +224,17 @@ lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gat
     return status;
 }
 
-void lb_inventory_free(lb_inventory *v)
+void lb_inventory_free(lb_inventory *inventory)
 {
-    if (!v) return;
-    for (uint32_t i = 0; v->names && i < v->n_names; i++) free(v->names[i].pattern);
-    for (uint32_t i = 0; v->profiles && i < v->checkpoint->n_pieces; i++) lb_profile_release(&v->profiles[i]);
-    free(v->profiles);
-    free(v->names);
-    free(v->siblings);
-    free(v->measured);
-    free(v);
+    if (!inventory) return;
+    for (uint32_t i = 0; inventory->names && i < inventory->n_names; i++) free(inventory->names[i].pattern);
+    for (uint32_t i = 0; inventory->profiles && i < inventory->checkpoint->n_pieces; i++)
+        lb_profile_release(&inventory->profiles[i]);
+    free(inventory->profiles);
+    free(inventory->names);
+    free(inventory->siblings);
+    free(inventory->measured);
+    free(inventory);
 }
 
 static int by_named(const void *a, const void *b)
@@ -238,17 +242,20 @@ static int by_named(const void *a, const void *b)
     return strcmp(((const lb_inventory_name *)a)->name, ((const lb_inventory_name *)b)->name);
 }
 
-const lb_inventory_name *lb_inventory_find(const lb_inventory *v, const char *name)
+const lb_inventory_name *lb_inventory_find(const lb_inventory *inventory, const char *name)
 {
     lb_inventory_name wanted = {name, NULL, 0, 0};
-    return v->n_names ? (const lb_inventory_name *)bsearch(&wanted, v->names, v->n_names, sizeof *v->names, by_named)
-                      : NULL;
+    return inventory->n_names ? (const lb_inventory_name *)bsearch(&wanted, inventory->names, inventory->n_names,
+                                                                   sizeof *inventory->names, by_named)
+                              : NULL;
 }
 
-uint32_t lb_inventory_group(const lb_inventory *v, uint32_t i)
+uint32_t lb_inventory_group(const lb_inventory *inventory, uint32_t i)
 {
     uint32_t end = i + 1;
-    while (end < v->n_names && strcmp(v->names[v->siblings[i]].pattern, v->names[v->siblings[end]].pattern) == 0) end++;
+    while (end < inventory->n_names && strcmp(inventory->names[inventory->siblings[i]].pattern,
+                                              inventory->names[inventory->siblings[end]].pattern) == 0)
+        end++;
     return end;
 }
 
@@ -273,11 +280,12 @@ bool lb_inventory_is_state(const char *name)
     return strncmp(name, "state.", 6) == 0;
 }
 
-bool lb_inventory_is_run_state(const lb_inventory *v, const lb_inventory_name *name)
+bool lb_inventory_is_run_state(const lb_inventory *inventory, const lb_inventory_name *name)
 {
     static const char *const files[] = {"optim",  "scheduler", "rng_state",     "random_states",
                                         "scaler", "sampler",   "trainer_state", NULL};
-    const char *path = v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, *slash = strrchr(path, '/');
+    const char *path = inventory->checkpoint->files[inventory->checkpoint->pieces[name->first].file].path,
+               *slash = strrchr(path, '/');
     for (const char *const *file = files; *file; file++)
         if (strstr(slash ? slash + 1 : path, *file) && !strstr(path, "model_optim_rng")) return true;
     if (strstr(name->name, "running_") || strstr(name->name, "num_batches")) return false;

@@ -1,6 +1,6 @@
 /* A checkpoint's tensors by name and by what they are alike: "layers.3.mlp.up.weight" and "layers.5.mlp.up.weight"
- * are siblings. Each piece has been read once: its statistics, its digest, and where its first number stands that is
- * none. */
+ * are siblings. Each piece has been read once: its statistics, its digest, and the place of its first element that
+ * is not finite. */
 #ifndef LB_BISECT_AUDIT_INVENTORY_H
 #define LB_BISECT_AUDIT_INVENTORY_H
 
@@ -24,12 +24,12 @@ typedef struct lb_inventory {
     uint32_t *siblings; /* names by pattern */
 } lb_inventory;
 
-/* `measure`: read every byte; otherwise names and shapes alone. LB_ERR_PARTIAL: there is one, and other parts have
+/* `read`: every byte is read; otherwise names and shapes alone. LB_ERR_PARTIAL: there is one, and other parts have
  * measured the rest. */
-lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool measure, const lb_audit_gathering *g,
+lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool read, const lb_audit_gathering *gathering,
                            lb_inventory **inventory, lb_err *err);
 /* Reads rows and columns, too; `head`: rows of an attention head, 0: not known. */
-lb_status lb_inventory_profile(lb_inventory *inventory, int64_t head, const lb_audit_gathering *g, lb_err *err);
+lb_status lb_inventory_profile(lb_inventory *inventory, int64_t head, const lb_audit_gathering *gathering, lb_err *err);
 void lb_inventory_free(lb_inventory *inventory);
 const lb_inventory_name *lb_inventory_find(const lb_inventory *inventory, const char *name);
 /* Siblings stand side by side: siblings[i] up to but not siblings[the result]. */
@@ -64,24 +64,27 @@ char lb_inventory_lora_half(const char *name);
 /* Row-major index as text, "[3, 17]"; gives `text`. */
 const char *lb_inventory_index_text(const lb_layout *layout, int64_t index, char text[160]);
 const char *lb_inventory_shape_text(const lb_layout *layout, char text[160]);
-static inline lb_audit_where lb_inventory_where(const lb_inventory *v, const lb_checkpoint_piece *p)
+static inline lb_audit_where lb_inventory_where(const lb_inventory *inventory, const lb_checkpoint_piece *piece)
 {
-    return (lb_audit_where){p->name, v->checkpoint->files[p->file].path, &p->rank, 1};
+    return (lb_audit_where){piece->name, inventory->checkpoint->files[piece->file].path, &piece->rank, 1};
 }
 
 /* ---- findings, by subject ---- */
-void lb_audit_key_faults(lb_audit_gathering *g, const lb_checkpoint *checkpoint); /* what the readers told */
-void lb_audit_key_names(lb_audit_gathering *g, const lb_inventory *v);            /* siblings, numbered layers, slots */
-void lb_audit_key_config(lb_audit_gathering *g, const lb_inventory *v); /* config.json: layers, tied weights */
-int64_t lb_audit_key_head_rows(const char *path); /* rows of a head, as config.json says; 0: it does not */
-void lb_audit_key_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected);
-void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v);      /* ranks' files */
-void lb_audit_shard_tiles(lb_audit_gathering *g, const lb_inventory *v); /* parts of placed tensors, ranges in files */
-void lb_audit_sibling_shapes(lb_audit_gathering *g, const lb_inventory *v);
-void lb_audit_lost_shards(lb_audit_gathering *g, const lb_inventory *v); /* in whole tensors */
-void lb_audit_outliers(lb_audit_gathering *g, const lb_inventory *v);    /* off their siblings */
-void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v);      /* what the numbers look like */
-void lb_audit_health_scales(lb_audit_gathering *g, const lb_inventory *v);
-void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v);
+void lb_audit_key_faults(lb_audit_gathering *gathering, const lb_checkpoint *checkpoint); /* what the readers told */
+void lb_audit_key_names(lb_audit_gathering *gathering,
+                        const lb_inventory *inventory); /* siblings, numbered layers, slots */
+void lb_audit_key_config(lb_audit_gathering *gathering,
+                         const lb_inventory *inventory); /* config.json: layers, tied weights */
+int64_t lb_audit_key_head_rows(const char *path);        /* rows of a head, as config.json says; 0: it does not */
+void lb_audit_key_expected(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory *expected);
+void lb_audit_shards(lb_audit_gathering *gathering, const lb_inventory *inventory); /* ranks' files */
+void lb_audit_shard_tiles(lb_audit_gathering *gathering,
+                          const lb_inventory *inventory); /* parts of placed tensors, ranges in files */
+void lb_audit_sibling_shapes(lb_audit_gathering *gathering, const lb_inventory *inventory);
+void lb_audit_lost_shards(lb_audit_gathering *gathering, const lb_inventory *inventory); /* in whole tensors */
+void lb_audit_outliers(lb_audit_gathering *gathering, const lb_inventory *inventory);    /* off their siblings */
+void lb_audit_health(lb_audit_gathering *gathering, const lb_inventory *inventory); /* what the numbers look like */
+void lb_audit_health_scales(lb_audit_gathering *gathering, const lb_inventory *inventory);
+void lb_audit_restart(lb_audit_gathering *gathering, const lb_inventory *inventory);
 
 #endif

@@ -9,18 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lb_audit_key_faults(lb_audit_gathering *g, const lb_checkpoint *c)
+void lb_audit_key_faults(lb_audit_gathering *gathering, const lb_checkpoint *checkpoint)
 {
     static const lb_audit_kind kinds[] = {
         [LB_FAULT_MISSING] = LB_AUDIT_MISSING,     [LB_FAULT_UNEXPECTED] = LB_AUDIT_UNEXPECTED,
         [LB_FAULT_DUPLICATE] = LB_AUDIT_DUPLICATE, [LB_FAULT_MISPLACED] = LB_AUDIT_MISPLACED,
         [LB_FAULT_NO_FILE] = LB_AUDIT_NO_FILE,     [LB_FAULT_TRUNCATED] = LB_AUDIT_TRUNCATED,
         [LB_FAULT_DAMAGED] = LB_AUDIT_DAMAGED};
-    for (uint32_t i = 0; i < c->n_faults; i++) {
-        const lb_checkpoint_fault *f = &c->faults[i];
-        bool of_rank = f->rank >= 0 && (c->rank_files || c->distributed);
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++) {
+        const lb_checkpoint_fault *f = &checkpoint->faults[i];
+        bool of_rank = f->rank >= 0 && (checkpoint->rank_files || checkpoint->distributed);
         lb_audit_kind kind = f->kind == LB_FAULT_NO_FILE && of_rank ? LB_AUDIT_SHARD_MISSING : kinds[f->kind];
-        lb_audit_find(g, kind, (lb_audit_where){f->tensor, f->file, &f->rank, of_rank}, "%s", f->message);
+        lb_audit_find(gathering, kind, (lb_audit_where){f->tensor, f->file, &f->rank, of_rank}, "%s", f->message);
     }
 }
 
@@ -46,13 +46,13 @@ static int by_container(const void *a, const void *b)
 }
 
 /* Every name at every number in it. */
-static numbered *cut_names(const lb_inventory *v, uint32_t *n)
+static numbered *cut_names(const lb_inventory *inventory, uint32_t *n)
 {
     uint32_t room = 0;
     numbered *rows = NULL;
     *n = 0;
-    for (uint32_t i = 0; i < v->n_names; i++)
-        for (const char *name = v->names[i].name, *at = name; *at;) {
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        for (const char *name = inventory->names[i].name, *at = name; *at;) {
             size_t word = strcspn(at, ".");
             if (word && word < 10 && strspn(at, "0123456789") == word && at > name && at[word] == '.') {
                 if (*n == room) {
@@ -107,7 +107,7 @@ static bool is_left_out(const json_t *adapter, const char *tensor)
     return left_out;
 }
 
-static void tell_lacking(lb_audit_gathering *g, const member *m, const member *full, uint32_t like,
+static void tell_lacking(lb_audit_gathering *gathering, const member *m, const member *full, uint32_t like,
                          const json_t *adapter)
 {
     for (uint32_t i = 0, j = 0; i < full->n; i++) {
@@ -117,29 +117,30 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
         char name[1024], container[512];
         snprintf(container, sizeof container, "%.*s", (int)full->rows->container, full->rows->name);
         snprintf(name, sizeof name, "%s%lld.%s", container, (long long)m->number, suffix);
-        if (lb_audit_is_found(g, name) || is_left_out(adapter, name)) continue;
-        lb_audit_find(g, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
+        if (lb_audit_is_found(gathering, name) || is_left_out(adapter, name)) continue;
+        lb_audit_find(gathering, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
                       "%s%lld lacks %s, which %u of its siblings have that are like it in everything else", container,
                       (long long)m->number, suffix, like);
     }
 }
 
-static const lb_layout *shape_in(const lb_inventory *v, const member *m, const char *suffix)
+static const lb_layout *shape_in(const lb_inventory *inventory, const member *member, const char *suffix)
 {
     char name[1200];
-    snprintf(name, sizeof name, "%.*s%lld.%s", (int)m->rows->container, m->rows->name, (long long)m->number, suffix);
-    const lb_inventory_name *found = lb_inventory_find(v, name);
-    return found ? &v->checkpoint->pieces[found->first].whole : NULL;
+    snprintf(name, sizeof name, "%.*s%lld.%s", (int)member->rows->container, member->rows->name,
+             (long long)member->number, suffix);
+    const lb_inventory_name *found = lb_inventory_find(inventory, name);
+    return found ? &inventory->checkpoint->pieces[found->first].whole : NULL;
 }
 
 /* Stages of a vision model: what both have is of different shapes in most cases, and the first or the last lacks what
  * leads to the next one. */
-static bool are_stages(const lb_inventory *v, const member *a, const member *b)
+static bool are_stages(const lb_inventory *inventory, const member *a, const member *b)
 {
     uint32_t both = 0, differ = 0;
     for (uint32_t i = 0; i < a->n; i++) {
-        const lb_layout *x = shape_in(v, a, a->rows[i].suffix), *y = shape_in(v, b, a->rows[i].suffix);
+        const lb_layout *x = shape_in(inventory, a, a->rows[i].suffix), *y = shape_in(inventory, b, a->rows[i].suffix);
         if (!x || !y || x->ndim < 2) continue;
         both++, differ += !lb_layout_same_shape(x, y);
     }
@@ -148,8 +149,8 @@ static bool are_stages(const lb_inventory *v, const member *a, const member *b)
 
 /* Layers that are all of one kind agree in their suffixes. A member whose own set no other has, and which a set that
  * several have contains, lost what is between them; a hybrid's kinds of layers contain each other neither way. */
-static void compare_members(lb_audit_gathering *g, const lb_inventory *v, const member *members, uint32_t n,
-                            const json_t *adapter)
+static void compare_members(lb_audit_gathering *gathering, const lb_inventory *inventory, const member *members,
+                            uint32_t n, const json_t *adapter)
 {
     for (uint32_t i = 0; i < n; i++) {
         const member *full = NULL;
@@ -162,8 +163,9 @@ static void compare_members(lb_audit_gathering *g, const lb_inventory *v, const 
             for (uint32_t j = 0; j < n; j++) same += same_suffixes(&members[k], &members[j]);
             if (same > like || (same == like && full && members[k].n < full->n)) full = &members[k], like = same;
         }
-        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1 && !are_stages(v, &members[i], full))
-            tell_lacking(g, &members[i], full, like, adapter);
+        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1 &&
+            !are_stages(inventory, &members[i], full))
+            tell_lacking(gathering, &members[i], full, like, adapter);
     }
 }
 
@@ -179,7 +181,7 @@ static bool all_left_out(const json_t *adapter, const member *neighbour, const c
 }
 
 /* 0 1 2 4 5 6: a hole in a long row of like members is a layer that was lost; Sequential's numbers have many holes. */
-static void find_holes(lb_audit_gathering *g, const member *members, uint32_t n, const json_t *adapter)
+static void find_holes(lb_audit_gathering *gathering, const member *members, uint32_t n, const json_t *adapter)
 {
     int64_t holes = members[n - 1].number + 1 - (int64_t)n;
     if (n < 4 || members[0].number > 1 || holes <= 0 || holes * 4 > (int64_t)n) return;
@@ -193,7 +195,7 @@ static void find_holes(lb_audit_gathering *g, const member *members, uint32_t n,
             snprintf(name, sizeof name, "%.*s%lld", (int)members[i].rows->container, members[i].rows->name,
                      (long long)k);
             if (all_left_out(adapter, &members[i], name)) continue;
-            lb_audit_find(g, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
+            lb_audit_find(gathering, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                           (lb_audit_where){name, NULL, NULL, 0},
                           "%s is not there, and its neighbours up to number %lld are", name,
                           (long long)members[n - 1].number);
@@ -207,25 +209,25 @@ static bool numbers_parameters(const char *name, uint32_t container)
 }
 
 /* A file that could not be read took tensors with it: the file is the finding. */
-static bool lost_a_file(const lb_checkpoint *c)
+static bool lost_a_file(const lb_checkpoint *checkpoint)
 {
-    for (uint32_t i = 0; i < c->n_faults; i++) {
-        const lb_fault_kind kind = c->faults[i].kind;
-        if (!c->faults[i].tensor &&
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++) {
+        const lb_fault_kind kind = checkpoint->faults[i].kind;
+        if (!checkpoint->faults[i].tensor &&
             (kind == LB_FAULT_NO_FILE || kind == LB_FAULT_TRUNCATED || kind == LB_FAULT_DAMAGED))
             return true;
     }
     return false;
 }
 
-void lb_audit_key_names(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_key_names(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    if (lost_a_file(v->checkpoint)) return;
+    if (lost_a_file(inventory->checkpoint)) return;
     uint32_t n;
-    numbered *rows = cut_names(v, &n);
-    json_t *adapter = lb_side_file_load(v->checkpoint->path, "adapter_config.json");
+    numbered *rows = cut_names(inventory, &n);
+    json_t *adapter = lb_side_file_load(inventory->checkpoint->path, "adapter_config.json");
     member *members = (member *)malloc((n + 1u) * sizeof *members);
-    g->failed |= n && (!rows || !members);
+    gathering->failed |= n && (!rows || !members);
     for (uint32_t first = 0, end; rows && members && first < n; first = end) {
         uint32_t count = 0;
         for (end = first; end < n && rows[end].container == rows[first].container &&
@@ -235,8 +237,9 @@ void lb_audit_key_names(lb_audit_gathering *g, const lb_inventory *v)
                 members[count++] = (member){&rows[end], 0, rows[end].number};
             members[count - 1].n++;
         }
-        if (count >= 3 && count < 4096) compare_members(g, v, members, count, adapter);
-        if (!numbers_parameters(rows[first].name, rows[first].container)) find_holes(g, members, count, adapter);
+        if (count >= 3 && count < 4096) compare_members(gathering, inventory, members, count, adapter);
+        if (!numbers_parameters(rows[first].name, rows[first].container))
+            find_holes(gathering, members, count, adapter);
     }
     json_decref(adapter);
     free(members);
@@ -245,43 +248,47 @@ void lb_audit_key_names(lb_audit_gathering *g, const lb_inventory *v)
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-static const lb_inventory_name *ending(const lb_inventory *v, const char *const *ends)
+static const lb_inventory_name *ending(const lb_inventory *inventory, const char *const *ends)
 {
-    for (uint32_t i = 0; i < v->n_names; i++)
+    for (uint32_t i = 0; i < inventory->n_names; i++)
         for (const char *const *end = ends; *end; end++) {
-            size_t n = strlen(v->names[i].name), m = strlen(*end);
-            if (n >= m && strcmp(v->names[i].name + n - m, *end) == 0 &&
-                (n == m || v->names[i].name[n - m - 1] == '.') && !lb_inventory_is_state(v->names[i].name))
-                return &v->names[i];
+            size_t n = strlen(inventory->names[i].name), m = strlen(*end);
+            if (n >= m && strcmp(inventory->names[i].name + n - m, *end) == 0 &&
+                (n == m || inventory->names[i].name[n - m - 1] == '.') &&
+                !lb_inventory_is_state(inventory->names[i].name))
+                return &inventory->names[i];
         }
     return NULL;
 }
 
-static void check_tied(lb_audit_gathering *g, const lb_inventory *v, const json_t *config, const json_t *text)
+static void check_tied(lb_audit_gathering *gathering, const lb_inventory *inventory, const json_t *config,
+                       const json_t *text)
 {
     static const char *const ins[] = {"embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight",
                                       NULL},
                              *const outs[] = {"lm_head.weight", "embed_out.weight", "output_layer.weight", NULL};
     const json_t *tied = json_object_get(config, "tie_word_embeddings");
     if (!tied) tied = json_object_get(text, "tie_word_embeddings");
-    const lb_inventory_name *in = ending(v, ins), *out = ending(v, outs);
-    if (!tied || !in || !v->measured) return;
+    const lb_inventory_name *in = ending(inventory, ins), *out = ending(inventory, outs);
+    if (!tied || !in || !inventory->measured) return;
     if (json_is_true(tied) && out && out->n == in->n)
         for (uint32_t i = 0; i < in->n; i++)
-            if (!lb_digest_equal(v->measured[in->first + i].digest, v->measured[out->first + i].digest)) {
-                lb_audit_find(g, LB_AUDIT_UNTIED, lb_inventory_where(v, &v->checkpoint->pieces[out->first + i]),
+            if (!lb_digest_equal(inventory->measured[in->first + i].digest,
+                                 inventory->measured[out->first + i].digest)) {
+                lb_audit_find(gathering, LB_AUDIT_UNTIED,
+                              lb_inventory_where(inventory, &inventory->checkpoint->pieces[out->first + i]),
                               "config.json ties it to %s, and their bits differ", in->name);
                 break;
             }
     const json_t *kind = json_array_get(json_object_get(config, "architectures"), 0);
     const char *word = json_string_value(kind), *causal = word ? strstr(word, "ForCausalLM") : NULL;
     if (json_is_false(tied) && causal && !out && strncmp(in->name, "model.", 6) == 0 &&
-        !lb_audit_is_found(g, "lm_head.weight"))
-        lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){"lm_head.weight", NULL, NULL, 0},
+        !lb_audit_is_found(gathering, "lm_head.weight"))
+        lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){"lm_head.weight", NULL, NULL, 0},
                       "config.json says that it is not tied to %s, and it is not there", in->name);
 }
 
-static void check_layers(lb_audit_gathering *g, const lb_inventory *v, const json_t *config)
+static void check_layers(lb_audit_gathering *gathering, const lb_inventory *inventory, const json_t *config)
 {
     static const char *const keys[] = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", NULL};
     int64_t stated = 0, top = -1;
@@ -289,9 +296,9 @@ static void check_layers(lb_audit_gathering *g, const lb_inventory *v, const jso
     size_t length = 0;
     for (const char *const *key = keys; *key && !stated; key++)
         stated = json_integer_value(json_object_get(config, *key));
-    for (uint32_t i = 0; i < v->n_names && stated > 0; i++) {
+    for (uint32_t i = 0; i < inventory->n_names && stated > 0; i++) {
         static const char *const words[] = {".layers.", ".h.", ".layer.", ".blocks."};
-        const char *name = v->names[i].name;
+        const char *name = inventory->names[i].name;
         if (strstr(name, "encoder.") || strstr(name, "decoder.") || lb_inventory_is_state(name))
             return; /* several stacks */
         for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
@@ -307,20 +314,21 @@ static void check_layers(lb_audit_gathering *g, const lb_inventory *v, const jso
     for (int64_t k = top + 1; container && k < stated && stated - top < 1000; k++) {
         char name[600];
         snprintf(name, sizeof name, "%.*s%lld", (int)length, container, (long long)k);
-        lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){name, NULL, NULL, 0},
+        lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){name, NULL, NULL, 0},
                       "config.json says %lld layers, and %s is not there", (long long)stated, name);
     }
 }
 
-void lb_audit_key_config(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_key_config(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    json_t *config = lb_side_file_load(v->checkpoint->path, "config.json"),
+    json_t *config = lb_side_file_load(inventory->checkpoint->path, "config.json"),
            *text = json_object_get(config, "text_config");
     if (config) {
-        uint32_t before = g->report->n_findings;
-        check_tied(g, v, config, text);
-        bool whole = v->checkpoint->n_faults == 0 && !v->checkpoint->rank_files; /* else files tell what is lost */
-        if (whole && before == g->report->n_findings) check_layers(g, v, text ? text : config);
+        uint32_t before = gathering->report->n_findings;
+        check_tied(gathering, inventory, config, text);
+        bool whole = inventory->checkpoint->n_faults == 0 &&
+                     !inventory->checkpoint->rank_files; /* else files tell what is lost */
+        if (whole && before == gathering->report->n_findings) check_layers(gathering, inventory, text ? text : config);
     }
     json_decref(config);
 }
@@ -339,25 +347,26 @@ int64_t lb_audit_key_head_rows(const char *path)
 
 /* ---- another checkpoint's names ---------------------------------------------------------------------------------- */
 
-void lb_audit_key_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected)
+void lb_audit_key_expected(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory *expected)
 {
     char has[160], wants[160];
     for (uint32_t i = 0; i < expected->n_names; i++) {
-        const lb_inventory_name *want = &expected->names[i], *have = lb_inventory_find(v, want->name);
-        if (!have && !lb_audit_is_found(g, want->name))
-            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){want->name, NULL, NULL, 0}, "%s has it, %s does not",
-                          expected->checkpoint->path, v->checkpoint->path);
+        const lb_inventory_name *want = &expected->names[i], *have = lb_inventory_find(inventory, want->name);
+        if (!have && !lb_audit_is_found(gathering, want->name))
+            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){want->name, NULL, NULL, 0},
+                          "%s has it, %s does not", expected->checkpoint->path, inventory->checkpoint->path);
         if (!have) continue;
-        const lb_checkpoint_piece *p = &v->checkpoint->pieces[have->first],
+        const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[have->first],
                                   *e = &expected->checkpoint->pieces[want->first];
-        if (!v->checkpoint->rank_files && !expected->checkpoint->rank_files &&
+        if (!inventory->checkpoint->rank_files && !expected->checkpoint->rank_files &&
             !lb_layout_same_shape(&p->whole, &e->whole))
-            lb_audit_find(g, LB_AUDIT_SHAPE, lb_inventory_where(v, p), "is %s, %s has %s",
+            lb_audit_find(gathering, LB_AUDIT_SHAPE, lb_inventory_where(inventory, p), "is %s, %s has %s",
                           lb_inventory_shape_text(&p->whole, has), expected->checkpoint->path,
                           lb_inventory_shape_text(&e->whole, wants));
     }
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (!lb_inventory_find(expected, v->names[i].name))
-            lb_audit_find(g, LB_AUDIT_UNEXPECTED, lb_inventory_where(v, &v->checkpoint->pieces[v->names[i].first]),
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        if (!lb_inventory_find(expected, inventory->names[i].name))
+            lb_audit_find(gathering, LB_AUDIT_UNEXPECTED,
+                          lb_inventory_where(inventory, &inventory->checkpoint->pieces[inventory->names[i].first]),
                           "%s has no tensor of this name", expected->checkpoint->path);
 }

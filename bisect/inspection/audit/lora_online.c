@@ -42,30 +42,32 @@ static void fill_normal(float *x, size_t n, uint64_t seed)
 }
 
 /* Recorded inputs of a module: the tensor of its name, or the one tensor that there is, [rows, in]. */
-static const lb_checkpoint_piece *inputs_of(const lb_inventory *inputs, const lb_adapter_module *m)
+static const lb_checkpoint_piece *inputs_of(const lb_inventory *inputs, const lb_adapter_module *module)
 {
     for (uint32_t i = 0; inputs && i < inputs->n_names; i++) {
-        const lb_checkpoint_piece *p = &inputs->checkpoint->pieces[inputs->names[i].first];
-        bool named = strstr(p->name, m->module) != NULL || inputs->n_names == 1;
-        if (named && p->tensor.layout.ndim >= 2 && p->tensor.layout.shape[p->tensor.layout.ndim - 1] == m->in) return p;
+        const lb_checkpoint_piece *piece = &inputs->checkpoint->pieces[inputs->names[i].first];
+        bool named = strstr(piece->name, module->module) != NULL || inputs->n_names == 1;
+        if (named && piece->tensor.layout.ndim >= 2 &&
+            piece->tensor.layout.shape[piece->tensor.layout.ndim - 1] == module->in)
+            return piece;
     }
     return NULL;
 }
 
-static lb_status make_inputs(const lb_audit_gathering *g, const lb_inventory *inputs, const lb_adapter_module *m,
-                             float **x, size_t *rows, lb_err *err)
+static lb_status make_inputs(const lb_audit_gathering *gathering, const lb_inventory *inputs,
+                             const lb_adapter_module *module, float **x, size_t *rows, lb_err *err)
 {
-    const lb_checkpoint_piece *p = inputs_of(inputs, m);
-    if (p) {
-        lb_whole whole = {p->tensor, NULL};
-        *rows = (size_t)(lb_layout_numel(&p->tensor.layout) / m->in);
+    const lb_checkpoint_piece *piece = inputs_of(inputs, module);
+    if (piece) {
+        lb_whole whole = {piece->tensor, NULL};
+        *rows = (size_t)(lb_layout_numel(&piece->tensor.layout) / module->in);
         *x = lb_whole_numbers(&whole, err);
     } else {
-        *rows = g->options->rows ? g->options->rows : 16;
-        *x = (float *)malloc(*rows * (size_t)m->in * sizeof **x);
-        if (*x) fill_normal(*x, *rows * (size_t)m->in, g->options->seed);
+        *rows = gathering->options->rows ? gathering->options->rows : 16;
+        *x = (float *)malloc(*rows * (size_t)module->in * sizeof **x);
+        if (*x) fill_normal(*x, *rows * (size_t)module->in, gathering->options->seed);
     }
-    return *x ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
+    return *x ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", module->module);
 }
 
 /* ---- one module -------------------------------------------------------------------------------------------------- */
@@ -75,20 +77,21 @@ typedef struct scratch {
     float *x, *w, *a, *b, *merged, *t, *u, *y, *z, *factors;
 } scratch;
 
-static void scratch_release(scratch *k)
+static void scratch_release(scratch *scratch)
 {
-    free(k->x), free(k->w), free(k->a), free(k->b), free(k->merged), free(k->t), free(k->u), free(k->y), free(k->z);
-    free(k->factors);
+    free(scratch->x), free(scratch->w), free(scratch->a), free(scratch->b), free(scratch->merged), free(scratch->t),
+        free(scratch->u), free(scratch->y), free(scratch->z);
+    free(scratch->factors);
 }
 
-static bool scratch_init(scratch *k, const lb_adapter_operands *o)
+static bool scratch_init(scratch *k, const lb_adapter_operands *operands)
 {
     const size_t f = sizeof(float);
-    *k = (scratch){malloc(o->rows * o->in * f + 1),  malloc(o->out * o->in * f + 1),
-                   malloc(o->rank * o->in * f + 1),  malloc(o->out * o->rank * f + 1),
-                   malloc(o->out * o->in * f + 1),   malloc(o->rows * o->rank * f + 1),
-                   malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1),
-                   malloc(o->rows * o->out * f + 1), malloc(o->out * f + 1)};
+    *k = (scratch){malloc(operands->rows * operands->in * f + 1),  malloc(operands->out * operands->in * f + 1),
+                   malloc(operands->rank * operands->in * f + 1),  malloc(operands->out * operands->rank * f + 1),
+                   malloc(operands->out * operands->in * f + 1),   malloc(operands->rows * operands->rank * f + 1),
+                   malloc(operands->rows * operands->out * f + 1), malloc(operands->rows * operands->out * f + 1),
+                   malloc(operands->rows * operands->out * f + 1), malloc(operands->out * f + 1)};
     return k->factors && k->x && k->w && k->a && k->b && k->merged && k->t && k->u && k->y && k->z;
 }
 
@@ -112,102 +115,104 @@ static lb_status product(size_t m, size_t n, size_t k, const float *a, const flo
 }
 
 /* DoRA's factors: each row's length over the norm of that row of `v`. */
-static void find_factors(const lb_adapter_operands *o, const float *v, lb_dtype d, float *factors)
+static void find_factors(const lb_adapter_operands *operands, const float *v, lb_dtype d, float *factors)
 {
-    for (size_t r = 0; r < o->out; r++) {
+    for (size_t r = 0; r < operands->out; r++) {
         double squares = 0;
-        for (size_t i = 0; i < o->in; i++) squares += (double)v[r * o->in + i] * (double)v[r * o->in + i];
+        for (size_t i = 0; i < operands->in; i++)
+            squares += (double)v[r * operands->in + i] * (double)v[r * operands->in + i];
         float norm = (float)sqrt(squares);
         lb_adapter_round(&norm, 1, d);
-        factors[r] = o->lengths[r] / norm;
+        factors[r] = operands->lengths[r] / norm;
     }
-    lb_adapter_round(factors, o->out, d);
+    lb_adapter_round(factors, operands->out, d);
 }
 
 /* D(W + D(s B A)); `twice`: B A is rounded, too, before it is scaled. */
-static lb_status add_product(const lb_adapter_operands *o, const scratch *k, lb_dtype d, bool twice, float *to)
+static lb_status add_product(const lb_adapter_operands *operands, const scratch *scratch, lb_dtype d, bool twice,
+                             float *to)
 {
-    const size_t weights = o->out * o->in;
-    const float s = (float)o->s;
-    LB_TRY(lb_adapter_outer(o, k->a, k->b, to));
+    const size_t weights = operands->out * operands->in;
+    const float s = (float)operands->s;
+    LB_TRY(lb_adapter_outer(operands, scratch->a, scratch->b, to));
     if (twice) lb_adapter_round(to, weights, d);
     for (size_t i = 0; i < weights; i++) to[i] *= s;
     lb_adapter_round(to, weights, d);
-    for (size_t i = 0; i < weights; i++) to[i] += k->w[i];
+    for (size_t i = 0; i < weights; i++) to[i] += scratch->w[i];
     lb_adapter_round(to, weights, d);
     return LB_OK;
 }
 
-static lb_status run_merged(const lb_adapter_operands *o, lb_dtype d, bool narrow, scratch *k)
+static lb_status run_merged(const lb_adapter_operands *operands, lb_dtype d, bool narrow, scratch *scratch)
 {
-    const size_t weights = o->out * o->in;
-    LB_TRY(add_product(o, k, d, false, k->merged));
-    if (o->lengths) {
-        find_factors(o, k->merged, d, k->factors);
-        for (size_t i = 0; i < weights; i++) k->merged[i] *= k->factors[i / o->in];
-        lb_adapter_round(k->merged, weights, d);
+    const size_t weights = operands->out * operands->in;
+    LB_TRY(add_product(operands, scratch, d, false, scratch->merged));
+    if (operands->lengths) {
+        find_factors(operands, scratch->merged, d, scratch->factors);
+        for (size_t i = 0; i < weights; i++) scratch->merged[i] *= scratch->factors[i / operands->in];
+        lb_adapter_round(scratch->merged, weights, d);
     }
-    if (narrow) quantise(k->merged, weights);
-    LB_TRY(product(o->rows, o->out, o->in, k->x, k->merged, k->z));
-    lb_adapter_round(k->z, o->rows * o->out, d);
+    if (narrow) quantise(scratch->merged, weights);
+    LB_TRY(product(operands->rows, operands->out, operands->in, scratch->x, scratch->merged, scratch->z));
+    lb_adapter_round(scratch->z, operands->rows * operands->out, d);
     return LB_OK;
 }
 
 /* y becomes y + the adapter's, whose own result is u. */
-static void add_lora(const lb_adapter_operands *o, lb_dtype d, scratch *k)
+static void add_lora(const lb_adapter_operands *operands, lb_dtype d, scratch *scratch)
 {
-    const size_t results = o->rows * o->out;
-    const float s = (float)o->s;
-    for (size_t i = 0; i < results && o->lengths; i++) k->u[i] *= k->factors[i % o->out];
-    if (o->lengths) lb_adapter_round(k->u, results, d);
-    for (size_t i = 0; i < results; i++) k->u[i] *= s;
-    lb_adapter_round(k->u, results, d);
-    if (o->lengths) {
-        for (size_t r = 0; r < o->out; r++) k->factors[r] -= 1;
-        lb_adapter_round(k->factors, o->out, d);
+    const size_t results = operands->rows * operands->out;
+    const float s = (float)operands->s;
+    for (size_t i = 0; i < results && operands->lengths; i++) scratch->u[i] *= scratch->factors[i % operands->out];
+    if (operands->lengths) lb_adapter_round(scratch->u, results, d);
+    for (size_t i = 0; i < results; i++) scratch->u[i] *= s;
+    lb_adapter_round(scratch->u, results, d);
+    if (operands->lengths) {
+        for (size_t r = 0; r < operands->out; r++) scratch->factors[r] -= 1;
+        lb_adapter_round(scratch->factors, operands->out, d);
         for (size_t i = 0; i < results; i++) {
-            float more = k->y[i] * k->factors[i % o->out];
+            float more = scratch->y[i] * scratch->factors[i % operands->out];
             lb_adapter_round(&more, 1, d);
-            k->u[i] += more;
+            scratch->u[i] += more;
         }
-        lb_adapter_round(k->u, results, d);
+        lb_adapter_round(scratch->u, results, d);
     }
-    for (size_t i = 0; i < results; i++) k->y[i] += k->u[i];
-    lb_adapter_round(k->y, results, d);
+    for (size_t i = 0; i < results; i++) scratch->y[i] += scratch->u[i];
+    lb_adapter_round(scratch->y, results, d);
 }
 
-static lb_status run_online(const lb_adapter_operands *o, lb_dtype d, bool narrow, scratch *k)
+static lb_status run_online(const lb_adapter_operands *operands, lb_dtype d, bool narrow, scratch *scratch)
 {
-    if (o->lengths) {
-        LB_TRY(add_product(o, k, d, true, k->merged));
-        find_factors(o, k->merged, d, k->factors);
+    if (operands->lengths) {
+        LB_TRY(add_product(operands, scratch, d, true, scratch->merged));
+        find_factors(operands, scratch->merged, d, scratch->factors);
     }
-    if (narrow) quantise(k->w, o->out * o->in);
-    LB_TRY(product(o->rows, o->out, o->in, k->x, k->w, k->y));
-    LB_TRY(product(o->rows, o->rank, o->in, k->x, k->a, k->t));
-    lb_adapter_round(k->y, o->rows * o->out, d);
-    lb_adapter_round(k->t, o->rows * o->rank, d);
-    LB_TRY(product(o->rows, o->out, o->rank, k->t, k->b, k->u));
-    lb_adapter_round(k->u, o->rows * o->out, d);
-    add_lora(o, d, k);
+    if (narrow) quantise(scratch->w, operands->out * operands->in);
+    LB_TRY(product(operands->rows, operands->out, operands->in, scratch->x, scratch->w, scratch->y));
+    LB_TRY(product(operands->rows, operands->rank, operands->in, scratch->x, scratch->a, scratch->t));
+    lb_adapter_round(scratch->y, operands->rows * operands->out, d);
+    lb_adapter_round(scratch->t, operands->rows * operands->rank, d);
+    LB_TRY(product(operands->rows, operands->out, operands->rank, scratch->t, scratch->b, scratch->u));
+    lb_adapter_round(scratch->u, operands->rows * operands->out, d);
+    add_lora(operands, d, scratch);
     return LB_OK;
 }
 
 /* y: online, z: merged. */
-static lb_status run_precision(const lb_adapter_operands *o, lb_dtype dtype, scratch *k)
+static lb_status run_precision(const lb_adapter_operands *operands, lb_dtype dtype, scratch *scratch)
 {
     const bool narrow = dtype == LB_E4M3FN;
     const lb_dtype d = narrow ? LB_BF16 : dtype;
-    memcpy(k->x, o->x, o->rows * o->in * sizeof(float));
-    memcpy(k->w, o->w, o->out * o->in * sizeof(float));
-    memcpy(k->a, o->a, o->rank * o->in * sizeof(float));
-    memcpy(k->b, o->b, o->out * o->rank * sizeof(float));
-    lb_adapter_round(k->x, o->rows * o->in, d);
-    lb_adapter_round(k->w, o->out * o->in, d);
-    lb_adapter_round(k->a, o->rank * o->in, d);
-    lb_adapter_round(k->b, o->out * o->rank, d);
-    LB_TRY(run_merged(o, d, narrow, k));
-    return run_online(o, d, narrow, k);
+    memcpy(scratch->x, operands->x, operands->rows * operands->in * sizeof(float));
+    memcpy(scratch->w, operands->w, operands->out * operands->in * sizeof(float));
+    memcpy(scratch->a, operands->a, operands->rank * operands->in * sizeof(float));
+    memcpy(scratch->b, operands->b, operands->out * operands->rank * sizeof(float));
+    lb_adapter_round(scratch->x, operands->rows * operands->in, d);
+    lb_adapter_round(scratch->w, operands->out * operands->in, d);
+    lb_adapter_round(scratch->a, operands->rank * operands->in, d);
+    lb_adapter_round(scratch->b, operands->out * operands->rank, d);
+    LB_TRY(run_merged(operands, d, narrow, scratch));
+    return run_online(operands, d, narrow, scratch);
 }
 
 /* Over one module, or over all. */
@@ -219,78 +224,82 @@ typedef struct distance {
  * than the outputs' root mean square. */
 static distance measure(const float *online, const float *merged, size_t n)
 {
-    distance d = {0, 0, 0, 0};
+    distance distance = {0, 0, 0, 0};
     double squares = 0;
     for (size_t i = 0; i < n; i++) squares += (double)online[i] * (double)online[i];
     const double usual = n ? sqrt(squares / (double)n) : 0;
     for (size_t i = 0; i < n; i++) {
         double y = online[i], e = fabs((double)merged[i] - y);
-        if (e > d.max_abs) d.max_abs = e;
+        if (e > distance.max_abs) distance.max_abs = e;
         const double by = fabs(y) > usual ? fabs(y) : usual;
-        if (by > 0 && e / by > d.rel_max) d.rel_max = e / by;
-        d.difference += e * e;
-        d.reference += y * y;
+        if (by > 0 && e / by > distance.rel_max) distance.rel_max = e / by;
+        distance.difference += e * e;
+        distance.reference += y * y;
     }
-    return d;
+    return distance;
 }
 
-static void add_row(lb_audit_gathering *g, const char *module, lb_dtype dtype, const distance *d)
+static void add_row(lb_audit_gathering *gathering, const char *module, lb_dtype dtype, const distance *distance)
 {
-    lb_audit_precision *row = lb_audit_add_precision(g);
+    lb_audit_precision *row = lb_audit_add_precision(gathering);
     if (!row) return;
-    row->module = lb_audit_text(g, module);
+    row->module = lb_audit_text(gathering, module);
     row->dtype = dtype;
-    row->max_abs = d->max_abs;
-    row->rel_max = d->rel_max;
-    row->rel_l2 = d->reference > 0 ? sqrt(d->difference / d->reference) : d->difference > 0 ? INFINITY : 0;
+    row->max_abs = distance->max_abs;
+    row->rel_max = distance->rel_max;
+    row->rel_l2 = distance->reference > 0    ? sqrt(distance->difference / distance->reference)
+                  : distance->difference > 0 ? INFINITY
+                                             : 0;
 }
 
-static lb_status run_module(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+static lb_status run_module(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
                             const lb_inventory *inputs, distance *all, lb_err *err)
 {
     float *x = NULL, *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
-    scratch k = {0};
-    lb_adapter_operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
-    lb_status status = make_inputs(g, inputs, m, &x, &o.rows, err);
-    if (status == LB_OK) status = lb_adapter_weight(m, &w, err);
-    if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
-    if (status == LB_OK) status = lb_adapter_lengths(adapter, m, &lengths, err);
-    o.x = x, o.w = w, o.a = a, o.b = b, o.lengths = lengths;
-    if (status == LB_OK && !scratch_init(&k, &o)) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
+    scratch scratch = {0};
+    lb_adapter_operands operands = {
+        .in = (size_t)module->in, .out = (size_t)module->out, .rank = (size_t)module->rank, .s = module->scaling};
+    lb_status status = make_inputs(gathering, inputs, module, &x, &operands.rows, err);
+    if (status == LB_OK) status = lb_adapter_weight(module, &w, err);
+    if (status == LB_OK) status = lb_adapter_numbers(adapter, module, &a, &b, err);
+    if (status == LB_OK) status = lb_adapter_lengths(adapter, module, &lengths, err);
+    operands.x = x, operands.w = w, operands.a = a, operands.b = b, operands.lengths = lengths;
+    if (status == LB_OK && !scratch_init(&scratch, &operands))
+        status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", module->module);
     for (int i = 0; i < PRECISIONS && status == LB_OK; i++) {
-        status = run_precision(&o, precisions[i], &k);
-        distance d = measure(k.y, k.z, o.rows * o.out);
-        add_row(g, m->module, precisions[i], &d);
+        status = run_precision(&operands, precisions[i], &scratch);
+        distance d = measure(scratch.y, scratch.z, operands.rows * operands.out);
+        add_row(gathering, module->module, precisions[i], &d);
         if (d.max_abs > all[i].max_abs) all[i].max_abs = d.max_abs;
         if (d.rel_max > all[i].rel_max) all[i].rel_max = d.rel_max;
         all[i].difference += d.difference;
         all[i].reference += d.reference;
     }
-    scratch_release(&k);
+    scratch_release(&scratch);
     free(x), free(w), free(a), free(b), free(lengths);
     return status;
 }
 
-lb_status lb_lora_online_audit(lb_audit_gathering *g, const lb_adapter *adapter, lb_err *err)
+lb_status lb_lora_online_audit(lb_audit_gathering *gathering, const lb_adapter *adapter, lb_err *err)
 {
     lb_checkpoint *checkpoint = NULL;
     lb_inventory *inputs = NULL;
     distance all[PRECISIONS] = {{0, 0, 0, 0}};
     uint32_t done = 0;
     lb_status status = LB_OK;
-    if (g->options->inputs) status = lb_checkpoint_open(g->options->inputs, &checkpoint, err);
-    if (checkpoint) status = lb_inventory_new(checkpoint, false, g, &inputs, err);
+    if (gathering->options->inputs) status = lb_checkpoint_open(gathering->options->inputs, &checkpoint, err);
+    if (checkpoint) status = lb_inventory_new(checkpoint, false, gathering, &inputs, err);
     for (uint32_t i = 0; i < adapter->n && status == LB_OK; i++) {
-        const lb_adapter_module *m = &adapter->modules[i];
-        lb_audit_progress(g, "online and merged", i, adapter->n);
-        if (!m->weight || strstr(m->a->name, "embedding_A")) continue;
-        if (inputs && !inputs_of(inputs, m))
-            lb_audit_note(g, LB_AUDIT_SHAPE, (lb_audit_where){m->module, NULL, NULL, 0},
-                          "--inputs has no [rows, %lld] for it: unit normal numbers are taken", (long long)m->in);
-        status = run_module(g, adapter, m, inputs, all, err);
+        const lb_adapter_module *module = &adapter->modules[i];
+        lb_audit_progress(gathering, "online and merged", i, adapter->n);
+        if (!module->weight || strstr(module->a->name, "embedding_A")) continue;
+        if (inputs && !inputs_of(inputs, module))
+            lb_audit_note(gathering, LB_AUDIT_SHAPE, (lb_audit_where){module->module, NULL, NULL, 0},
+                          "--inputs has no [rows, %lld] for it: unit normal numbers are taken", (long long)module->in);
+        status = run_module(gathering, adapter, module, inputs, all, err);
         done++;
     }
-    for (int i = 0; i < PRECISIONS && done; i++) add_row(g, NULL, precisions[i], &all[i]);
+    for (int i = 0; i < PRECISIONS && done; i++) add_row(gathering, NULL, precisions[i], &all[i]);
     lb_inventory_free(inputs);
     lb_checkpoint_close(checkpoint);
     return status;

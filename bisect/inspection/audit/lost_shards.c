@@ -32,58 +32,58 @@ static bool is_zero_slice(const lb_profile_axis *axis, int64_t i)
     return axis->sizes[i] == 0;
 }
 
-static bool marks_zeros(cutting *c)
+static bool marks_zeros(cutting *cutting)
 {
     uint32_t zeros = 0;
-    for (int64_t part = 0; part < c->parts; part++) {
+    for (int64_t part = 0; part < cutting->parts; part++) {
         int64_t n = 0;
-        for (int64_t i = 0; i < c->width; i++) n += is_zero_slice(c->axis, part * c->width + i);
-        if (n && n < c->width) return false;
-        c->marks[part] = n ? -1 : (int)part;
+        for (int64_t i = 0; i < cutting->width; i++) n += is_zero_slice(cutting->axis, part * cutting->width + i);
+        if (n && n < cutting->width) return false;
+        cutting->marks[part] = n ? -1 : (int)part;
         zeros += n > 0;
     }
-    return zeros > 0 && zeros < c->parts;
+    return zeros > 0 && zeros < cutting->parts;
 }
 
 /* Nine in ten of its slices are different: what was written once, and no table that repeats itself. Elements of a
  * vector may well be equal. */
-static bool is_varied(const cutting *c, int64_t part)
+static bool is_varied(const cutting *cutting, int64_t part)
 {
-    uint64_t *sorted = malloc((size_t)c->width * sizeof *sorted);
+    uint64_t *sorted = malloc((size_t)cutting->width * sizeof *sorted);
     int64_t different = 1;
     if (!sorted) return false;
-    memcpy(sorted, c->axis->hashes + part * c->width, (size_t)c->width * sizeof *sorted);
-    qsort(sorted, (size_t)c->width, sizeof *sorted, lb_by_u64);
-    for (int64_t i = 1; i < c->width; i++) different += sorted[i] != sorted[i - 1];
+    memcpy(sorted, cutting->axis->hashes + part * cutting->width, (size_t)cutting->width * sizeof *sorted);
+    qsort(sorted, (size_t)cutting->width, sizeof *sorted, lb_by_u64);
+    for (int64_t i = 1; i < cutting->width; i++) different += sorted[i] != sorted[i - 1];
     free(sorted);
-    return c->vector ? different >= NUMBERS_TO_TELL : different * 10 >= c->width * 9;
+    return cutting->vector ? different >= NUMBERS_TO_TELL : different * 10 >= cutting->width * 9;
 }
 
-static bool are_alike(const cutting *c, int64_t x, int64_t y)
+static bool are_alike(const cutting *cutting, int64_t x, int64_t y)
 {
-    return memcmp(c->axis->hashes + x * c->width, c->axis->hashes + y * c->width,
-                  (size_t)c->width * sizeof(uint64_t)) == 0;
+    return memcmp(cutting->axis->hashes + x * cutting->width, cutting->axis->hashes + y * cutting->width,
+                  (size_t)cutting->width * sizeof(uint64_t)) == 0;
 }
 
-static bool is_zero_part(const cutting *c, int64_t part)
+static bool is_zero_part(const cutting *cutting, int64_t part)
 {
-    for (int64_t i = 0; i < c->width; i++)
-        if (!is_zero_slice(c->axis, part * c->width + i)) return false;
+    for (int64_t i = 0; i < cutting->width; i++)
+        if (!is_zero_slice(cutting->axis, part * cutting->width + i)) return false;
     return true;
 }
 
-static bool marks_repeats(cutting *c)
+static bool marks_repeats(cutting *cutting)
 {
     bool any = false;
-    for (int64_t part = 0; part < c->parts; part++) {
-        c->marks[part] = (int)part;
-        for (int64_t i = 0; i < part && !is_zero_part(c, part); i++)
-            if (c->marks[i] == i && are_alike(c, i, part)) {
-                c->marks[part] = (int)i;
+    for (int64_t part = 0; part < cutting->parts; part++) {
+        cutting->marks[part] = (int)part;
+        for (int64_t i = 0; i < part && !is_zero_part(cutting, part); i++)
+            if (cutting->marks[i] == i && are_alike(cutting, i, part)) {
+                cutting->marks[part] = (int)i;
                 break;
             }
-        if (c->marks[part] < part && !is_varied(c, part)) return false;
-        any |= c->marks[part] < part;
+        if (cutting->marks[part] < part && !is_varied(cutting, part)) return false;
+        any |= cutting->marks[part] < part;
     }
     return any;
 }
@@ -110,19 +110,20 @@ static bool find_cut(cutting *c, bool (*mark)(cutting *), int64_t least)
 }
 
 /* Over how many ranks: 1 part of 2 of each of several matrices in one is a shard of 2 ranks, too. */
-static int64_t ranks_of(const cutting *c)
+static int64_t ranks_of(const cutting *cutting)
 {
     int64_t different = 0, zeros = 0;
-    for (int64_t i = 0; i < c->parts; i++) zeros += c->marks[i] < 0, different += c->marks[i] == (int)i;
-    for (int64_t period = 2; zeros && period <= c->parts; period++) {
-        bool periodic = c->parts % period == 0;
-        for (int64_t i = period; i < c->parts && periodic; i++)
-            periodic = (c->marks[i] < 0) == (c->marks[i - period] < 0);
-        if (periodic && period < c->parts) return period;
+    for (int64_t i = 0; i < cutting->parts; i++)
+        zeros += cutting->marks[i] < 0, different += cutting->marks[i] == (int)i;
+    for (int64_t period = 2; zeros && period <= cutting->parts; period++) {
+        bool periodic = cutting->parts % period == 0;
+        for (int64_t i = period; i < cutting->parts && periodic; i++)
+            periodic = (cutting->marks[i] < 0) == (cutting->marks[i - period] < 0);
+        if (periodic && period < cutting->parts) return period;
     }
     for (int64_t ranks = 2; zeros && ranks <= MOST_PARTS; ranks++)
-        if (zeros * ranks == c->parts || zeros * ranks == c->parts * (ranks - 1)) return ranks;
-    return !zeros && different && c->parts % different == 0 ? c->parts / different : c->parts;
+        if (zeros * ranks == cutting->parts || zeros * ranks == cutting->parts * (ranks - 1)) return ranks;
+    return !zeros && different && cutting->parts % different == 0 ? cutting->parts / different : cutting->parts;
 }
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */
@@ -135,53 +136,53 @@ static const char *slices_word(const lb_layout *layout, int d)
 }
 
 /* "48:96 and 144:192". */
-static void parts_text(const cutting *c, bool zero, char text[160])
+static void parts_text(const cutting *cutting, bool zero, char text[160])
 {
     int at = 0;
-    for (int64_t i = 0; i < c->parts && at < 100; i++) {
-        const bool told = zero ? c->marks[i] < 0 : c->marks[i] < i;
-        if (!told || (i && (zero ? c->marks[i - 1] < 0 : c->marks[i - 1] < i - 1) == told)) continue;
+    for (int64_t i = 0; i < cutting->parts && at < 100; i++) {
+        const bool told = zero ? cutting->marks[i] < 0 : cutting->marks[i] < i;
+        if (!told || (i && (zero ? cutting->marks[i - 1] < 0 : cutting->marks[i - 1] < i - 1) == told)) continue;
         int64_t end = i;
-        while (end < c->parts && (zero ? c->marks[end] < 0 : c->marks[end] < end)) end++;
-        at += snprintf(text + at, 160 - (size_t)at, "%s%lld:%lld", at ? " and " : "", (long long)(i * c->width),
-                       (long long)(end * c->width));
+        while (end < cutting->parts && (zero ? cutting->marks[end] < 0 : cutting->marks[end] < end)) end++;
+        at += snprintf(text + at, 160 - (size_t)at, "%s%lld:%lld", at ? " and " : "", (long long)(i * cutting->width),
+                       (long long)(end * cutting->width));
     }
 }
 
-static void tell(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, const cutting *c, bool zero)
+static void tell(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d,
+                 const cutting *cutting, bool zero)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
-    const lb_layout *l = &p->tensor.layout;
-    const long long ranks = (long long)ranks_of(c);
-    lb_audit_where where = lb_inventory_where(v, p);
+    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_layout *layout = &p->tensor.layout;
+    const long long ranks = (long long)ranks_of(cutting);
+    lb_audit_where where = lb_inventory_where(inventory, p);
     int32_t lost[MOST_PARTS];
     char text[160];
-    if (p->rank < 0 && ranks == c->parts) {
+    if (p->rank < 0 && ranks == cutting->parts) {
         where.ranks = lost, where.n_ranks = 0;
-        for (int32_t i = 0; i < c->parts; i++)
-            if (zero ? c->marks[i] < 0 : c->marks[i] < i) lost[where.n_ranks++] = i;
+        for (int32_t i = 0; i < cutting->parts; i++)
+            if (zero ? cutting->marks[i] < 0 : cutting->marks[i] < i) lost[where.n_ranks++] = i;
     }
-    parts_text(c, zero, text);
-    const char *word = slices_word(l, d);
+    parts_text(cutting, zero, text);
+    const char *word = slices_word(layout, d);
     if (zero)
         lb_audit_find(
-            g, LB_AUDIT_SHARD_MISSING, where,
+            gathering, LB_AUDIT_SHARD_MISSING, where,
             "its %s %s of %lld are zero, as if a shard of %lld ranks was lost (tensor or expert parallelism over %lld)",
-            word, text, (long long)c->axis->n, ranks, ranks);
+            word, text, (long long)cutting->axis->n, ranks, ranks);
     else
-        lb_audit_find(
-            g, LB_AUDIT_SHARDS_EQUAL, where,
-            "its %s %s of %lld repeat those before, as if one rank's shard stands in another's place (tensor or expert "
-            "parallelism over %lld)",
-            word, text, (long long)c->axis->n, ranks);
+        lb_audit_find(gathering, LB_AUDIT_SHARDS_EQUAL, where,
+                      "its %s %s of %lld repeat those before, "
+                      "as if one rank's shard stands in another's place (tensor or expert parallelism over %lld)",
+                      word, text, (long long)cutting->axis->n, ranks);
 }
 
 /* Rows of a table of tokens or positions are zero where a token pads, and behind its last one. */
-static bool is_padding(const lb_inventory *v, uint32_t piece, int d, const cutting *c)
+static bool is_padding(const lb_inventory *inventory, uint32_t piece, int d, const cutting *cutting)
 {
     int64_t zeros = 0;
-    for (int64_t i = 0; i < c->axis->n; i++) zeros += is_zero_slice(c->axis, i);
-    return d == 0 && lb_inventory_is_table(v->checkpoint->pieces[piece].name) && zeros * 16 <= c->axis->n;
+    for (int64_t i = 0; i < cutting->axis->n; i++) zeros += is_zero_slice(cutting->axis, i);
+    return d == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) && zeros * 16 <= cutting->axis->n;
 }
 
 /* Columns of an adapter of an embedding: those of tokens that training never met stay zero. */
@@ -201,19 +202,21 @@ static bool is_broadcast(const lb_profile *profile, int d)
 }
 
 /* Slices that are zero here and there. */
-static void tell_dead(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, const cutting *c,
-                      bool unusual)
+static void tell_dead(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d,
+                      const cutting *cutting, bool unusual)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
     const bool convolution = p->tensor.layout.ndim > 2 && !lb_inventory_is_stacked(p->name);
     int64_t zeros = 0, first = -1;
-    for (int64_t i = c->axis->n; i-- > 0;)
-        if (is_zero_slice(c->axis, i)) zeros++, first = i;
-    if (!zeros || zeros == c->axis->n || p->tensor.layout.ndim < 2 || is_broadcast(&v->profiles[piece], d)) return;
+    for (int64_t i = cutting->axis->n; i-- > 0;)
+        if (is_zero_slice(cutting->axis, i)) zeros++, first = i;
+    if (!zeros || zeros == cutting->axis->n || p->tensor.layout.ndim < 2 ||
+        is_broadcast(&inventory->profiles[piece], d))
+        return;
     void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
-        unusual && !convolution && !is_padding(v, piece, d, c) ? lb_audit_find : lb_audit_note;
-    say(g, LB_AUDIT_DEAD, lb_inventory_where(v, p), "%lld of its %lld %s are zero, the first is %lld", (long long)zeros,
-        (long long)c->axis->n, slices_word(&p->tensor.layout, d), (long long)first);
+        unusual && !convolution && !is_padding(inventory, piece, d, cutting) ? lb_audit_find : lb_audit_note;
+    say(gathering, LB_AUDIT_DEAD, lb_inventory_where(inventory, p), "%lld of its %lld %s are zero, the first is %lld",
+        (long long)zeros, (long long)cutting->axis->n, slices_word(&p->tensor.layout, d), (long long)first);
 }
 
 static bool has_zero_slice(const lb_profile_axis *axis)
@@ -224,12 +227,13 @@ static bool has_zero_slice(const lb_profile_axis *axis)
 }
 
 /* Most of its siblings have slices of zeros, too: it is how the model is. */
-static bool is_usual(const lb_inventory *v, uint32_t first, uint32_t end, int axis)
+static bool is_usual(const lb_inventory *inventory, uint32_t first, uint32_t end, int axis)
 {
     uint32_t with = 0, all = 0;
     for (uint32_t i = first; i < end; i++) {
-        const lb_inventory_name *name = &v->names[v->siblings[i]];
-        for (uint32_t k = 0; k < name->n; k++) all++, with += has_zero_slice(&v->profiles[name->first + k].axes[axis]);
+        const lb_inventory_name *name = &inventory->names[inventory->siblings[i]];
+        for (uint32_t k = 0; k < name->n; k++)
+            all++, with += has_zero_slice(&inventory->profiles[name->first + k].axes[axis]);
     }
     return (all >= 3 && with * 2 > all) || (all == 2 && with == 2);
 }
@@ -241,52 +245,53 @@ static bool is_rank_axis(const char *name, int d)
     return (half == 'A' && d == 0) || (half == 'B' && d == 1);
 }
 
-static void check_axis(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece, int d, bool usual)
+static void check_axis(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d, bool usual)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
-    const lb_layout *l = &p->tensor.layout;
-    const int which = lb_profile_axis_of(l, d);
-    cutting c = {.axis = which < 0 ? NULL : &v->profiles[piece].axes[which], .vector = l->ndim == 1};
-    if (!c.axis || c.axis->n < 2) return;
-    const int64_t least = l->ndim == 1                                                ? NUMBERS_TO_TELL
-                          : l->ndim > 2 && d == 0 && lb_inventory_is_stacked(p->name) ? 1
-                                                                                      : ROWS_TO_TELL;
-    if (!is_padding(v, piece, d, &c) && find_cut(&c, marks_zeros, least))
-        tell(g, v, piece, d, &c, true);
+    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_layout *layout = &p->tensor.layout;
+    const int which = lb_profile_axis_of(layout, d);
+    cutting cutting = {.axis = which < 0 ? NULL : &inventory->profiles[piece].axes[which], .vector = layout->ndim == 1};
+    if (!cutting.axis || cutting.axis->n < 2) return;
+    const int64_t least = layout->ndim == 1                                                ? NUMBERS_TO_TELL
+                          : layout->ndim > 2 && d == 0 && lb_inventory_is_stacked(p->name) ? 1
+                                                                                           : ROWS_TO_TELL;
+    if (!is_padding(inventory, piece, d, &cutting) && find_cut(&cutting, marks_zeros, least))
+        tell(gathering, inventory, piece, d, &cutting, true);
     else if (!is_rank_axis(p->name, d) && !are_tokens(p->name, d))
-        tell_dead(g, v, piece, d, &c, !usual);
-    if (find_cut(&c, marks_repeats, least)) tell(g, v, piece, d, &c, false);
+        tell_dead(gathering, inventory, piece, d, &cutting, !usual);
+    if (find_cut(&cutting, marks_repeats, least)) tell(gathering, inventory, piece, d, &cutting, false);
 }
 
 /* Of a tensor in parts, those that are zero where others are not. */
-static void check_parts(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+static void check_parts(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name)
 {
     uint32_t zeros = 0;
-    for (uint32_t i = 0; i < name->n; i++) zeros += lb_inventory_is_zero(&v->measured[name->first + i]);
+    for (uint32_t i = 0; i < name->n; i++) zeros += lb_inventory_is_zero(&inventory->measured[name->first + i]);
     for (uint32_t i = 0; i < name->n && zeros < name->n; i++)
-        if (lb_inventory_is_zero(&v->measured[name->first + i]) &&
-            v->measured[name->first + i].statistics.elements >= NUMBERS_TO_TELL)
-            lb_audit_find(g, LB_AUDIT_ZERO, lb_inventory_where(v, &v->checkpoint->pieces[name->first + i]),
+        if (lb_inventory_is_zero(&inventory->measured[name->first + i]) &&
+            inventory->measured[name->first + i].statistics.elements >= NUMBERS_TO_TELL)
+            lb_audit_find(gathering, LB_AUDIT_ZERO,
+                          lb_inventory_where(inventory, &inventory->checkpoint->pieces[name->first + i]),
                           "all elements of this part are zero, and %u of %u other parts are not", name->n - zeros,
                           name->n - 1);
 }
 
-void lb_audit_lost_shards(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_lost_shards(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    for (uint32_t i = 0, end; i < v->n_names; i = end) {
-        end = lb_inventory_group(v, i);
+    for (uint32_t i = 0, end; i < inventory->n_names; i = end) {
+        end = lb_inventory_group(inventory, i);
         bool usual[LB_PROFILE_AXES];
-        for (int axis = 0; axis < LB_PROFILE_AXES; axis++) usual[axis] = is_usual(v, i, end, axis);
+        for (int axis = 0; axis < LB_PROFILE_AXES; axis++) usual[axis] = is_usual(inventory, i, end, axis);
         for (uint32_t k = i; k < end; k++) {
-            const lb_inventory_name *name = &v->names[v->siblings[k]];
+            const lb_inventory_name *name = &inventory->names[inventory->siblings[k]];
             if (lb_inventory_is_state(name->name) || lb_inventory_is_buffer(name->name)) continue;
-            check_parts(g, v, name);
+            check_parts(gathering, inventory, name);
             for (uint32_t part = 0; part < name->n; part++) {
-                const lb_layout *l = &v->checkpoint->pieces[name->first + part].tensor.layout;
-                for (int d = 0; d < l->ndim && d < LB_PROFILE_AXES; d++) {
-                    const int axis = lb_profile_axis_of(l, d);
-                    if (l->ndim > 2 && d == 2 && !lb_inventory_is_stacked(name->name)) continue;
-                    if (axis >= 0) check_axis(g, v, name->first + part, d, usual[axis]);
+                const lb_layout *layout = &inventory->checkpoint->pieces[name->first + part].tensor.layout;
+                for (int d = 0; d < layout->ndim && d < LB_PROFILE_AXES; d++) {
+                    const int axis = lb_profile_axis_of(layout, d);
+                    if (layout->ndim > 2 && d == 2 && !lb_inventory_is_stacked(name->name)) continue;
+                    if (axis >= 0) check_axis(gathering, inventory, name->first + part, d, usual[axis]);
                 }
             }
         }

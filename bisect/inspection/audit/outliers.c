@@ -35,12 +35,12 @@ static int by_deviation(const void *a, const void *b)
 }
 
 /* How many of the largest stand apart from all others; at most a quarter of them. */
-static uint32_t apart(deviation *d, uint32_t n, rule r)
+static uint32_t apart(deviation *deviation, uint32_t n, rule r)
 {
     uint32_t found = 0;
-    if (n) qsort(d, n, sizeof *d, by_deviation);
-    for (uint32_t i = 0; i + 1 < n && (i + 1) * 4 <= n && d[i].size >= log(r.least); i++)
-        if (d[i].size - fmax(d[i + 1].size, 0) >= log(r.gap)) found = i + 1;
+    if (n) qsort(deviation, n, sizeof *deviation, by_deviation);
+    for (uint32_t i = 0; i + 1 < n && (i + 1) * 4 <= n && deviation[i].size >= log(r.least); i++)
+        if (deviation[i].size - fmax(deviation[i + 1].size, 0) >= log(r.gap)) found = i + 1;
     return found;
 }
 
@@ -53,94 +53,97 @@ static double median_of(double *x, uint32_t n)
 /* ---- what of a group is judged ----------------------------------------------------------------------------------- */
 
 typedef struct group {
-    const lb_inventory *v;
+    const lb_inventory *inventory;
     uint32_t *pieces, n;
     deviation *deviations;
     double *sizes;
 } group;
 
-static bool is_judged(const lb_inventory *v, uint32_t piece)
+static bool is_judged(const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
-    const lb_piece_measured *m = &v->measured[piece];
+    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_piece_measured *m = &inventory->measured[piece];
     return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name) && !lb_inventory_is_buffer(p->name) &&
            m->first_bad < 0 && m->statistics.elements > 1 && !lb_inventory_is_constant(m);
 }
 
-static double size_of(const lb_inventory *v, uint32_t piece)
+static double size_of(const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_statistics *s = &v->measured[piece].statistics;
-    return log(sqrt(s->sum_squares / (double)s->elements));
+    const lb_statistics *statistics = &inventory->measured[piece].statistics;
+    return log(sqrt(statistics->sum_squares / (double)statistics->elements));
 }
 
-static bool is_matrix(const lb_inventory *v, uint32_t piece)
+static bool is_matrix(const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_layout *l = &v->checkpoint->pieces[piece].tensor.layout;
-    return l->ndim >= 2 && l->shape[0] > 1;
+    const lb_layout *layout = &inventory->checkpoint->pieces[piece].tensor.layout;
+    return layout->ndim >= 2 && layout->shape[0] > 1;
 }
 
 /* ---- whole tensors ----------------------------------------------------------------------------------------------- */
 
-static void judge_tensors(lb_audit_gathering *g, group *s)
+static void judge_tensors(lb_audit_gathering *gathering, group *group)
 {
-    if (s->n < FEWEST_SIBLINGS) return;
-    for (uint32_t i = 0; i < s->n; i++) s->sizes[i] = size_of(s->v, s->pieces[i]);
-    const double middle = median_of(s->sizes, s->n);
-    for (uint32_t i = 0; i < s->n; i++)
-        s->deviations[i] = (deviation){fabs(size_of(s->v, s->pieces[i]) - middle), s->pieces[i], -1};
-    const uint32_t n = apart(s->deviations, s->n, is_matrix(s->v, s->pieces[0]) ? matrix_rule : vector_rule);
+    if (group->n < FEWEST_SIBLINGS) return;
+    for (uint32_t i = 0; i < group->n; i++) group->sizes[i] = size_of(group->inventory, group->pieces[i]);
+    const double middle = median_of(group->sizes, group->n);
+    for (uint32_t i = 0; i < group->n; i++)
+        group->deviations[i] =
+            (deviation){fabs(size_of(group->inventory, group->pieces[i]) - middle), group->pieces[i], -1};
+    const uint32_t n =
+        apart(group->deviations, group->n, is_matrix(group->inventory, group->pieces[0]) ? matrix_rule : vector_rule);
     for (uint32_t i = 0; i < n; i++) {
-        const lb_checkpoint_piece *p = &s->v->checkpoint->pieces[s->deviations[i].piece];
-        const double size = size_of(s->v, s->deviations[i].piece);
-        if (!lb_audit_is_found(g, p->name))
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[group->deviations[i].piece];
+        const double size = size_of(group->inventory, group->deviations[i].piece);
+        if (!lb_audit_is_found(gathering, piece->name))
             lb_audit_find(
-                g, LB_AUDIT_OUTLIER, lb_inventory_where(s->v, p),
+                gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                 "its elements are of size %.3g, %.3g times its siblings', whose others stay within %.3g times",
-                exp(size), exp(size - middle), exp(s->deviations[n].size));
+                exp(size), exp(size - middle), exp(group->deviations[n].size));
     }
 }
 
 /* Tables of tokens have sizes of their own. */
-static bool is_lone_weight(const lb_inventory *v, uint32_t piece)
+static bool is_lone_weight(const lb_inventory *inventory, uint32_t piece)
 {
-    const char *name = v->checkpoint->pieces[piece].name;
+    const char *name = inventory->checkpoint->pieces[piece].name;
     const size_t n = strlen(name);
-    return is_judged(v, piece) && is_matrix(v, piece) && !lb_inventory_is_table(name) && n >= 6 &&
+    return is_judged(inventory, piece) && is_matrix(inventory, piece) && !lb_inventory_is_table(name) && n >= 6 &&
            strcmp(name + n - 6, "weight") == 0;
 }
 
 /* A matrix that has few siblings, or none, beside all matrices of the model. */
-static void judge_lone_matrices(lb_audit_gathering *g, group *s)
+static void judge_lone_matrices(lb_audit_gathering *gathering, group *group)
 {
-    const uint32_t all = s->v->checkpoint->n_pieces;
+    const uint32_t all = group->inventory->checkpoint->n_pieces;
     uint32_t n = 0;
     for (uint32_t i = 0; i < all; i++)
-        if (is_lone_weight(s->v, i)) s->sizes[n++] = size_of(s->v, i);
-    const double middle = median_of(s->sizes, n);
+        if (is_lone_weight(group->inventory, i)) group->sizes[n++] = size_of(group->inventory, i);
+    const double middle = median_of(group->sizes, n);
     n = 0;
     for (uint32_t i = 0; i < all; i++)
-        if (is_lone_weight(s->v, i)) s->deviations[n++] = (deviation){fabs(size_of(s->v, i) - middle), i, -1};
-    const uint32_t found = apart(s->deviations, n, lone_matrix_rule);
+        if (is_lone_weight(group->inventory, i))
+            group->deviations[n++] = (deviation){fabs(size_of(group->inventory, i) - middle), i, -1};
+    const uint32_t found = apart(group->deviations, n, lone_matrix_rule);
     for (uint32_t i = 0; i < found; i++) {
-        const lb_checkpoint_piece *p = &s->v->checkpoint->pieces[s->deviations[i].piece];
-        const double size = size_of(s->v, s->deviations[i].piece);
-        if (!lb_audit_is_found(g, p->name))
-            lb_audit_find(g, LB_AUDIT_OUTLIER, lb_inventory_where(s->v, p),
-                          "its elements are of size %.3g, %.3g times those of the matrix in the middle; no other "
-                          "matrix is off by more than "
-                          "%.3g times",
-                          exp(size), exp(size - middle), exp(s->deviations[found].size));
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[group->deviations[i].piece];
+        const double size = size_of(group->inventory, group->deviations[i].piece);
+        if (!lb_audit_is_found(gathering, piece->name))
+            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
+                          "its elements are of size %.3g, %.3g times those of the matrix in the middle; "
+                          "no other matrix is off by more than %.3g times",
+                          exp(size), exp(size - middle), exp(group->deviations[found].size));
     }
 }
 
 /* ---- rows and columns -------------------------------------------------------------------------------------------- */
 
 /* The slice that is farthest from the middle of its axis, above or below; slices of zeros are told elsewhere. */
-static deviation farthest(group *s, uint32_t piece, int axis, bool below)
+static deviation farthest(group *group, uint32_t piece, int axis, bool below)
 {
-    const lb_profile_axis *a = &s->v->profiles[piece].axes[axis];
+    const lb_profile_axis *a = &group->inventory->profiles[piece].axes[axis];
     deviation most = {-1, piece, -1};
-    if (a->n < FEWEST_ROWS || s->v->measured[piece].statistics.elements / a->n < FEWEST_NUMBERS) return most;
+    if (a->n < FEWEST_ROWS || group->inventory->measured[piece].statistics.elements / a->n < FEWEST_NUMBERS)
+        return most;
     double *sizes = malloc((size_t)(a->n + 1) * sizeof *sizes);
     uint32_t n = 0;
     for (int64_t i = 0; sizes && i < a->n; i++)
@@ -159,76 +162,81 @@ typedef struct reach {
     int64_t first, last, n;
 } reach;
 
-static reach reach_of(const lb_profile_axis *a, const deviation *d, bool below, double others)
+static reach reach_of(const lb_profile_axis *a, const deviation *deviation, bool below, double others)
 {
-    const double middle = log((double)a->sizes[d->slice]) - (below ? -d->size : d->size);
-    reach r = {d->slice, d->slice, 0};
+    const double middle = log((double)a->sizes[deviation->slice]) - (below ? -deviation->size : deviation->size);
+    reach r = {deviation->slice, deviation->slice, 0};
     for (int64_t i = 0; i < a->n; i++) {
         const double now = a->sizes[i] > 0 ? (log((double)a->sizes[i]) - middle) * (below ? -1 : 1) : -1;
-        if (now < (d->size + others) / 2) continue;
+        if (now < (deviation->size + others) / 2) continue;
         r = (reach){i < r.first ? i : r.first, i > r.last ? i : r.last, r.n + 1};
     }
     return r;
 }
 
-static void tell_slice(lb_audit_gathering *g, const group *s, const deviation *d, int axis, bool below, double others)
+static void tell_slice(lb_audit_gathering *gathering, const group *group, const deviation *deviation, int axis,
+                       bool below, double others)
 {
-    const lb_checkpoint_piece *p = &s->v->checkpoint->pieces[d->piece];
-    const char *word = axis == 2                                        ? "column"
-                       : axis == 1 || !lb_inventory_is_stacked(p->name) ? "row"
-                                                                        : "expert",
+    const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[deviation->piece];
+    const char *word = axis == 2                                            ? "column"
+                       : axis == 1 || !lb_inventory_is_stacked(piece->name) ? "row"
+                                                                            : "expert",
                *how = below ? "small" : "large";
-    const reach r = reach_of(&s->v->profiles[d->piece].axes[axis], d, below, others);
-    if (lb_audit_is_found(g, p->name)) return;
-    if (r.n == 1)
-        lb_audit_find(g, LB_AUDIT_OUTLIER, lb_inventory_where(s->v, p),
-                      "its %s %lld is %.3g times as %s as its %ss are in the middle; in its siblings none is more than "
-                      "%.3g times",
-                      word, (long long)d->slice, exp(d->size), how, word, exp(others));
+    const reach reach = reach_of(&group->inventory->profiles[deviation->piece].axes[axis], deviation, below, others);
+    if (lb_audit_is_found(gathering, piece->name)) return;
+    if (reach.n == 1)
+        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
+                      "its %s %lld is %.3g times as %s as its %ss are in the middle; "
+                      "in its siblings none is more than %.3g times",
+                      word, (long long)deviation->slice, exp(deviation->size), how, word, exp(others));
     else
-        lb_audit_find(g, LB_AUDIT_OUTLIER, lb_inventory_where(s->v, p),
-                      "%lld of its %ss, %lld to %lld, are up to %.3g times as %s as its %ss are in the middle; in its "
-                      "siblings none is more "
-                      "than %.3g times",
-                      (long long)r.n, word, (long long)r.first, (long long)r.last, exp(d->size), how, word,
-                      exp(others));
+        lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
+                      "%lld of its %ss, %lld to %lld, are up to %.3g times as %s as its %ss are in the middle; "
+                      "in its siblings none is more than %.3g times",
+                      (long long)reach.n, word, (long long)reach.first, (long long)reach.last, exp(deviation->size),
+                      how, word, exp(others));
 }
 
 /* Without siblings a row stands apart from the other rows of its tensor. */
-static void judge_alone(lb_audit_gathering *g, group *s, uint32_t piece, int axis)
+static void judge_alone(lb_audit_gathering *gathering, group *group, uint32_t piece, int axis)
 {
-    const lb_profile_axis *a = &s->v->profiles[piece].axes[axis];
-    const deviation most = farthest(s, piece, axis, false);
+    const lb_profile_axis *a = &group->inventory->profiles[piece].axes[axis];
+    const deviation most = farthest(group, piece, axis, false);
     double next = 0;
     if (most.slice < 0 || most.size < log(lone_row_rule.least)) return;
     const double middle = log((double)a->sizes[most.slice]) - most.size;
     for (int64_t i = 0; i < a->n; i++)
         if (i != most.slice && a->sizes[i] > 0) next = fmax(next, log((double)a->sizes[i]) - middle);
-    if (most.size - next >= log(lone_row_rule.gap)) tell_slice(g, s, &most, axis, false, next);
+    if (most.size - next >= log(lone_row_rule.gap)) tell_slice(gathering, group, &most, axis, false, next);
 }
 
-static void judge_slices(lb_audit_gathering *g, group *s, int axis, bool below)
+static void judge_slices(lb_audit_gathering *gathering, group *group, int axis, bool below)
 {
-    const bool convolution = s->v->checkpoint->pieces[s->pieces[0]].tensor.layout.ndim > 2 &&
-                             !lb_inventory_is_stacked(s->v->checkpoint->pieces[s->pieces[0]].name);
+    const bool convolution = group->inventory->checkpoint->pieces[group->pieces[0]].tensor.layout.ndim > 2 &&
+                             !lb_inventory_is_stacked(group->inventory->checkpoint->pieces[group->pieces[0]].name);
     if (below && convolution) return; /* a channel that the weights' decay has switched off is how such networks are */
-    for (uint32_t i = 0; i < s->n && s->n < FEWEST_SIBLINGS && !below; i++) judge_alone(g, s, s->pieces[i], axis);
-    if (s->n < FEWEST_SIBLINGS) return;
-    for (uint32_t i = 0; i < s->n; i++) s->deviations[i] = farthest(s, s->pieces[i], axis, below);
-    const uint32_t n = apart(s->deviations, s->n, below ? small_row_rule : convolution ? channel_rule : row_rule);
-    for (uint32_t i = 0; i < n; i++) tell_slice(g, s, &s->deviations[i], axis, below, fmax(s->deviations[n].size, 0));
+    for (uint32_t i = 0; i < group->n && group->n < FEWEST_SIBLINGS && !below; i++)
+        judge_alone(gathering, group, group->pieces[i], axis);
+    if (group->n < FEWEST_SIBLINGS) return;
+    for (uint32_t i = 0; i < group->n; i++) group->deviations[i] = farthest(group, group->pieces[i], axis, below);
+    const uint32_t n = apart(group->deviations, group->n,
+                             below         ? small_row_rule
+                             : convolution ? channel_rule
+                                           : row_rule);
+    for (uint32_t i = 0; i < n; i++)
+        tell_slice(gathering, group, &group->deviations[i], axis, below, fmax(group->deviations[n].size, 0));
 }
 
 /* ---- heads and experts ------------------------------------------------------------------------------------------- */
 
-static const char *block_word(const lb_checkpoint_piece *p)
+static const char *block_word(const lb_checkpoint_piece *piece)
 {
-    return lb_inventory_is_stacked(p->name) && p->tensor.layout.ndim > 2 ? "expert" : "block";
+    return lb_inventory_is_stacked(piece->name) && piece->tensor.layout.ndim > 2 ? "expert" : "block";
 }
 
-static deviation farthest_block(const group *s, uint32_t piece, int side)
+static deviation farthest_block(const group *group, uint32_t piece, int side)
 {
-    const lb_profile_blocks *b = &s->v->profiles[piece].sides[side];
+    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
     deviation most = {-1, piece, -1};
     double *sizes = malloc((size_t)(b->n + 1) * sizeof *sizes);
     uint32_t n = 0;
@@ -243,22 +251,22 @@ static deviation farthest_block(const group *s, uint32_t piece, int side)
     return most;
 }
 
-static void judge_sizes_of_blocks(lb_audit_gathering *g, group *s, int side)
+static void judge_sizes_of_blocks(lb_audit_gathering *gathering, group *group, int side)
 {
-    for (uint32_t i = 0; i < s->n; i++) s->deviations[i] = farthest_block(s, s->pieces[i], side);
-    const uint32_t n = apart(s->deviations, s->n, head_rule);
+    for (uint32_t i = 0; i < group->n; i++) group->deviations[i] = farthest_block(group, group->pieces[i], side);
+    const uint32_t n = apart(group->deviations, group->n, head_rule);
     for (uint32_t i = 0; i < n; i++) {
-        const deviation *d = &s->deviations[i];
-        const lb_checkpoint_piece *p = &s->v->checkpoint->pieces[d->piece];
-        const lb_profile_blocks *b = &s->v->profiles[d->piece].sides[side];
-        if (!lb_audit_is_found(g, p->name))
-            lb_audit_find(g, LB_AUDIT_OUTLIER, lb_inventory_where(s->v, p),
-                          "its %s %lld (%s %lld:%lld) is of size %.3g, %.3g times off its others; in its siblings none "
-                          "is more than "
-                          "%.3g times",
-                          block_word(p), (long long)d->slice, side ? "columns" : "rows",
-                          (long long)(d->slice * b->width), (long long)((d->slice + 1) * b->width),
-                          (double)b->list[d->slice].size, exp(d->size), exp(fmax(s->deviations[n].size, 0)));
+        const deviation *deviation = &group->deviations[i];
+        const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[deviation->piece];
+        const lb_profile_blocks *b = &group->inventory->profiles[deviation->piece].sides[side];
+        if (!lb_audit_is_found(gathering, piece->name))
+            lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
+                          "its %s %lld (%s %lld:%lld) is of size %.3g, %.3g times off its others; "
+                          "in its siblings none is more than %.3g times",
+                          block_word(piece), (long long)deviation->slice, side ? "columns" : "rows",
+                          (long long)(deviation->slice * b->width), (long long)((deviation->slice + 1) * b->width),
+                          (double)b->list[deviation->slice].size, exp(deviation->size),
+                          exp(fmax(group->deviations[n].size, 0)));
     }
 }
 
@@ -266,68 +274,70 @@ static void judge_sizes_of_blocks(lb_audit_gathering *g, group *s, int side)
  * between. */
 enum { MAY_BE_NOISE = 4, IS_NONE = 10, FEWEST_BLOCKS = 8 };
 
-static void tell_noise(lb_audit_gathering *g, const group *s, int side, uint32_t piece, int64_t block, int64_t others)
+static void tell_noise(lb_audit_gathering *gathering, const group *group, int side, uint32_t piece, int64_t block,
+                       int64_t others)
 {
-    const lb_checkpoint_piece *p = &s->v->checkpoint->pieces[piece];
-    const lb_profile_blocks *b = &s->v->profiles[piece].sides[side];
-    if (lb_audit_is_found(g, p->name)) return;
-    lb_audit_find(g, LB_AUDIT_FRESH, lb_inventory_where(s->v, p),
-                  "its %s %lld (%s %lld:%lld) is white noise of deviation %.4g, as an initialiser leaves it, and %lld "
-                  "others in it and its "
-                  "siblings are not",
+    const lb_checkpoint_piece *p = &group->inventory->checkpoint->pieces[piece];
+    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
+    if (lb_audit_is_found(gathering, p->name)) return;
+    lb_audit_find(gathering, LB_AUDIT_FRESH, lb_inventory_where(group->inventory, p),
+                  "its %s %lld (%s %lld:%lld) is white noise of deviation %.4g, as an initialiser leaves it, "
+                  "and %lld others in it and its siblings are not",
                   block_word(p), (long long)block, side ? "columns" : "rows", (long long)(block * b->width),
                   (long long)((block + 1) * b->width), (double)b->list[block].size, (long long)others);
 }
 
-static void judge_noise(lb_audit_gathering *g, const group *s, int side)
+static void judge_noise(lb_audit_gathering *gathering, const group *group, int side)
 {
     int64_t noise = 0, between = 0, all = 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_profile_blocks *b = &s->v->profiles[s->pieces[i]].sides[side];
+    for (uint32_t i = 0; i < group->n; i++) {
+        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
         for (int64_t k = 0; k < b->n; k++)
             all++, noise += b->list[k].unlikeness < MAY_BE_NOISE,
                 between += b->list[k].unlikeness >= MAY_BE_NOISE && b->list[k].unlikeness < IS_NONE;
     }
     if (all < FEWEST_BLOCKS || !noise || between || noise * 8 > all) return;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_profile_blocks *b = &s->v->profiles[s->pieces[i]].sides[side];
+    for (uint32_t i = 0; i < group->n; i++) {
+        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
         for (int64_t k = 0; k < b->n; k++)
-            if (b->list[k].unlikeness < MAY_BE_NOISE) tell_noise(g, s, side, s->pieces[i], k, all - noise);
+            if (b->list[k].unlikeness < MAY_BE_NOISE)
+                tell_noise(gathering, group, side, group->pieces[i], k, all - noise);
     }
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* Rows before heads before the whole: what one row explains is not told of its tensor. */
-static void judge_group(lb_audit_gathering *g, group *s)
+static void judge_group(lb_audit_gathering *gathering, group *group)
 {
-    const bool rows =
-        is_matrix(s->v, s->pieces[0]) && !lb_inventory_is_table(s->v->checkpoint->pieces[s->pieces[0]].name);
+    const bool rows = is_matrix(group->inventory, group->pieces[0]) &&
+                      !lb_inventory_is_table(group->inventory->checkpoint->pieces[group->pieces[0]].name);
     for (int axis = 0; rows && axis < LB_PROFILE_AXES; axis++)
-        for (int below = 0; below < 2; below++) judge_slices(g, s, axis, below == 1);
+        for (int below = 0; below < 2; below++) judge_slices(gathering, group, axis, below == 1);
     for (int side = 0; rows && side < LB_PROFILE_SIDES; side++) {
-        if (s->n >= FEWEST_SIBLINGS) judge_sizes_of_blocks(g, s, side);
-        judge_noise(g, s, side);
+        if (group->n >= FEWEST_SIBLINGS) judge_sizes_of_blocks(gathering, group, side);
+        judge_noise(gathering, group, side);
     }
-    judge_tensors(g, s);
+    judge_tensors(gathering, group);
 }
 
-void lb_audit_outliers(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_outliers(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    const uint32_t all = v->checkpoint->n_pieces + 1;
-    group s = {v, malloc(all * sizeof(uint32_t)), 0, malloc(all * sizeof(deviation)), malloc(all * sizeof(double))};
-    const bool made = s.pieces && s.deviations && s.sizes;
-    g->failed |= !made;
-    for (uint32_t i = 0, end; made && i < v->n_names; i = end) {
-        end = lb_inventory_group(v, i);
-        s.n = 0;
+    const uint32_t all = inventory->checkpoint->n_pieces + 1;
+    group group = {inventory, malloc(all * sizeof(uint32_t)), 0, malloc(all * sizeof(deviation)),
+                   malloc(all * sizeof(double))};
+    const bool made = group.pieces && group.deviations && group.sizes;
+    gathering->failed |= !made;
+    for (uint32_t i = 0, end; made && i < inventory->n_names; i = end) {
+        end = lb_inventory_group(inventory, i);
+        group.n = 0;
         for (uint32_t k = i; k < end; k++) {
-            const lb_inventory_name *name = &v->names[v->siblings[k]];
+            const lb_inventory_name *name = &inventory->names[inventory->siblings[k]];
             for (uint32_t part = 0; part < name->n; part++)
-                if (is_judged(v, name->first + part)) s.pieces[s.n++] = name->first + part;
+                if (is_judged(inventory, name->first + part)) group.pieces[group.n++] = name->first + part;
         }
-        if (s.n) judge_group(g, &s);
+        if (group.n) judge_group(gathering, &group);
     }
-    if (made) judge_lone_matrices(g, &s);
-    free(s.pieces), free(s.deviations), free(s.sizes);
+    if (made) judge_lone_matrices(gathering, &group);
+    free(group.pieces), free(group.deviations), free(group.sizes);
 }

@@ -1,4 +1,5 @@
-/* What one pass over a tensor says: its statistics, its digest, and where its first number stands that is none. */
+/* What one pass over a tensor says: its statistics, its digest, and the place of its first element that is not
+ * finite. */
 #ifndef LB_BISECT_AUDIT_PIECE_MEASURE_H
 #define LB_BISECT_AUDIT_PIECE_MEASURE_H
 

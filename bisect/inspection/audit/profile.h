@@ -1,10 +1,10 @@
 /* What a tensor's rows and columns look like: their sizes and a hash of their numbers, from one pass.
  *
- *      axis 0: rows          of a matrix [out, in], of a vector nothing       A hash equals where the numbers do, so
- *                            that rows which were
- *      axis 1: the middle    of stacked experts [expert, out, in]: out          saved twice are seen; a size of 0 is a
- *                            row of zeros.
+ *      axis 0: rows          of a matrix [out, in]; a vector has none
+ *      axis 1: the middle    of stacked experts [expert, out, in]: out
  *      axis 2: columns       of a convolution: the kernel behind axis 1
+ *
+ * Rows of equal numbers have equal hashes, so that rows which were saved twice are seen; a row of size 0 is all zeros.
  *
  * A matrix is cut into blocks as well, as wide as a head along its rows and along its columns: a block has a size, and
  * says whether it is white noise, as an initialiser leaves it: rows alike in size, columns alike in size, and the

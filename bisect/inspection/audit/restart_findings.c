@@ -160,54 +160,55 @@ static bool is_beside(const char *folder, named_fn *is)
     return found;
 }
 
-static bool is_there(const lb_inventory *v, named_fn *is)
+static bool is_there(const lb_inventory *inventory, named_fn *is)
 {
-    const lb_checkpoint *c = v->checkpoint;
-    for (uint32_t i = 0; i < c->n_pieces; i++)
-        if (is(c->pieces[i].name, base_of(c->files[c->pieces[i].file].path))) return true;
-    for (uint32_t i = 0; i < c->n_entries; i++)
-        if (is(c->entries[i].name, base_of(c->files[c->entries[i].file].path))) return true;
-    return is_beside(c->path, is);
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++)
+        if (is(checkpoint->pieces[i].name, base_of(checkpoint->files[checkpoint->pieces[i].file].path))) return true;
+    for (uint32_t i = 0; i < checkpoint->n_entries; i++)
+        if (is(checkpoint->entries[i].name, base_of(checkpoint->files[checkpoint->entries[i].file].path))) return true;
+    return is_beside(checkpoint->path, is);
 }
 
 /* Torch's generator of the host has a state of 5056 bytes, whatever it is called. */
-static bool holds_torch_state(const lb_inventory *v)
+static bool holds_torch_state(const lb_inventory *inventory)
 {
-    for (uint32_t i = 0; i < v->checkpoint->n_pieces; i++) {
-        const lb_tensor *t = &v->checkpoint->pieces[i].tensor;
-        if (t->dtype == LB_U8 && lb_layout_numel(&t->layout) == 5056) return true;
+    for (uint32_t i = 0; i < inventory->checkpoint->n_pieces; i++) {
+        const lb_tensor *tensor = &inventory->checkpoint->pieces[i].tensor;
+        if (tensor->dtype == LB_U8 && lb_layout_numel(&tensor->layout) == 5056) return true;
     }
-    return is_there(v, is_torch_state);
+    return is_there(inventory, is_torch_state);
 }
 
 /* ---- what a run needs -------------------------------------------------------------------------------------------- */
 
-static bool is_narrow(const lb_inventory *v)
+static bool is_narrow(const lb_inventory *inventory)
 {
-    for (uint32_t i = 0; i < v->checkpoint->n_pieces; i++)
-        if (lb_dtype_is_float(v->checkpoint->pieces[i].tensor.dtype) &&
-            lb_dtype_bits(v->checkpoint->pieces[i].tensor.dtype) <= 8)
+    for (uint32_t i = 0; i < inventory->checkpoint->n_pieces; i++)
+        if (lb_dtype_is_float(inventory->checkpoint->pieces[i].tensor.dtype) &&
+            lb_dtype_bits(inventory->checkpoint->pieces[i].tensor.dtype) <= 8)
             return true;
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (strstr(v->names[i].name, "_extra_state") || strstr(v->names[i].name, "amax")) return true;
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        if (strstr(inventory->names[i].name, "_extra_state") || strstr(inventory->names[i].name, "amax")) return true;
     return false;
 }
 
-static bool has_scales(const lb_inventory *v)
+static bool has_scales(const lb_inventory *inventory)
 {
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (strstr(v->names[i].name, "_extra_state") || strstr(v->names[i].name, "amax") ||
-            strstr(v->names[i].name, "scale"))
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        if (strstr(inventory->names[i].name, "_extra_state") || strstr(inventory->names[i].name, "amax") ||
+            strstr(inventory->names[i].name, "scale"))
             return true;
     return false;
 }
 
 /* Whether f16 took part: weights, a configuration. */
-static bool is_half(const lb_inventory *v)
+static bool is_half(const lb_inventory *inventory)
 {
     bool half = false;
-    for (uint32_t i = 0; i < v->checkpoint->n_pieces; i++) half |= v->checkpoint->pieces[i].tensor.dtype == LB_F16;
-    json_t *config = lb_side_file_load(v->checkpoint->path, "config.json");
+    for (uint32_t i = 0; i < inventory->checkpoint->n_pieces; i++)
+        half |= inventory->checkpoint->pieces[i].tensor.dtype == LB_F16;
+    json_t *config = lb_side_file_load(inventory->checkpoint->path, "config.json");
     const char *dtype = json_string_value(json_object_get(config, "torch_dtype"));
     if (!dtype) dtype = json_string_value(json_object_get(config, "dtype"));
     half |= dtype && strcmp(dtype, "float16") == 0;
@@ -215,17 +216,17 @@ static bool is_half(const lb_inventory *v)
     return half;
 }
 
-static void tell(lb_audit_gathering *g, bool note, const char *what, const char *why)
+static void tell(lb_audit_gathering *gathering, bool note, const char *what, const char *why)
 {
     if (note)
-        lb_audit_note(g, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+        lb_audit_note(gathering, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
                       "%s: nothing in it is named so; %s", what, why);
     else
-        lb_audit_find(g, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+        lb_audit_find(gathering, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
                       "%s: nothing in it is named so; %s", what, why);
 }
 
-void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_restart(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
     static const struct {
         const char *what, *why;
@@ -241,14 +242,15 @@ void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v)
          is_numpy_state},
     };
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
-        if (!is_there(v, needs[i].is)) tell(g, false, needs[i].what, needs[i].why);
-    if (!holds_torch_state(v))
-        tell(g, false, "Torch's state of random numbers", "dropout and sampling on the host go another way");
-    if (!is_there(v, is_device_state))
-        tell(g, true, "the device's state of random numbers", "on a GPU dropout goes another way");
-    if (!is_there(v, is_scaler))
-        tell(g, !is_half(v), "the gradient scaler", "a run in f16 begins with its first scale and skips steps");
-    if (is_narrow(v) && !has_scales(v))
-        lb_audit_find(g, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+        if (!is_there(inventory, needs[i].is)) tell(gathering, false, needs[i].what, needs[i].why);
+    if (!holds_torch_state(inventory))
+        tell(gathering, false, "Torch's state of random numbers", "dropout and sampling on the host go another way");
+    if (!is_there(inventory, is_device_state))
+        tell(gathering, true, "the device's state of random numbers", "on a GPU dropout goes another way");
+    if (!is_there(inventory, is_scaler))
+        tell(gathering, !is_half(inventory), "the gradient scaler",
+             "a run in f16 begins with its first scale and skips steps");
+    if (is_narrow(inventory) && !has_scales(inventory))
+        lb_audit_find(gathering, LB_AUDIT_RESTART_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
                       "scale state: weights restored with cold scales are a fresh calibration, no continuation");
 }

@@ -15,45 +15,49 @@ typedef struct shards {
     bool several, all_equal, some_equal, informative; /* informative: not constant, of some size */
 } shards;
 
-static bool equal_pieces(const lb_inventory *v, uint32_t a, uint32_t b)
+static bool equal_pieces(const lb_inventory *inventory, uint32_t a, uint32_t b)
 {
-    return lb_digest_equal(v->measured[a].digest, v->measured[b].digest);
+    return lb_digest_equal(inventory->measured[a].digest, inventory->measured[b].digest);
 }
 
-static shards compare_shards(const lb_inventory *v, const lb_inventory_name *name)
+static shards compare_shards(const lb_inventory *inventory, const lb_inventory_name *name)
 {
-    shards s = {name->n > 1, true, false, true};
+    shards shards = {name->n > 1, true, false, true};
     for (uint32_t i = 0; i < name->n; i++) {
-        const lb_piece_measured *m = &v->measured[name->first + i];
-        if (lb_inventory_is_constant(m) || m->statistics.elements < 16) s.informative = false;
-        s.all_equal &= equal_pieces(v, name->first, name->first + i);
-        for (uint32_t k = 0; k < i; k++) s.some_equal |= equal_pieces(v, name->first + k, name->first + i);
+        const lb_piece_measured *m = &inventory->measured[name->first + i];
+        if (lb_inventory_is_constant(m) || m->statistics.elements < 16) shards.informative = false;
+        shards.all_equal &= equal_pieces(inventory, name->first, name->first + i);
+        for (uint32_t k = 0; k < i; k++) shards.some_equal |= equal_pieces(inventory, name->first + k, name->first + i);
     }
-    return s;
+    return shards;
 }
 
 /* Ranks that have nothing of their own, or whose file is damaged, are told once. */
-static bool *present_ranks(lb_audit_gathering *g, const lb_checkpoint *c)
+static bool *present_ranks(lb_audit_gathering *gathering, const lb_checkpoint *checkpoint)
 {
-    bool *present = (bool *)calloc((size_t)c->ranks + 1u, sizeof *present);
-    if (!present) return g->failed = true, NULL;
-    for (uint32_t i = 0; i < c->n_pieces; i++)
-        if (c->pieces[i].rank >= 0 && c->pieces[i].rank < c->ranks) present[c->pieces[i].rank] = true;
-    for (int32_t r = 0; r < c->ranks; r++) {
+    bool *present = (bool *)calloc((size_t)checkpoint->ranks + 1u, sizeof *present);
+    if (!present) return gathering->failed = true, NULL;
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++)
+        if (checkpoint->pieces[i].rank >= 0 && checkpoint->pieces[i].rank < checkpoint->ranks)
+            present[checkpoint->pieces[i].rank] = true;
+    for (int32_t r = 0; r < checkpoint->ranks; r++) {
         bool told = false;
-        for (uint32_t i = 0; i < c->n_faults; i++) told |= c->faults[i].rank == r && !c->faults[i].tensor;
+        for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+            told |= checkpoint->faults[i].rank == r && !checkpoint->faults[i].tensor;
         if (!present[r] && !told)
-            lb_audit_find(g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, &r, 1},
+            lb_audit_find(gathering, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, &r, 1},
                           "there are files of rank %d and of ranks above it, none of rank %d", r ? r - 1 : r + 1, r);
         if (told) present[r] = false;
     }
     return present;
 }
 
-static bool is_faulted(const lb_checkpoint *c, const char *tensor, int32_t rank)
+static bool is_faulted(const lb_checkpoint *checkpoint, const char *tensor, int32_t rank)
 {
-    for (uint32_t i = 0; i < c->n_faults; i++)
-        if (c->faults[i].rank == rank && c->faults[i].tensor && strcmp(c->faults[i].tensor, tensor) == 0) return true;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+        if (checkpoint->faults[i].rank == rank && checkpoint->faults[i].tensor &&
+            strcmp(checkpoint->faults[i].tensor, tensor) == 0)
+            return true;
     return false;
 }
 
@@ -61,19 +65,20 @@ enum { MOST_RANKS = 1024, MOST_KINDS = 16 };
 
 /* Ranks that should hold a name: those with a file of a kind and a stage that hold it anywhere. Other kinds of files,
  * and other stages of a pipeline, hold different names. Gives how many there are. */
-static uint32_t expected_ranks(const lb_checkpoint *c, const lb_inventory_name *name, bool expected[MOST_RANKS])
+static uint32_t expected_ranks(const lb_checkpoint *checkpoint, const lb_inventory_name *name,
+                               bool expected[MOST_RANKS])
 {
     const lb_checkpoint_file *kinds[MOST_KINDS];
     uint32_t n = 0, count = 0;
     memset(expected, 0, MOST_RANKS);
     for (uint32_t i = 0; i < name->n; i++) {
-        const lb_checkpoint_file *f = &c->files[c->pieces[name->first + i].file];
+        const lb_checkpoint_file *f = &checkpoint->files[checkpoint->pieces[name->first + i].file];
         uint32_t k = 0;
         while (k < n && (kinds[k]->kind != f->kind || kinds[k]->stage != f->stage)) k++;
         if (k == n && n < MOST_KINDS) kinds[n++] = f;
     }
-    for (uint32_t i = 0; i < c->n_files; i++) {
-        const lb_checkpoint_file *f = &c->files[i];
+    for (uint32_t i = 0; i < checkpoint->n_files; i++) {
+        const lb_checkpoint_file *f = &checkpoint->files[i];
         for (uint32_t k = 0; k < n; k++)
             if (f->rank >= 0 && f->rank < MOST_RANKS && kinds[k]->kind == f->kind && kinds[k]->stage == f->stage)
                 count += !expected[f->rank], expected[f->rank] = true;
@@ -81,82 +86,85 @@ static uint32_t expected_ranks(const lb_checkpoint *c, const lb_inventory_name *
     return count;
 }
 
-static bool is_on_every_rank(const lb_checkpoint *c, const lb_inventory_name *name)
+static bool is_on_every_rank(const lb_checkpoint *checkpoint, const lb_inventory_name *name)
 {
     bool expected[MOST_RANKS];
-    return name->n == expected_ranks(c, name, expected);
+    return name->n == expected_ranks(checkpoint, name, expected);
 }
 
-static void find_absent(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name,
+static void find_absent(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name,
                         const bool *present, bool group_is_whole)
 {
-    const lb_checkpoint *c = v->checkpoint;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
     int32_t absent[MOST_RANKS];
     bool expected[MOST_RANKS];
     uint32_t n = 0;
-    if (c->ranks < 2 || c->ranks > MOST_RANKS || (name->n == 1 && !group_is_whole)) return;
-    const uint32_t all = expected_ranks(c, name, expected);
-    for (int32_t r = 0; r < c->ranks; r++) {
-        bool there = !expected[r] || !present[r] || is_faulted(c, name->name, r);
-        for (uint32_t i = 0; i < name->n && !there; i++) there = c->pieces[name->first + i].rank == r;
+    if (checkpoint->ranks < 2 || checkpoint->ranks > MOST_RANKS || (name->n == 1 && !group_is_whole)) return;
+    const uint32_t all = expected_ranks(checkpoint, name, expected);
+    for (int32_t r = 0; r < checkpoint->ranks; r++) {
+        bool there = !expected[r] || !present[r] || is_faulted(checkpoint, name->name, r);
+        for (uint32_t i = 0; i < name->n && !there; i++) there = checkpoint->pieces[name->first + i].rank == r;
         if (!there) absent[n++] = r;
     }
     if (n)
-        lb_audit_find(g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){name->name, NULL, absent, n},
+        lb_audit_find(gathering, LB_AUDIT_SHARD_MISSING, (lb_audit_where){name->name, NULL, absent, n},
                       "%u of %u ranks have a shard of it; that of rank %d%s is absent", name->n, all, absent[0],
                       n > 1 ? " and others" : "");
 }
 
-static void check_shapes(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+static void check_shapes(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name)
 {
-    const lb_checkpoint_piece *first = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *first = &inventory->checkpoint->pieces[name->first];
     char one[160], other[160];
     for (uint32_t i = 1; i < name->n; i++) {
-        const lb_checkpoint_piece *p = first + i;
-        int differ = p->tensor.layout.ndim != first->tensor.layout.ndim ? 2 : 0;
-        for (int d = 0; d < p->tensor.layout.ndim && differ < 2; d++)
-            differ += p->tensor.layout.shape[d] != first->tensor.layout.shape[d];
-        if (differ > 1 || p->tensor.dtype != first->tensor.dtype)
-            lb_audit_find(g, differ > 1 ? LB_AUDIT_SHAPE : LB_AUDIT_DTYPE, lb_inventory_where(v, p),
+        const lb_checkpoint_piece *piece = first + i;
+        int differ = piece->tensor.layout.ndim != first->tensor.layout.ndim ? 2 : 0;
+        for (int d = 0; d < piece->tensor.layout.ndim && differ < 2; d++)
+            differ += piece->tensor.layout.shape[d] != first->tensor.layout.shape[d];
+        if (differ > 1 || piece->tensor.dtype != first->tensor.dtype)
+            lb_audit_find(gathering, differ > 1 ? LB_AUDIT_SHAPE : LB_AUDIT_DTYPE, lb_inventory_where(inventory, piece),
                           "is %s %s on rank %d, %s %s on rank %d: shards differ along one dimension at most",
-                          lb_dtype_name(p->tensor.dtype), lb_inventory_shape_text(&p->tensor.layout, one), p->rank,
-                          lb_dtype_name(first->tensor.dtype), lb_inventory_shape_text(&first->tensor.layout, other),
-                          first->rank);
+                          lb_dtype_name(piece->tensor.dtype), lb_inventory_shape_text(&piece->tensor.layout, one),
+                          piece->rank, lb_dtype_name(first->tensor.dtype),
+                          lb_inventory_shape_text(&first->tensor.layout, other), first->rank);
     }
 }
 
-static void find_equal(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name, const char *why)
+static void find_equal(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name,
+                       const char *why)
 {
     bool told[1024] = {false};
     for (uint32_t i = 0; i < name->n && name->n <= 1024; i++) {
         int32_t ranks[1024];
         uint32_t n = 0;
         for (uint32_t k = i; k < name->n && !told[i]; k++)
-            if (equal_pieces(v, name->first + i, name->first + k)) {
-                ranks[n++] = v->checkpoint->pieces[name->first + k].rank;
+            if (equal_pieces(inventory, name->first + i, name->first + k)) {
+                ranks[n++] = inventory->checkpoint->pieces[name->first + k].rank;
                 told[k] |= k != i;
             }
         if (n > 1)
-            lb_audit_find(g, LB_AUDIT_SHARDS_EQUAL,
-                          (lb_audit_where){
-                              name->name, v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, ranks, n},
-                          "ranks %d and %d%s hold the same bits, and %s: one shard was taken for a copy of the other, "
-                          "the rest is lost",
-                          ranks[0], ranks[1], n > 2 ? " and others" : "", why);
+            lb_audit_find(
+                gathering, LB_AUDIT_SHARDS_EQUAL,
+                (lb_audit_where){name->name,
+                                 inventory->checkpoint->files[inventory->checkpoint->pieces[name->first].file].path,
+                                 ranks, n},
+                "ranks %d and %d%s hold the same bits, and %s: one shard was taken for a copy of the other, "
+                "the rest is lost",
+                ranks[0], ranks[1], n > 2 ? " and others" : "", why);
     }
 }
 
 /* Which of its copies is the odd one out: that whose bits no other has. */
-static void find_odd(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+static void find_odd(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name)
 {
     int32_t ranks[1024];
     uint32_t n = 0;
     for (uint32_t i = 0; i < name->n && name->n <= 1024; i++) {
         uint32_t same = 0;
-        for (uint32_t k = 0; k < name->n; k++) same += equal_pieces(v, name->first + i, name->first + k);
-        if (same == 1) ranks[n++] = v->checkpoint->pieces[name->first + i].rank;
+        for (uint32_t k = 0; k < name->n; k++) same += equal_pieces(inventory, name->first + i, name->first + k);
+        if (same == 1) ranks[n++] = inventory->checkpoint->pieces[name->first + i].rank;
     }
-    lb_audit_find(g, LB_AUDIT_REPLICAS_DIFFER, (lb_audit_where){name->name, NULL, ranks, n},
+    lb_audit_find(gathering, LB_AUDIT_REPLICAS_DIFFER, (lb_audit_where){name->name, NULL, ranks, n},
                   "its copies differ between ranks, and those of the same tensor in other layers do not");
 }
 
@@ -176,55 +184,56 @@ static const char *reason_to_differ(const lb_inventory_name *name, const lb_layo
     return "its module is one that tensor parallelism cuts";
 }
 
-static void check_group(lb_audit_gathering *g, const lb_inventory *v, uint32_t first, uint32_t end, const shards *all,
-                        const bool *present, bool any_sharded)
+static void check_group(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t first, uint32_t end,
+                        const shards *all, const bool *present, bool any_sharded)
 {
-    const lb_checkpoint *c = v->checkpoint;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
     uint32_t differing = 0, equal = 0, whole = 0;
     for (uint32_t i = first; i < end; i++) {
-        const shards *s = &all[v->siblings[i]];
-        whole += is_on_every_rank(c, &v->names[v->siblings[i]]);
+        const shards *s = &all[inventory->siblings[i]];
+        whole += is_on_every_rank(checkpoint, &inventory->names[inventory->siblings[i]]);
         differing += s->several && s->informative && !s->some_equal;
         equal += s->several && s->all_equal;
     }
     for (uint32_t i = first; i < end; i++) {
-        const lb_inventory_name *name = &v->names[v->siblings[i]];
-        const shards *s = &all[v->siblings[i]];
-        const lb_layout *layout = &c->pieces[name->first].tensor.layout;
-        find_absent(g, v, name, present, whole * 2 > end - first);
-        check_shapes(g, v, name);
+        const lb_inventory_name *name = &inventory->names[inventory->siblings[i]];
+        const shards *s = &all[inventory->siblings[i]];
+        const lb_layout *layout = &checkpoint->pieces[name->first].tensor.layout;
+        find_absent(gathering, inventory, name, present, whole * 2 > end - first);
+        check_shapes(gathering, inventory, name);
         if (!s->several || lb_inventory_is_state(name->name)) continue;
         const char *why = reason_to_differ(name, layout, differing, differing + equal, any_sharded);
-        if (s->informative && s->some_equal && why) find_equal(g, v, name, why);
-        if (!s->all_equal && !why && equal >= 2 && equal * 2 > end - first) find_odd(g, v, name);
+        if (s->informative && s->some_equal && why) find_equal(gathering, inventory, name, why);
+        if (!s->all_equal && !why && equal >= 2 && equal * 2 > end - first) find_odd(gathering, inventory, name);
     }
 }
 
-static void check_rank_files(lb_audit_gathering *g, const lb_inventory *v)
+static void check_rank_files(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    shards *all = (shards *)malloc((v->n_names + 1u) * sizeof *all);
-    bool *present = present_ranks(g, v->checkpoint), any_sharded = false, any_equal = false;
-    g->failed |= !all;
-    for (uint32_t i = 0; all && i < v->n_names; i++) {
-        all[i] = compare_shards(v, &v->names[i]);
-        bool matrix = v->checkpoint->pieces[v->names[i].first].tensor.layout.ndim >= 2;
+    shards *all = (shards *)malloc((inventory->n_names + 1u) * sizeof *all);
+    bool *present = present_ranks(gathering, inventory->checkpoint), any_sharded = false, any_equal = false;
+    gathering->failed |= !all;
+    for (uint32_t i = 0; all && i < inventory->n_names; i++) {
+        all[i] = compare_shards(inventory, &inventory->names[i]);
+        bool matrix = inventory->checkpoint->pieces[inventory->names[i].first].tensor.layout.ndim >= 2;
         any_sharded |= all[i].several && all[i].informative && matrix && !all[i].all_equal;
         any_equal |= all[i].several && all[i].informative && matrix && all[i].all_equal;
     }
-    for (uint32_t i = 0, end; all && present && i < v->n_names; i = end) {
-        end = lb_inventory_group(v, i);
-        check_group(g, v, i, end, all, present, any_sharded);
+    for (uint32_t i = 0, end; all && present && i < inventory->n_names; i = end) {
+        end = lb_inventory_group(inventory, i);
+        check_group(gathering, inventory, i, end, all, present, any_sharded);
     }
     if (any_equal && !any_sharded)
-        lb_audit_note(g, LB_AUDIT_SHARDS_EQUAL, (lb_audit_where){NULL, NULL, NULL, 0},
-                      "every matrix is the same on all %d ranks: these are copies, not shards", v->checkpoint->ranks);
+        lb_audit_note(gathering, LB_AUDIT_SHARDS_EQUAL, (lb_audit_where){NULL, NULL, NULL, 0},
+                      "every matrix is the same on all %d ranks: these are copies, not shards",
+                      inventory->checkpoint->ranks);
     free(present);
     free(all);
 }
 
-void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_shards(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    if (v->checkpoint->rank_files) check_rank_files(g, v);
+    if (inventory->checkpoint->rank_files) check_rank_files(gathering, inventory);
 }
 
 /* ---- parts of placed tensors ------------------------------------------------------------------------------------- */
@@ -240,15 +249,15 @@ static const char *region_text(const int64_t *start, const int64_t *end, int n, 
     return text;
 }
 
-static void end_of(const lb_checkpoint_piece *p, int64_t end[LB_MAX_DIMS])
+static void end_of(const lb_checkpoint_piece *piece, int64_t end[LB_MAX_DIMS])
 {
-    for (int d = 0; d < p->whole.ndim; d++) end[d] = p->start[d] + p->tensor.layout.shape[d];
+    for (int d = 0; d < piece->whole.ndim; d++) end[d] = piece->start[d] + piece->tensor.layout.shape[d];
 }
 
-static bool leaves(const lb_checkpoint_piece *p)
+static bool leaves(const lb_checkpoint_piece *piece)
 {
-    for (int d = 0; d < p->whole.ndim; d++)
-        if (p->start[d] < 0 || p->start[d] > p->whole.shape[d] - p->tensor.layout.shape[d]) return true;
+    for (int d = 0; d < piece->whole.ndim; d++)
+        if (piece->start[d] < 0 || piece->start[d] > piece->whole.shape[d] - piece->tensor.layout.shape[d]) return true;
     return false;
 }
 
@@ -319,22 +328,23 @@ static bool first_gap(const lb_checkpoint_piece *parts, uint32_t n, int64_t *sta
 }
 
 /* Parts of equal bits: the key was the same, and so one rank's part stands in another's place. */
-static void find_equal_parts(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+static void find_equal_parts(lb_audit_gathering *gathering, const lb_inventory *inventory,
+                             const lb_inventory_name *name)
 {
-    const lb_checkpoint_piece *parts = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *parts = &inventory->checkpoint->pieces[name->first];
     char one[200], other[200];
     int64_t end[LB_MAX_DIMS], second_end[LB_MAX_DIMS];
     for (uint32_t i = 1; i < name->n; i++)
         for (uint32_t k = 0; k < i; k++) {
-            const lb_piece_measured *m = &v->measured[name->first + i];
-            if (!equal_pieces(v, name->first + i, name->first + k) || lb_inventory_is_constant(m) ||
+            const lb_piece_measured *m = &inventory->measured[name->first + i];
+            if (!equal_pieces(inventory, name->first + i, name->first + k) || lb_inventory_is_constant(m) ||
                 m->statistics.elements < 16)
                 continue;
             int32_t ranks[2] = {parts[k].rank, parts[i].rank};
             end_of(&parts[k], end);
             end_of(&parts[i], second_end);
-            lb_audit_find(g, LB_AUDIT_SHARDS_EQUAL,
-                          (lb_audit_where){name->name, v->checkpoint->files[parts[i].file].path, ranks, 2},
+            lb_audit_find(gathering, LB_AUDIT_SHARDS_EQUAL,
+                          (lb_audit_where){name->name, inventory->checkpoint->files[parts[i].file].path, ranks, 2},
                           "its parts %s and %s hold the same bits",
                           region_text(parts[k].start, end, parts[k].whole.ndim, one),
                           region_text(parts[i].start, second_end, parts[i].whole.ndim, other));
@@ -342,16 +352,16 @@ static void find_equal_parts(lb_audit_gathering *g, const lb_inventory *v, const
         }
 }
 
-static void check_tiles(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory_name *name)
+static void check_tiles(lb_audit_gathering *gathering, const lb_inventory *inventory, const lb_inventory_name *name)
 {
-    const lb_checkpoint_piece *parts = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *parts = &inventory->checkpoint->pieces[name->first];
     int64_t start[LB_MAX_DIMS], end[LB_MAX_DIMS];
     char region[200], shape[160];
     bool odd = false;
     for (uint32_t i = 0; i < name->n; i++)
         if (leaves(&parts[i])) {
             end_of(&parts[i], end);
-            lb_audit_find(g, LB_AUDIT_OUT_OF_RANGE, lb_inventory_where(v, &parts[i]),
+            lb_audit_find(gathering, LB_AUDIT_OUT_OF_RANGE, lb_inventory_where(inventory, &parts[i]),
                           "its part %s leaves the tensor of %s",
                           region_text(parts[i].start, end, parts[i].whole.ndim, region),
                           lb_inventory_shape_text(&parts[i].whole, shape));
@@ -361,20 +371,21 @@ static void check_tiles(lb_audit_gathering *g, const lb_inventory *v, const lb_i
         for (uint32_t k = 0; k < i; k++)
             if (shared_region(&parts[k], &parts[i], start, end)) {
                 int32_t ranks[2] = {parts[k].rank, parts[i].rank};
-                lb_audit_find(g, LB_AUDIT_OVERLAP,
-                              (lb_audit_where){name->name, v->checkpoint->files[parts[i].file].path, ranks, 2},
+                lb_audit_find(gathering, LB_AUDIT_OVERLAP,
+                              (lb_audit_where){name->name, inventory->checkpoint->files[parts[i].file].path, ranks, 2},
                               "two parts hold the region %s", region_text(start, end, parts[i].whole.ndim, region));
                 odd = true;
             }
     bool told = false;
-    for (uint32_t i = 0; i < v->checkpoint->n_faults; i++)
-        told |= v->checkpoint->faults[i].tensor && strcmp(v->checkpoint->faults[i].tensor, name->name) == 0;
+    for (uint32_t i = 0; i < inventory->checkpoint->n_faults; i++)
+        told |=
+            inventory->checkpoint->faults[i].tensor && strcmp(inventory->checkpoint->faults[i].tensor, name->name) == 0;
     if (!odd && !told && lb_layout_numel(&parts->whole) > 0 && first_gap(parts, name->n, start, end))
-        lb_audit_find(g, LB_AUDIT_GAP, (lb_audit_where){name->name, NULL, NULL, 0},
+        lb_audit_find(gathering, LB_AUDIT_GAP, (lb_audit_where){name->name, NULL, NULL, 0},
                       "no part holds the region %s of %s: a rank's part is missing",
                       region_text(start, end, parts->whole.ndim, region),
                       lb_inventory_shape_text(&parts->whole, shape));
-    if (!odd && !lb_inventory_is_state(name->name)) find_equal_parts(g, v, name);
+    if (!odd && !lb_inventory_is_state(name->name)) find_equal_parts(gathering, inventory, name);
 }
 
 /* ---- ranges of bytes in a file ----------------------------------------------------------------------------------- */
@@ -389,69 +400,75 @@ static int by_offset(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static uint64_t bytes_of(const lb_checkpoint_piece *p)
+static uint64_t bytes_of(const lb_checkpoint_piece *piece)
 {
-    return lb_dtype_bytes(p->tensor.dtype, (size_t)lb_layout_numel(&p->tensor.layout));
+    return lb_dtype_bytes(piece->tensor.dtype, (size_t)lb_layout_numel(&piece->tensor.layout));
 }
 
 /* Bytes of a safetensors file that no tensor claims: the library refuses such a file. `order`: its pieces by offset. */
-static void find_unclaimed(lb_audit_gathering *g, const lb_checkpoint *c, const uint32_t *order, uint32_t n)
+static void find_unclaimed(lb_audit_gathering *gathering, const lb_checkpoint *checkpoint, const uint32_t *order,
+                           uint32_t n)
 {
-    const lb_checkpoint_piece *first = &c->pieces[order[0]];
-    const lb_checkpoint_file *file = &c->files[first->file];
+    const lb_checkpoint_piece *first = &checkpoint->pieces[order[0]];
+    const lb_checkpoint_file *file = &checkpoint->files[first->file];
     const size_t length = strlen(file->path);
     uint64_t header, at;
     bool faulty = length < 12 || strcmp(file->path + length - 12, ".safetensors") != 0 || first->offset < 8;
-    for (uint32_t i = 0; i < c->n_faults; i++)
-        faulty |= c->faults[i].file && strcmp(c->faults[i].file, file->path) == 0;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+        faulty |= checkpoint->faults[i].file && strcmp(checkpoint->faults[i].file, file->path) == 0;
     if (faulty) return; /* a tensor of it may have been passed over */
     for (uint32_t i = 1; i < n; i++)
-        if (c->pieces[order[i - 1]].offset + bytes_of(&c->pieces[order[i - 1]]) > c->pieces[order[i]].offset)
+        if (checkpoint->pieces[order[i - 1]].offset + bytes_of(&checkpoint->pieces[order[i - 1]]) >
+            checkpoint->pieces[order[i]].offset)
             return; /* two claim the same bytes, and so leave others: told above */
     memcpy(&header, (const char *)first->tensor.data - first->offset, sizeof header);
     at = 8 + header;
     for (uint32_t i = 0; i <= n; i++) {
-        const uint64_t next = i < n ? c->pieces[order[i]].offset : file->size;
+        const uint64_t next = i < n ? checkpoint->pieces[order[i]].offset : file->size;
         if (next > at)
-            lb_audit_find(g, LB_AUDIT_GAP, (lb_audit_where){NULL, file->path, &file->rank, 1},
+            lb_audit_find(gathering, LB_AUDIT_GAP, (lb_audit_where){NULL, file->path, &file->rank, 1},
                           "%llu bytes at offset %llu belong to no tensor: safetensors refuses the file",
                           (unsigned long long)(next - at), (unsigned long long)at);
-        if (i < n && next + bytes_of(&c->pieces[order[i]]) > at) at = next + bytes_of(&c->pieces[order[i]]);
+        if (i < n && next + bytes_of(&checkpoint->pieces[order[i]]) > at)
+            at = next + bytes_of(&checkpoint->pieces[order[i]]);
     }
 }
 
 /* A safetensors header that gives two tensors the same bytes lies; torch.save's tensors may share a storage. */
-static void check_ranges(lb_audit_gathering *g, const lb_inventory *v)
+static void check_ranges(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    const lb_checkpoint *c = v->checkpoint;
-    uint32_t *order = (uint32_t *)malloc((c->n_pieces + 1u) * sizeof *order);
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
+    uint32_t *order = (uint32_t *)malloc((checkpoint->n_pieces + 1u) * sizeof *order);
     if (!order) {
-        g->failed = true;
+        gathering->failed = true;
         return;
     }
-    for (uint32_t i = 0; i < c->n_pieces; i++) order[i] = i;
-    ordered = c;
-    if (c->n_pieces) qsort(order, c->n_pieces, sizeof *order, by_offset);
-    for (uint32_t i = 1; i < c->n_pieces; i++) {
-        const lb_checkpoint_piece *a = &c->pieces[order[i - 1]], *b = &c->pieces[order[i]];
-        const char *path = c->files[b->file].path;
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) order[i] = i;
+    ordered = checkpoint;
+    if (checkpoint->n_pieces) qsort(order, checkpoint->n_pieces, sizeof *order, by_offset);
+    for (uint32_t i = 1; i < checkpoint->n_pieces; i++) {
+        const lb_checkpoint_piece *a = &checkpoint->pieces[order[i - 1]], *b = &checkpoint->pieces[order[i]];
+        const char *path = checkpoint->files[b->file].path;
         size_t n = strlen(path);
         if (a->file != b->file || n < 12 || strcmp(path + n - 12, ".safetensors") != 0 || !bytes_of(a) || !bytes_of(b))
             continue;
         if (a->offset + bytes_of(a) > b->offset)
-            lb_audit_find(g, LB_AUDIT_OVERLAP, lb_inventory_where(v, b),
+            lb_audit_find(gathering, LB_AUDIT_OVERLAP, lb_inventory_where(inventory, b),
                           "its bytes at offset %llu are those of %s, too", (unsigned long long)b->offset, a->name);
     }
-    for (uint32_t i = 0, end; i < c->n_pieces; i = end) {
-        for (end = i + 1; end < c->n_pieces && c->pieces[order[end]].file == c->pieces[order[i]].file;) end++;
-        find_unclaimed(g, c, order + i, end - i);
+    for (uint32_t i = 0, end; i < checkpoint->n_pieces; i = end) {
+        for (end = i + 1;
+             end < checkpoint->n_pieces && checkpoint->pieces[order[end]].file == checkpoint->pieces[order[i]].file;)
+            end++;
+        find_unclaimed(gathering, checkpoint, order + i, end - i);
     }
     free(order);
 }
 
-void lb_audit_shard_tiles(lb_audit_gathering *g, const lb_inventory *v)
+void lb_audit_shard_tiles(lb_audit_gathering *gathering, const lb_inventory *inventory)
 {
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (v->checkpoint->pieces[v->names[i].first].placed) check_tiles(g, v, &v->names[i]);
-    check_ranges(g, v);
+    for (uint32_t i = 0; i < inventory->n_names; i++)
+        if (inventory->checkpoint->pieces[inventory->names[i].first].placed)
+            check_tiles(gathering, inventory, &inventory->names[i]);
+    check_ranges(gathering, inventory);
 }

@@ -6,80 +6,83 @@
 #include <stdlib.h>
 
 /* Shards of ranks' files, whose places no file tells. */
-static bool is_in_shards(const lb_inventory *v, const lb_inventory_name *name)
+static bool is_in_shards(const lb_inventory *inventory, const lb_inventory_name *name)
 {
     bool differ = false;
-    if (name->n < 2 || v->checkpoint->pieces[name->first].placed) return false;
+    if (name->n < 2 || inventory->checkpoint->pieces[name->first].placed) return false;
     for (uint32_t i = 1; i < name->n; i++)
-        differ |= !lb_digest_equal(v->measured[name->first].digest, v->measured[name->first + i].digest);
+        differ |=
+            !lb_digest_equal(inventory->measured[name->first].digest, inventory->measured[name->first + i].digest);
     return differ;
 }
 
-bool lb_shelf_init(lb_shelf *s, const lb_comparison_side *side)
+bool lb_shelf_init(lb_shelf *shelf, const lb_comparison_side *side)
 {
-    *s = (lb_shelf){.side = side, .list = calloc(side->v->checkpoint->n_pieces + 1u, sizeof *s->list)};
-    for (uint32_t i = 0; s->list && i < side->v->n_names; i++) {
-        const lb_inventory_name *name = &side->v->names[i];
-        const bool shards = is_in_shards(side->v, name);
+    *shelf = (lb_shelf){.side = side, .list = calloc(side->inventory->checkpoint->n_pieces + 1u, sizeof *shelf->list)};
+    for (uint32_t i = 0; shelf->list && i < side->inventory->n_names; i++) {
+        const lb_inventory_name *name = &side->inventory->names[i];
+        const bool shards = is_in_shards(side->inventory, name);
         if (side->states[i] == LB_COMPARISON_STATE) continue;
         for (uint32_t part = 0; part < (shards ? name->n : 1); part++)
-            s->list[s->n++] = (lb_shelf_weight){.row = i, .part = shards ? part : LB_NONE};
+            shelf->list[shelf->n++] = (lb_shelf_weight){.row = i, .part = shards ? part : LB_NONE};
     }
-    return s->list != NULL;
+    return shelf->list != NULL;
 }
 
-void lb_shelf_release(lb_shelf *s)
+void lb_shelf_release(lb_shelf *shelf)
 {
-    for (uint32_t i = 0; s->list && i < s->n; i++)
-        if (s->list[i].open) lb_whole_release(&s->list[i].whole);
-    free(s->list);
+    for (uint32_t i = 0; shelf->list && i < shelf->n; i++)
+        if (shelf->list[i].open) lb_whole_release(&shelf->list[i].whole);
+    free(shelf->list);
 }
 
-const char *lb_shelf_name(const lb_shelf *s, uint32_t i)
+const char *lb_shelf_name(const lb_shelf *shelf, uint32_t i)
 {
-    return s->side->v->names[s->list[i].row].name;
+    return shelf->side->inventory->names[shelf->list[i].row].name;
 }
 
-const lb_checkpoint_piece *lb_shelf_piece(const lb_shelf *s, uint32_t i)
+const lb_checkpoint_piece *lb_shelf_piece(const lb_shelf *shelf, uint32_t i)
 {
-    const lb_shelf_weight *w = &s->list[i];
-    return &s->side->v->checkpoint->pieces[s->side->v->names[w->row].first + (w->part == LB_NONE ? 0 : w->part)];
+    const lb_shelf_weight *w = &shelf->list[i];
+    return &shelf->side->inventory->checkpoint
+                ->pieces[shelf->side->inventory->names[w->row].first + (w->part == LB_NONE ? 0 : w->part)];
 }
 
-lb_layout lb_shelf_layout(const lb_shelf *s, uint32_t i)
+lb_layout lb_shelf_layout(const lb_shelf *shelf, uint32_t i)
 {
-    const lb_checkpoint_piece *p = lb_shelf_piece(s, i);
-    return s->list[i].part == LB_NONE && p->placed ? p->whole : p->tensor.layout;
+    const lb_checkpoint_piece *piece = lb_shelf_piece(shelf, i);
+    return shelf->list[i].part == LB_NONE && piece->placed ? piece->whole : piece->tensor.layout;
 }
 
-static lb_status put_together(lb_shelf *s, lb_shelf_weight *w, lb_err *err)
+static lb_status put_together(lb_shelf *shelf, lb_shelf_weight *w, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    const lb_status status = lb_whole_init(s->side->v, &s->side->v->names[w->row], -1, &w->whole, &why);
-    if (lb_is_refusal(status) && s->refused.status == LB_OK) s->refused = why;
+    const lb_status status =
+        lb_whole_init(shelf->side->inventory, &shelf->side->inventory->names[w->row], -1, &w->whole, &why);
+    if (lb_is_refusal(status) && shelf->refused.status == LB_OK) shelf->refused = why;
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
-lb_status lb_shelf_open(lb_shelf *s, uint32_t i, lb_err *err)
+lb_status lb_shelf_open(lb_shelf *shelf, uint32_t i, lb_err *err)
 {
-    lb_shelf_weight *w = &s->list[i];
+    lb_shelf_weight *w = &shelf->list[i];
     if (w->open) return LB_OK;
     if (w->part == LB_NONE)
-        LB_TRY(put_together(s, w, err));
+        LB_TRY(put_together(shelf, w, err));
     else
-        w->whole = (lb_whole){lb_shelf_piece(s, i)->tensor, NULL};
+        w->whole = (lb_whole){lb_shelf_piece(shelf, i)->tensor, NULL};
     w->open = true;
     return LB_OK;
 }
 
-bool lb_shelf_is_pending(const lb_shelf *s, uint32_t i)
+bool lb_shelf_is_pending(const lb_shelf *shelf, uint32_t i)
 {
-    return s->side->states[s->list[i].row] == LB_COMPARISON_OPEN;
+    return shelf->side->states[shelf->list[i].row] == LB_COMPARISON_OPEN;
 }
 
-bool lb_shelf_any_pending(const lb_shelf *s)
+bool lb_shelf_any_pending(const lb_shelf *shelf)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (lb_shelf_is_pending(s, i)) return true;
+    for (uint32_t i = 0; i < shelf->n; i++)
+        if (lb_shelf_is_pending(shelf, i)) return true;
     return false;
 }

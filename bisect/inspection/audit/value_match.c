@@ -25,9 +25,9 @@ typedef struct walk {
     int64_t ia, ib; /* elements of the current rows that were taken */
 } walk;
 
-static bool fits_f32(const lb_tensor *t)
+static bool fits_f32(const lb_tensor *tensor)
 {
-    return t->dtype == LB_F32 || (lb_dtype_is_float(t->dtype) && lb_dtype_bits(t->dtype) <= 16);
+    return tensor->dtype == LB_F32 || (lb_dtype_is_float(tensor->dtype) && lb_dtype_bits(tensor->dtype) <= 16);
 }
 
 static bool are_dense(const lb_tensor *a, const lb_tensor *b)
@@ -38,21 +38,22 @@ static bool are_dense(const lb_tensor *a, const lb_tensor *b)
 /* Elements from `from` to `end`; all of them, unless both sides are dense. */
 static walk walk_of(const lb_tensor *a, const lb_tensor *b, int64_t from, int64_t end)
 {
-    walk w = {a, b, fits_f32(a) && fits_f32(b), from, end, lb_rows_of(&a->layout), lb_rows_of(&b->layout), 0, 0};
-    w.ia = w.ra.count, w.ib = w.rb.count; /* the first rows are still to come */
-    return w;
+    walk walk = {a, b, fits_f32(a) && fits_f32(b), from, end, lb_rows_of(&a->layout), lb_rows_of(&b->layout), 0, 0};
+    walk.ia = walk.ra.count, walk.ib = walk.rb.count; /* the first rows are still to come */
+    return walk;
 }
 
-static void load(const walk *w, const lb_tensor *t, int64_t element, int64_t stride, size_t n, piece *to, size_t at)
+static void load(const walk *walk, const lb_tensor *tensor, int64_t element, int64_t stride, size_t n, piece *to,
+                 size_t at)
 {
-    const char *from = (const char *)t->data + element * (int64_t)lb_dtype_bits(t->dtype) / 8;
-    if (w->short_floats)
-        lb_load_f32_strided(to->f32 + at, t->dtype, from, (ptrdiff_t)stride, n);
+    const char *from = (const char *)tensor->data + element * (int64_t)lb_dtype_bits(tensor->dtype) / 8;
+    if (walk->short_floats)
+        lb_load_f32_strided(to->f32 + at, tensor->dtype, from, (ptrdiff_t)stride, n);
     else
-        lb_load_f64_strided(to->f64 + at, t->dtype, from, (ptrdiff_t)stride, n);
+        lb_load_f64_strided(to->f64 + at, tensor->dtype, from, (ptrdiff_t)stride, n);
 }
 
-static void take(const walk *w, const lb_tensor *t, lb_rows *r, int64_t *done, size_t n, piece *to)
+static void take(const walk *walk, const lb_tensor *tensor, lb_rows *r, int64_t *done, size_t n, piece *to)
 {
     for (size_t at = 0; at < n;) {
         if (*done == r->count) {
@@ -60,23 +61,23 @@ static void take(const walk *w, const lb_tensor *t, lb_rows *r, int64_t *done, s
             *done = 0;
         }
         const size_t more = (size_t)(r->count - *done) < n - at ? (size_t)(r->count - *done) : n - at;
-        load(w, t, r->offset + *done * r->stride, r->stride, more, to, at);
+        load(walk, tensor, r->offset + *done * r->stride, r->stride, more, to, at);
         *done += (int64_t)more;
         at += more;
     }
 }
 
-static size_t walk_next(walk *w, piece *x, piece *y)
+static size_t walk_next(walk *walk, piece *x, piece *y)
 {
-    const size_t n = (size_t)(w->end - w->at < PIECE ? w->end - w->at : PIECE);
-    if (are_dense(w->a, w->b)) {
-        load(w, w->a, w->at, 1, n, x, 0);
-        load(w, w->b, w->at, 1, n, y, 0);
+    const size_t n = (size_t)(walk->end - walk->at < PIECE ? walk->end - walk->at : PIECE);
+    if (are_dense(walk->a, walk->b)) {
+        load(walk, walk->a, walk->at, 1, n, x, 0);
+        load(walk, walk->b, walk->at, 1, n, y, 0);
     } else {
-        take(w, w->a, &w->ra, &w->ia, n, x);
-        take(w, w->b, &w->rb, &w->ib, n, y);
+        take(walk, walk->a, &walk->ra, &walk->ia, n, x);
+        take(walk, walk->b, &walk->rb, &walk->ib, n, y);
     }
-    w->at += (int64_t)n;
+    walk->at += (int64_t)n;
     return n;
 }
 
@@ -100,11 +101,11 @@ SAME(same_f32, float)
 SAME(same_f64, double)
 
 /* Whether `from`, rounded to a dtype (LB_F32, where f64 is meant), is `to`. */
-static bool is_rounded(const walk *w, const piece *from, const piece *to, lb_dtype dtype, size_t n)
+static bool is_rounded(const walk *walk, const piece *from, const piece *to, lb_dtype dtype, size_t n)
 {
     const lb_cast once = {.exact = true};
     piece rounded;
-    if (w->short_floats) {
+    if (walk->short_floats) {
         memcpy(rounded.f32, from->f32, n * sizeof *from->f32);
         lb_round_to_grid_f32(rounded.f32, n, dtype, &once);
         return same_f32(rounded.f32, to->f32, n);
@@ -124,20 +125,20 @@ static bool is_rounding(const lb_tensor *a, const lb_tensor *b, lb_dtype dtype)
     bool forth = dtype != a->dtype, back = dtype != b->dtype;
 #pragma omp parallel for schedule(static) if (shares > 1)
     for (int64_t s = 0; s < shares; s++) {
-        walk w = walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share);
+        walk walk = walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share);
         piece x, y;
         bool forward, backward;
-        for (size_t m; (m = walk_next(&w, &x, &y)) > 0;) {
+        for (size_t m; (m = walk_next(&walk, &x, &y)) > 0;) {
 #pragma omp atomic read
             forward = forth;
 #pragma omp atomic read
             backward = back;
             if (!forward && !backward) break;
-            if (forward && !is_rounded(&w, &x, &y, dtype, m)) {
+            if (forward && !is_rounded(&walk, &x, &y, dtype, m)) {
 #pragma omp atomic write
                 forth = false;
             }
-            if (backward && !is_rounded(&w, &y, &x, dtype, m)) {
+            if (backward && !is_rounded(&walk, &y, &x, dtype, m)) {
 #pragma omp atomic write
                 back = false;
             }
@@ -168,14 +169,14 @@ static bool are_two_roundings(const lb_tensor *half, const lb_tensor *brain)
     bool agree = fits_f32(half) && fits_f32(brain);
 #pragma omp parallel for schedule(static) if (shares > 1)
     for (int64_t s = 0; s < shares; s++) {
-        walk w = walk_of(half, brain, s * share, n - s * share < share ? n : (s + 1) * share);
+        walk walk = walk_of(half, brain, s * share, n - s * share < share ? n : (s + 1) * share);
         piece x, y;
-        for (size_t m; (m = walk_next(&w, &x, &y)) > 0;) {
+        for (size_t m; (m = walk_next(&walk, &x, &y)) > 0;) {
             bool go;
 #pragma omp atomic read
             go = agree;
             if (!go) break;
-            bool near = is_rounded(&w, &x, &x, LB_F16, m) && is_rounded(&w, &y, &y, LB_BF16, m);
+            bool near = is_rounded(&walk, &x, &x, LB_F16, m) && is_rounded(&walk, &y, &y, LB_BF16, m);
             for (size_t i = 0; i < m && near; i++) {
                 int e;
                 const float most = fmaxf(fabsf(x.f32[i]), fabsf(y.f32[i]));
@@ -220,10 +221,10 @@ static bool is_plain_cast(const lb_tensor *wide, const lb_tensor *narrow)
 
 /* ---- the largest difference -------------------------------------------------------------------------------------- */
 
-static double distance(const walk *w, const piece *x, const piece *y, size_t i)
+static double distance(const walk *walk, const piece *x, const piece *y, size_t i)
 {
-    const double p = w->short_floats ? (double)x->f32[i] : x->f64[i],
-                 q = w->short_floats ? (double)y->f32[i] : y->f64[i];
+    const double p = walk->short_floats ? (double)x->f32[i] : x->f64[i],
+                 q = walk->short_floats ? (double)y->f32[i] : y->f64[i];
     const double d = p == q ? 0 : fabs(p - q);
     return isnan(d) ? (isnan(p) && isnan(q) ? 0 : INFINITY) : d;
 }
@@ -233,20 +234,20 @@ typedef struct farthest {
     int64_t at;
 } farthest;
 
-static farthest farthest_in(walk w)
+static farthest farthest_in(walk walk)
 {
     farthest f = {-1, 0};
     piece x, y;
-    for (size_t n; (n = walk_next(&w, &x, &y)) > 0;) {
+    for (size_t n; (n = walk_next(&walk, &x, &y)) > 0;) {
         double most = 0;
         for (size_t i = 0; i < n; i++) {
-            const double d = distance(&w, &x, &y, i);
+            const double d = distance(&walk, &x, &y, i);
             most = d > most ? d : most;
         }
         if (most <= f.most) continue;
         size_t i = 0;
-        while (distance(&w, &x, &y, i) != most) i++;
-        f = (farthest){most, w.at - (int64_t)n + (int64_t)i};
+        while (distance(&walk, &x, &y, i) != most) i++;
+        f = (farthest){most, walk.at - (int64_t)n + (int64_t)i};
     }
     return f;
 }
@@ -265,29 +266,29 @@ static int64_t worst_of(const lb_tensor *a, const lb_tensor *b)
     return worst.at;
 }
 
-lb_status lb_value_match_of(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, lb_err *err)
+lb_status lb_value_match_of(const lb_tensor *a, const lb_tensor *b, lb_value_match *match, lb_err *err)
 {
-    *m = (lb_value_match){LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
-    LB_TRY(lb_compare_numbers(a, b, &m->difference, err));
-    if (m->difference.differing == 0) {
-        m->match = a->dtype == b->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST;
+    *match = (lb_value_match){LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1};
+    LB_TRY(lb_compare_numbers(a, b, &match->difference, err));
+    if (match->difference.differing == 0) {
+        match->match = a->dtype == b->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST;
         return LB_OK;
     }
-    m->match = LB_AUDIT_IS_CAST;
+    match->match = LB_AUDIT_IS_CAST;
     if (lb_dtype_is_float(a->dtype) && lb_dtype_is_float(b->dtype) && lb_dtype_bits(a->dtype) >= 8 &&
         lb_dtype_bits(b->dtype) >= 8 && (is_plain_cast(a, b) || is_plain_cast(b, a)))
         return LB_OK;
-    m->worst = worst_of(a, b);
-    m->match = LB_AUDIT_IS_DIFFERENT;
+    match->worst = worst_of(a, b);
+    match->match = LB_AUDIT_IS_DIFFERENT;
     if (!lb_dtype_is_float(a->dtype) || !lb_dtype_is_float(b->dtype) || lb_dtype_bits(a->dtype) < 8 ||
         lb_dtype_bits(b->dtype) < 8)
         return LB_OK;
     if (a->dtype != b->dtype && rounding_between(a, b, true) != LB_NO_DTYPE)
-        m->match = LB_AUDIT_IS_CAST;
-    else if ((m->rounded = rounding_between(a, b, false)) != LB_NO_DTYPE ||
-             (m->difference.max_ulp <= 1 && !m->difference.nonfinite) || are_two_roundings(a, b) ||
+        match->match = LB_AUDIT_IS_CAST;
+    else if ((match->rounded = rounding_between(a, b, false)) != LB_NO_DTYPE ||
+             (match->difference.max_ulp <= 1 && !match->difference.nonfinite) || are_two_roundings(a, b) ||
              are_two_roundings(b, a))
-        m->match = LB_AUDIT_IS_ROUNDING;
-    if (m->match == LB_AUDIT_IS_DIFFERENT) lb_pattern_find(a, b, &m->difference);
+        match->match = LB_AUDIT_IS_ROUNDING;
+    if (match->match == LB_AUDIT_IS_DIFFERENT) lb_pattern_find(a, b, &match->difference);
     return LB_OK;
 }

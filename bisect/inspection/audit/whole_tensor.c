@@ -4,30 +4,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-static lb_status put(const lb_checkpoint_piece *p, const int64_t *start, lb_tensor *whole, lb_err *err)
+static lb_status put(const lb_checkpoint_piece *piece, const int64_t *start, lb_tensor *whole, lb_err *err)
 {
     int64_t at = 0;
     lb_tensor view = *whole;
     for (int d = 0; d < whole->layout.ndim; d++) {
-        int64_t size = p->tensor.layout.shape[d];
+        int64_t size = piece->tensor.layout.shape[d];
         if (start[d] < 0 || size > whole->layout.shape[d] || start[d] > whole->layout.shape[d] - size)
-            return lb_fail(err, LB_ERR_CORRUPT, "tensor '%.100s': a part leaves the whole", p->name);
+            return lb_fail(err, LB_ERR_CORRUPT, "tensor '%.100s': a part leaves the whole", piece->name);
         at += start[d] * whole->layout.stride[d];
         view.layout.shape[d] = size;
     }
     view.data = (char *)whole->data + at * (int64_t)lb_dtype_bits(whole->dtype) / 8;
-    size_t bytes = lb_dtype_bytes(p->tensor.dtype, (size_t)lb_layout_numel(&p->tensor.layout));
+    size_t bytes = lb_dtype_bytes(piece->tensor.dtype, (size_t)lb_layout_numel(&piece->tensor.layout));
     void *dense = malloc(bytes + 1);
     if (!dense) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = lb_tensor_gather(&p->tensor, dense, err);
+    lb_status status = lb_tensor_gather(&piece->tensor, dense, err);
     if (status == LB_OK) status = lb_tensor_scatter(&view, dense, err);
     free(dense);
     return status;
 }
 
-lb_status lb_whole_init(const lb_inventory *v, const lb_inventory_name *name, int dim, lb_whole *whole, lb_err *err)
+lb_status lb_whole_init(const lb_inventory *inventory, const lb_inventory_name *name, int dim, lb_whole *whole,
+                        lb_err *err)
 {
-    const lb_checkpoint_piece *parts = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *parts = &inventory->checkpoint->pieces[name->first];
     lb_layout layout = lb_layout_contiguous(parts->whole.ndim, parts->whole.shape);
     *whole = (lb_whole){parts->tensor, NULL};
     if (parts->placed ? lb_layout_same_shape(&parts->whole, &parts->tensor.layout) : name->n == 1 || dim < 0)
@@ -66,13 +67,13 @@ lb_status lb_whole_init(const lb_inventory *v, const lb_inventory_name *name, in
 
 float *lb_whole_numbers(const lb_whole *whole, lb_err *err)
 {
-    const lb_tensor *t = &whole->tensor;
-    int64_t n = lb_layout_numel(&t->layout), at = 0;
+    const lb_tensor *tensor = &whole->tensor;
+    int64_t n = lb_layout_numel(&tensor->layout), at = 0;
     float *numbers = (float *)malloc(((size_t)n + 1) * sizeof *numbers);
     if (!numbers) return lb_fail(err, LB_ERR_NOMEM, "out of memory"), NULL;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); at += r.count)
-        lb_load_f32_strided(numbers + at, t->dtype,
-                            (const char *)t->data + r.offset * (int64_t)lb_dtype_bits(t->dtype) / 8,
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); at += r.count)
+        lb_load_f32_strided(numbers + at, tensor->dtype,
+                            (const char *)tensor->data + r.offset * (int64_t)lb_dtype_bits(tensor->dtype) / 8,
                             (ptrdiff_t)r.stride, (size_t)r.count);
     return numbers;
 }

@@ -17,13 +17,13 @@ typedef struct cancellation {
     double unit; /* unit roundoff of the coarser term */
 } cancellation;
 
-static double size_of(const lb_digits *d, uint32_t v)
+static double size_of(const lb_digits *digits, uint32_t v)
 {
-    const lb_rounding_size *s = &d->log.sizes[lb_value_graph_whole(&d->run.graph, v)];
+    const lb_rounding_size *s = &digits->log.sizes[lb_value_graph_whole(&digits->run.graph, v)];
     if (s->numbers) return sqrt(s->apart.whole / (double)s->numbers);
-    lb_tensor t;
-    double *x = lb_moved_run_recorded(&d->run, v, &t), sum = 0;
-    const int64_t n = x ? lb_layout_numel(&t.layout) : 0;
+    lb_tensor tensor;
+    double *x = lb_moved_run_recorded(&digits->run, v, &tensor), sum = 0;
+    const int64_t n = x ? lb_layout_numel(&tensor.layout) : 0;
     int64_t counted = 0;
     for (int64_t i = 0; i < n; i++)
         if (isfinite(x[i]) && fabs(x[i]) < 0x1p96) sum += x[i] * x[i], counted++;
@@ -31,83 +31,84 @@ static double size_of(const lb_digits *d, uint32_t v)
     return counted ? sqrt(sum / (double)counted) : NAN;
 }
 
-static bool is_sum(const lb_program *p, const lb_op *o)
+static bool is_sum(const lb_program *program, const lb_op *op)
 {
     static const char *const names[] = {"aten::add", "aten::sub", "aten::rsub", "aten::add_", "aten::sub_"};
-    if (o->phase == LB_PHASE_OPTIMIZER || o->args < 2 || lb_op_outcomes(o) < 1) return false;
-    return lb_op_name_among(p, o, names, 5) >= 0 && lb_op_args(p, o)[0].tag == LB_ARG_VALUE &&
-           lb_op_args(p, o)[1].tag == LB_ARG_VALUE;
+    if (op->phase == LB_PHASE_OPTIMIZER || op->args < 2 || lb_op_outcomes(op) < 1) return false;
+    return lb_op_name_among(program, op, names, 5) >= 0 && lb_op_args(program, op)[0].tag == LB_ARG_VALUE &&
+           lb_op_args(program, op)[1].tag == LB_ARG_VALUE;
 }
 
-static cancellation measure(const lb_digits *d, uint32_t op)
+static cancellation measure(const lb_digits *digits, uint32_t op)
 {
-    const lb_program *p = d->run.program;
-    const lb_op *o = &p->ops[op];
-    cancellation c = {NAN, 0};
-    const uint32_t v = lb_op_outcome(p, o, 0);
-    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return c;
-    const double result = size_of(d, v);
+    const lb_program *program = digits->run.program;
+    const lb_op *o = &program->ops[op];
+    cancellation cancellation = {NAN, 0};
+    const uint32_t v = lb_op_outcome(program, o, 0);
+    if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) return cancellation;
+    const double result = size_of(digits, v);
     double most = 0;
     for (uint32_t k = 0; k < 2; k++) {
-        const uint32_t term = lb_op_args(p, o)[k].u.value;
-        if (!lb_dtype_is_float(p->values[term].dtype)) return c;
-        c.unit = fmax(c.unit, lb_dtype_unit_roundoff(p->values[term].dtype));
-        most = fmax(most, size_of(d, term));
+        const uint32_t term = lb_op_args(program, o)[k].u.value;
+        if (!lb_dtype_is_float(program->values[term].dtype)) return cancellation;
+        cancellation.unit = fmax(cancellation.unit, lb_dtype_unit_roundoff(program->values[term].dtype));
+        most = fmax(most, size_of(digits, term));
     }
-    if (result > 0 && most > 0) c.bits = log2(most / result);
-    return c;
+    if (result > 0 && most > 0) cancellation.bits = log2(most / result);
+    return cancellation;
 }
 
-static uint32_t watched(const lb_digits *d, uint32_t op)
+static uint32_t watched(const lb_digits *digits, uint32_t op)
 {
-    const lb_program *p = d->run.program;
-    const uint32_t v = is_sum(p, &p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-    return v != LB_NONE && d->runs.watch[v] ? v : LB_NONE;
+    const lb_program *program = digits->run.program;
+    const uint32_t v = is_sum(program, &program->ops[op]) ? lb_op_outcome(program, &program->ops[op], 0) : LB_NONE;
+    return v != LB_NONE && digits->runs.watch[v] ? v : LB_NONE;
 }
 
-bool lb_digits_watch_cancellations(lb_digits *d)
+bool lb_digits_watch_cancellations(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
-    for (uint32_t i = 0; i < p->n_ops && i <= d->runs.last; i++)
-        if (is_sum(p, &p->ops[i]) && measure(d, i).bits >= LEAST_BITS)
-            d->runs.watch[lb_op_outcome(p, &p->ops[i], 0)] = 1;
+    const lb_program *program = digits->run.program;
+    for (uint32_t i = 0; i < program->n_ops && i <= digits->runs.last; i++)
+        if (is_sum(program, &program->ops[i]) && measure(digits, i).bits >= LEAST_BITS)
+            digits->runs.watch[lb_op_outcome(program, &program->ops[i], 0)] = 1;
     return true;
 }
 
 /* The row of the same line; NULL: there is none yet. */
-static lb_check_digit *row_of(const lb_digits *d, uint32_t op)
+static lb_check_digit *row_of(const lb_digits *digits, uint32_t op)
 {
-    const lb_program *p = d->run.program;
-    const lb_code_line line = lb_op_line(p, &p->ops[op]);
-    for (uint32_t i = 0; i < d->report->n_digits; i++) {
-        lb_check_digit *row = &d->report->digits[i];
-        if (row->kind != LB_CHECK_DIGIT_CANCELLATION || row->step != p->step) continue;
-        if (!line.number && row->rank != p->rank) continue;
+    const lb_program *program = digits->run.program;
+    const lb_code_line line = lb_op_line(program, &program->ops[op]);
+    for (uint32_t i = 0; i < digits->report->n_digits; i++) {
+        lb_check_digit *row = &digits->report->digits[i];
+        if (row->kind != LB_CHECK_DIGIT_CANCELLATION || row->step != program->step) continue;
+        if (!line.number && row->rank != program->rank) continue;
         if (row->line.number == line.number && strcmp(row->line.file, line.file) == 0 &&
-            strcmp(row->op, lb_op_name(p, &p->ops[op])) == 0)
+            strcmp(row->op, lb_op_name(program, &program->ops[op])) == 0)
             return row;
     }
     return NULL;
 }
 
-static bool add_row(lb_digits *d, uint32_t op, uint32_t v, const cancellation *c, double wrong)
+static bool add_row(lb_digits *digits, uint32_t op, uint32_t value, const cancellation *cancellation, double wrong)
 {
-    const lb_program *p = d->run.program;
-    lb_check_digit *row = row_of(d, op);
+    const lb_program *program = digits->run.program;
+    lb_check_digit *row = row_of(digits, op);
     if (!row) {
-        row = lb_digit_list_add(d->report, LB_CHECK_DIGIT_CANCELLATION, p);
+        row = lb_digit_list_add(digits->report, LB_CHECK_DIGIT_CANCELLATION, program);
         if (!row) return false;
-        lb_digit_list_place(row, p, op);
-        row->dtype = p->values[v].dtype, row->bits = 0, row->ops = 0, row->share = 0;
+        lb_digit_list_place(row, program, op);
+        row->dtype = program->values[value].dtype, row->bits = 0, row->ops = 0, row->share = 0;
     }
-    lb_digit_list_widen(row, lb_op_layer(p, &p->ops[op]));
-    row->ops++, row->numbers += lb_layout_numel(&p->values[v].layout);
-    row->bits = fmax(row->bits, c->bits), row->share = fmin(1, fmax(row->share, wrong));
+    lb_digit_list_widen(row, lb_op_layer(program, &program->ops[op]));
+    row->ops++, row->numbers += lb_layout_numel(&program->values[value].layout);
+    row->bits = fmax(row->bits, cancellation->bits), row->share = fmin(1, fmax(row->share, wrong));
     row->digits = -log10(row->share);
     int n = snprintf(row->message, sizeof row->message, "the result is 2^-%.1f of its larger term", row->bits);
     if (row->share < 1)
         snprintf(row->message + n, sizeof row->message - (size_t)n,
-                 ", and wrong by %.2g of itself, where its terms have %.1f digits", row->share, -log10(c->unit));
+                 ", and wrong by %.2g of itself, where its terms have %.1f digits", row->share,
+                 -log10(cancellation->unit));
     else
         snprintf(row->message + n, sizeof row->message - (size_t)n,
                  ", and rounding alone: none of its digits is right");
@@ -115,16 +116,18 @@ static bool add_row(lb_digits *d, uint32_t op, uint32_t v, const cancellation *c
     return true;
 }
 
-bool lb_digits_cancellations(lb_digits *d)
+bool lb_digits_cancellations(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
-    for (uint32_t i = 0; i < p->n_ops && i <= d->runs.last; i++) {
-        const uint32_t v = watched(d, i);
-        if (v == LB_NONE || !d->runs.exact[v]) continue;
-        const cancellation c = measure(d, i);
-        const double whole = d->runs.apart[v].whole,
-                     wrong = whole > 0 ? sqrt(d->runs.apart[v].squares / whole) : INFINITY;
-        if (c.bits >= LEAST_BITS && wrong > SHOWN * c.unit && !add_row(d, i, v, &c, wrong)) return false;
+    const lb_program *program = digits->run.program;
+    for (uint32_t i = 0; i < program->n_ops && i <= digits->runs.last; i++) {
+        const uint32_t v = watched(digits, i);
+        if (v == LB_NONE || !digits->runs.exact[v]) continue;
+        const cancellation cancellation = measure(digits, i);
+        const double whole = digits->runs.apart[v].whole,
+                     wrong = whole > 0 ? sqrt(digits->runs.apart[v].squares / whole) : INFINITY;
+        if (cancellation.bits >= LEAST_BITS && wrong > SHOWN * cancellation.unit &&
+            !add_row(digits, i, v, &cancellation, wrong))
+            return false;
     }
     return true;
 }

@@ -87,32 +87,33 @@ static void digit_both(lb_part_record *r, lb_check_digit *d)
     lb_part_record_i64(r, &d->numbers), ARRAY(r, d->cure), ARRAY(r, d->message);
 }
 
-void lb_proof_list_record(lb_part_record *r, lb_check_report *report)
+void lb_proof_list_record(lb_part_record *record, lb_check_report *report)
 {
-    report->findings = lb_part_record_rows(r, report->findings, &report->n_findings, sizeof *report->findings);
-    for (uint32_t i = 0; i < report->n_findings; i++) finding_both(r, &report->findings[i]);
-    report->proven = lb_part_record_rows(r, report->proven, &report->n_proven, sizeof *report->proven);
-    for (uint32_t i = 0; i < report->n_proven; i++) ARRAY(r, report->proven[i]);
-    report->unjudged = lb_part_record_rows(r, report->unjudged, &report->n_unjudged, sizeof *report->unjudged);
+    report->findings = lb_part_record_rows(record, report->findings, &report->n_findings, sizeof *report->findings);
+    for (uint32_t i = 0; i < report->n_findings; i++) finding_both(record, &report->findings[i]);
+    report->proven = lb_part_record_rows(record, report->proven, &report->n_proven, sizeof *report->proven);
+    for (uint32_t i = 0; i < report->n_proven; i++) ARRAY(record, report->proven[i]);
+    report->unjudged = lb_part_record_rows(record, report->unjudged, &report->n_unjudged, sizeof *report->unjudged);
     for (uint32_t i = 0; i < report->n_unjudged; i++) {
         lb_check_unjudged *u = &report->unjudged[i];
-        ARRAY(r, u->what), ARRAY(r, u->why), lb_part_record_bool(r, &u->passed);
+        ARRAY(record, u->what), ARRAY(record, u->why), lb_part_record_bool(record, &u->passed);
     }
-    report->digits = lb_part_record_rows(r, report->digits, &report->n_digits, sizeof *report->digits);
-    for (uint32_t i = 0; i < report->n_digits; i++) digit_both(r, &report->digits[i]);
-    lb_part_record_bool(r, &report->left), lb_part_record_u32(r, &report->replays);
+    report->digits = lb_part_record_rows(record, report->digits, &report->n_digits, sizeof *report->digits);
+    for (uint32_t i = 0; i < report->n_digits; i++) digit_both(record, &report->digits[i]);
+    lb_part_record_bool(record, &report->left), lb_part_record_u32(record, &report->replays);
 }
 
-void lb_update_window_record(lb_part_record *r, lb_update_window *w)
+void lb_update_window_record(lb_part_record *record, lb_update_window *window)
 {
-    w->rows = lb_part_record_rows(r, w->rows, &w->n, sizeof *w->rows);
-    for (uint32_t i = 0; i < w->n; i++) {
-        lb_update_row *row = &w->rows[i];
+    window->rows = lb_part_record_rows(record, window->rows, &window->n, sizeof *window->rows);
+    for (uint32_t i = 0; i < window->n; i++) {
+        lb_update_row *row = &window->rows[i];
         int64_t *const counts[] = {&row->updates,       &row->absorbed, &row->last_updates,
                                    &row->last_absorbed, &row->decays,   &row->absorbed_decays};
-        ARRAY(r, row->name), ARRAY(r, row->group), dtype_both(r, &row->dtype);
-        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) count_both(r, counts[k]);
-        lb_part_record_i64(r, &row->step), lb_part_record_u32(r, &row->op);
+        ARRAY(record, row->name), ARRAY(record, row->group), dtype_both(record, &row->dtype);
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) count_both(record, counts[k]);
+        lb_part_record_i64(record, &row->step), lb_part_record_u32(record, &row->op);
     }
-    lb_part_record_u32(r, &w->lost), lb_part_record_u32(r, &w->carried), lb_part_record_bool(r, &w->failed);
+    lb_part_record_u32(record, &window->lost), lb_part_record_u32(record, &window->carried),
+        lb_part_record_bool(record, &window->failed);
 }

@@ -18,10 +18,17 @@ typedef struct lb_check_step {
 /* How a quotient answers. */
 typedef enum lb_check_answer { LB_ANSWER_AGREES, LB_ANSWER_DIFFERS, LB_ANSWER_UNCLEAR } lb_check_answer;
 
+/* What a quotient is asked: along direction `seed` over the active sites, of the losses whose bits `roots` has.
+ * A gap counts from the share `least` of what was moved on. */
+typedef struct lb_check_question {
+    uint32_t seed;
+    uint64_t roots;
+    double least;
+} lb_check_question;
+
 /* Asks with smaller and smaller steps until one answers: a step over a kink does not. Where the loss changes by little
- * more than f64 rounds, with larger ones. `least`: a gap of that share of
- * what was moved is one. */
-lb_status lb_check_step_ask(lb_check_step *step, uint32_t seed, uint64_t roots, double least, lb_quotient *quotient,
+ * more than f64 rounds, with larger ones. */
+lb_status lb_check_step_ask(lb_check_step *step, const lb_check_question *question, lb_quotient *quotient,
                             lb_check_answer *answer, lb_err *err);
 /* What the optimizer read beside what backward gave. */
 bool lb_check_step_read(lb_check_step *step);

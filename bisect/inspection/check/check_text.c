@@ -15,14 +15,16 @@ static void print_line(FILE *out, const char *what, const lb_code_line *line)
     if (*text) fprintf(out, "    %s  %s\n", what, text);
 }
 
-static void print_finding(FILE *out, const lb_check_finding *f)
+static void print_finding(FILE *out, const lb_check_finding *finding)
 {
-    fprintf(out, "%s: %s\n", lb_check_kind_name(f->kind), f->message);
-    fprintf(out, "    at        step %lld, %s, %s, op %u %s%s%s\n", (long long)f->step, f->phase,
-            *f->layer ? f->layer : "(outside)", f->index, f->op, *f->forward ? ", backward of " : "", f->forward);
-    print_line(out, "code    ", &f->line);
-    if (f->of_forward.number && f->of_forward.number != f->line.number) print_line(out, "forward ", &f->of_forward);
-    fprintf(out, "    see       %s\n", f->command);
+    fprintf(out, "%s: %s\n", lb_check_kind_name(finding->kind), finding->message);
+    fprintf(out, "    at        step %lld, %s, %s, op %u %s%s%s\n", (long long)finding->step, finding->phase,
+            *finding->layer ? finding->layer : "(outside)", finding->index, finding->op,
+            *finding->forward ? ", backward of " : "", finding->forward);
+    print_line(out, "code    ", &finding->line);
+    if (finding->of_forward.number && finding->of_forward.number != finding->line.number)
+        print_line(out, "forward ", &finding->of_forward);
+    fprintf(out, "    see       %s\n", finding->command);
 }
 
 char *lb_check_text(const lb_check_report *report)

@@ -9,80 +9,80 @@
 
 /* A choice (top-k, a maximum along a dimension) gives indices, which are held, and the numbers that they choose, which
  * are continuous. */
-static bool is_choice(const lb_program *p, const lb_op *o)
+static bool is_choice(const lb_program *program, const lb_op *op)
 {
-    for (uint32_t i = 0; i < o->results; i++) {
-        const uint32_t v = lb_op_results(p, o)[i];
-        if (v != LB_NONE && !lb_dtype_is_float(p->values[v].dtype)) return true;
+    for (uint32_t i = 0; i < op->results; i++) {
+        const uint32_t v = lb_op_results(program, op)[i];
+        if (v != LB_NONE && !lb_dtype_is_float(program->values[v].dtype)) return true;
     }
     return false;
 }
 
 /* An op whose float result has no derivative, or none that autograd was to see, between parameters and the loss. */
-static const char *cut_by(const lb_check_step *c, uint32_t op)
+static const char *cut_by(const lb_check_step *step, uint32_t op)
 {
-    const lb_program *p = c->run.program;
-    const lb_op *o = &p->ops[op];
-    const lb_op_row *row = c->run.prepared->ops[op].row;
-    if (lb_cotangents_detaches(p, op)) return "detaches a value that follows from parameters";
-    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(p, o, 0) : LB_NONE;
-    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return NULL;
+    const lb_program *program = step->run.program;
+    const lb_op *o = &program->ops[op];
+    const lb_op_row *row = step->run.prepared->ops[op].row;
+    if (lb_cotangents_detaches(program, op)) return "detaches a value that follows from parameters";
+    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(program, o, 0) : LB_NONE;
+    if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) return NULL;
     if (o->flags & LB_OP_VIEW) return NULL;
-    if (row && row->flags & LB_ROW_DISCONTINUOUS && !is_choice(p, o)) return "is not continuous";
-    if (lb_op_is_source(p, o) || o->flags & LB_OP_UNDEFINED) return NULL;
+    if (row && row->flags & LB_ROW_DISCONTINUOUS && !is_choice(program, o)) return "is not continuous";
+    if (lb_op_is_source(program, o) || o->flags & LB_OP_UNDEFINED) return NULL;
     if (!row) return "is not known to replay";
-    if (lb_cotangents_seen(p, op) == LB_SEEN_CONSTANT)
+    if (lb_cotangents_seen(program, op) == LB_SEEN_CONSTANT)
         return "was run without a gradient on what follows from parameters";
     return NULL;
 }
 
 typedef struct inputs {
-    const lb_check_step *c;
+    const lb_check_step *step;
     bool moves;
 } inputs;
 
-static void note_input(void *context, uint32_t v)
+static void note_input(void *context, uint32_t value)
 {
     inputs *i = context;
-    const lb_program *p = i->c->run.program;
-    i->moves |= lb_trained_moves(&i->c->run, &i->c->trained, v);
+    const lb_program *program = i->step->run.program;
+    i->moves |= lb_trained_moves(&i->step->run, &i->step->trained, value);
     /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
-    for (uint32_t w = 0; w < p->n_values && !i->moves && i->c->run.graph.giver[v] == LB_NONE; w++)
-        i->moves = p->values[w].storage == p->values[v].storage && i->c->trained.moved[w];
+    for (uint32_t w = 0; w < program->n_values && !i->moves && i->step->run.graph.giver[value] == LB_NONE; w++)
+        i->moves = program->values[w].storage == program->values[value].storage && i->step->trained.moved[w];
 }
 
-uint32_t lb_cuts_next(const lb_check_step *c, uint32_t from, const char **why)
+uint32_t lb_cuts_next(const lb_check_step *step, uint32_t from, const char **why)
 {
-    const lb_program *p = c->run.program;
-    const uint32_t end = c->run.n_roots ? c->run.roots[c->run.n_roots - 1].op : p->n_ops;
+    const lb_program *program = step->run.program;
+    const uint32_t end = step->run.n_roots ? step->run.roots[step->run.n_roots - 1].op : program->n_ops;
     for (uint32_t i = from; i < end; i++) {
-        inputs in = {c, false};
-        if (p->ops[i].phase != LB_PHASE_FORWARD) continue;
-        *why = cut_by(c, i);
+        inputs in = {step, false};
+        if (program->ops[i].phase != LB_PHASE_FORWARD) continue;
+        *why = cut_by(step, i);
         if (!*why) continue;
-        if (p->ops[i].flags & LB_OP_VIEW)
-            lb_op_each_input(p, &p->ops[i], note_input, &in);
+        if (program->ops[i].flags & LB_OP_VIEW)
+            lb_op_each_input(program, &program->ops[i], note_input, &in);
         else
-            in.moves = lb_trained_moves(&c->run, &c->trained, lb_op_outcome(p, &p->ops[i], 0));
+            in.moves = lb_trained_moves(&step->run, &step->trained, lb_op_outcome(program, &program->ops[i], 0));
         if (in.moves) return i;
     }
     return LB_NONE;
 }
 
-bool lb_cuts_leave(lb_check_step *c, const char *what, uint32_t op, const char *why)
+bool lb_cuts_leave(lb_check_step *step, const char *what, uint32_t op, const char *why)
 {
-    const lb_program *p = c->run.program;
-    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    const lb_program *program = step->run.program;
+    const lb_code_line line = lb_op_line(program, &program->ops[op]);
     char at[200];
     lb_code_line_text(&line, at, sizeof at);
-    return lb_proof_list_leave(c->report, what, "%s %s, so that its derivative is a matter of intent%s%s",
-                               lb_op_name(p, &p->ops[op]), why, *at ? ": " : "", at);
+    return lb_proof_list_leave(step->report, what, "%s %s, so that its derivative is a matter of intent%s%s",
+                               lb_op_name(program, &program->ops[op]), why, *at ? ": " : "", at);
 }
 
 /* ---- whether it matters ---- */
 
 typedef struct exchange {
-    const lb_program *p;
+    const lb_program *program;
     uint32_t from, end; /* ops among which a collective is looked for */
     bool found;
 } exchange;
@@ -91,60 +91,62 @@ static void look_for_exchange(void *context, uint32_t v)
 {
     exchange *x = context;
     for (uint32_t i = x->from; v != LB_NONE && i < x->end && !x->found; i++) {
-        const lb_op *o = &x->p->ops[i];
-        const int64_t storage = x->p->values[v].storage;
-        x->found = o->flags & LB_OP_COLLECTIVE &&
-                   (lb_op_writes(x->p, o, storage) != LB_NONE || lb_op_reads(x->p, o, storage) != LB_NONE);
+        const lb_op *op = &x->program->ops[i];
+        const int64_t storage = x->program->values[v].storage;
+        x->found = op->flags & LB_OP_COLLECTIVE && (lb_op_writes(x->program, op, storage) != LB_NONE ||
+                                                    lb_op_reads(x->program, op, storage) != LB_NONE);
     }
 }
 
 /* A collective takes its numbers, or gave them: autograd goes on through hooks, or was meant to. */
-static bool is_exchanged(const lb_program *p, uint32_t op)
+static bool is_exchanged(const lb_program *program, uint32_t op)
 {
-    exchange before = {p, 0, op, false}, behind = {p, op + 1, p->n_ops, false};
-    lb_op_each_input(p, &p->ops[op], look_for_exchange, &before);
-    for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[op]); k++)
-        look_for_exchange(&behind, lb_op_outcome(p, &p->ops[op], k));
+    exchange before = {program, 0, op, false}, behind = {program, op + 1, program->n_ops, false};
+    lb_op_each_input(program, &program->ops[op], look_for_exchange, &before);
+    for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[op]); k++)
+        look_for_exchange(&behind, lb_op_outcome(program, &program->ops[op], k));
     return before.found || behind.found;
 }
 
 /* The next op that reads what was detached runs without a gradient, too, and is a cut of its own. */
-static bool goes_on(const lb_program *p, uint32_t op)
+static bool goes_on(const lb_program *program, uint32_t op)
 {
-    const uint32_t v = lb_op_outcome(p, &p->ops[op], 0);
-    for (uint32_t i = op + 1; v != LB_NONE && i < p->n_ops && p->ops[i].phase == LB_PHASE_FORWARD; i++)
-        if (!(p->ops[i].flags & LB_OP_VIEW) && lb_op_reads(p, &p->ops[i], p->values[v].storage) != LB_NONE)
-            return lb_cotangents_seen(p, i) == LB_SEEN_CONSTANT;
+    const uint32_t v = lb_op_outcome(program, &program->ops[op], 0);
+    for (uint32_t i = op + 1; v != LB_NONE && i < program->n_ops && program->ops[i].phase == LB_PHASE_FORWARD; i++)
+        if (!(program->ops[i].flags & LB_OP_VIEW) &&
+            lb_op_reads(program, &program->ops[i], program->values[v].storage) != LB_NONE)
+            return lb_cotangents_seen(program, i) == LB_SEEN_CONSTANT;
     return false;
 }
 
 typedef enum effect { EFFECT_NONE, EFFECT_ASKED, EFFECT_SURE } effect;
 
-static effect effect_of(const lb_check_step *c, uint32_t op)
+static effect effect_of(const lb_check_step *step, uint32_t op)
 {
-    const lb_program *p = c->run.program;
-    if (is_exchanged(p, op)) return EFFECT_NONE;
-    if (p->ops[op].flags & LB_OP_VIEW) return goes_on(p, op) ? EFFECT_NONE : EFFECT_SURE;
-    const bool constant = lb_cotangents_seen(p, op) == LB_SEEN_CONSTANT && c->run.prepared->ops[op].row &&
-                          !(c->run.prepared->ops[op].row->flags & LB_ROW_DISCONTINUOUS);
+    const lb_program *program = step->run.program;
+    if (is_exchanged(program, op)) return EFFECT_NONE;
+    if (program->ops[op].flags & LB_OP_VIEW) return goes_on(program, op) ? EFFECT_NONE : EFFECT_SURE;
+    const bool constant = lb_cotangents_seen(program, op) == LB_SEEN_CONSTANT && step->run.prepared->ops[op].row &&
+                          !(step->run.prepared->ops[op].row->flags & LB_ROW_DISCONTINUOUS);
     return constant ? EFFECT_ASKED : EFFECT_SURE;
 }
 
-static bool add_sites(lb_check_step *c, uint32_t op)
+static bool add_sites(lb_check_step *step, uint32_t op)
 {
-    const lb_program *p = c->run.program;
-    for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[op]); k++) {
-        const uint32_t v = lb_op_outcome(p, &p->ops[op], k);
-        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || c->run.site_of[v] != LB_NONE) continue;
-        if (!lb_moved_run_add_site(&c->run, v, LB_NONE, op, LB_NONE)) return false;
+    const lb_program *program = step->run.program;
+    for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[op]); k++) {
+        const uint32_t v = lb_op_outcome(program, &program->ops[op], k);
+        if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype) || step->run.site_of[v] != LB_NONE) continue;
+        if (!lb_moved_run_add_site(&step->run, v, LB_NONE, op, LB_NONE)) return false;
     }
     return true;
 }
 
 /* Moves what was run without a gradient, all of it at once: does a loss change? */
-static lb_status ask(lb_check_step *c, lb_moved_run *lead, uint64_t roots, uint32_t first, bool *matters, lb_err *err)
+static lb_status ask(lb_check_step *step, lb_moved_run *lead, uint64_t roots, uint32_t first, bool *matters,
+                     lb_err *err)
 {
-    lb_quotient q;
+    lb_quotient quotient;
     double largest = 0;
     LB_TRY(lb_moved_run_measure(lead, err));
     const uint32_t n = lead->together ? lead->n_together : 1;
@@ -153,27 +155,27 @@ static lb_status ask(lb_check_step *c, lb_moved_run *lead, uint64_t roots, uint3
         memset(run->active, 0, run->n_sites);
         for (uint32_t i = 0; i < run->n_roots; i++) largest = fmax(largest, fabs(run->roots[i].loss));
     }
-    for (uint32_t i = first; i < c->run.n_sites; i++) c->run.active[i] = c->run.sites[i].moved;
-    LB_TRY(lb_moved_run_quotient(lead, 0, roots, 0x1p-10, &q, err));
-    *matters = !(fabs(q.derivative) <= 1e-9 * largest);
+    for (uint32_t i = first; i < step->run.n_sites; i++) step->run.active[i] = step->run.sites[i].moved;
+    LB_TRY(lb_moved_run_quotient(lead, 0, roots, 0x1p-10, &quotient, err));
+    *matters = !(fabs(quotient.derivative) <= 1e-9 * largest);
     return LB_OK;
 }
 
-lb_status lb_cuts_find(lb_check_step *c, lb_moved_run *lead, uint64_t roots, uint32_t *op, const char **why,
+lb_status lb_cuts_find(lb_check_step *step, lb_moved_run *lead, uint64_t roots, uint32_t *op, const char **why,
                        lb_err *err)
 {
-    const uint32_t before = c->run.n_sites;
+    const uint32_t before = step->run.n_sites;
     uint32_t asked = LB_NONE;
     bool matters = false;
     const char *kept = NULL;
-    for (*op = lb_cuts_next(c, 0, why); *op != LB_NONE; *op = lb_cuts_next(c, *op + 1, why)) {
-        const effect e = effect_of(c, *op);
+    for (*op = lb_cuts_next(step, 0, why); *op != LB_NONE; *op = lb_cuts_next(step, *op + 1, why)) {
+        const effect e = effect_of(step, *op);
         if (e == EFFECT_SURE) return LB_OK;
         if (e != EFFECT_ASKED) continue;
-        if (!add_sites(c, *op)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
+        if (!add_sites(step, *op)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
         if (asked == LB_NONE) asked = *op, kept = *why;
     }
-    if (c->run.n_sites > before) LB_TRY(ask(c, lead, roots, before, &matters, err));
+    if (step->run.n_sites > before) LB_TRY(ask(step, lead, roots, before, &matters, err));
     if (matters) *op = asked, *why = kept;
     return LB_OK;
 }

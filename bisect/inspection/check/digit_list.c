@@ -19,35 +19,35 @@ const char *lb_check_digit_kind_name(lb_check_digit_kind kind)
     return names[kind];
 }
 
-lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind kind, const lb_program *p)
+lb_check_digit *lb_digit_list_add(lb_check_report *report, lb_check_digit_kind kind, const lb_program *program)
 {
     static const lb_check_effect unknown = {NAN, NAN, NAN, NAN, NAN};
     lb_check_digit *grown = lb_array_grow(report->digits, report->n_digits, sizeof *grown);
     if (!grown) return NULL;
     report->digits = grown;
-    lb_check_digit *d = &report->digits[report->n_digits++];
-    *d = (lb_check_digit){.kind = kind,
-                          .step = p->step,
-                          .rank = p->rank,
-                          .phase = "",
-                          .index = LB_NONE,
-                          .effect = unknown,
-                          .cured = unknown,
-                          .digits = NAN,
-                          .share = NAN,
-                          .recent = NAN,
-                          .bits = NAN};
-    return d;
+    lb_check_digit *digit = &report->digits[report->n_digits++];
+    *digit = (lb_check_digit){.kind = kind,
+                              .step = program->step,
+                              .rank = program->rank,
+                              .phase = "",
+                              .index = LB_NONE,
+                              .effect = unknown,
+                              .cured = unknown,
+                              .digits = NAN,
+                              .share = NAN,
+                              .recent = NAN,
+                              .bits = NAN};
+    return digit;
 }
 
-void lb_digit_list_place(lb_check_digit *d, const lb_program *p, uint32_t op)
+void lb_digit_list_place(lb_check_digit *digit, const lb_program *program, uint32_t op)
 {
-    const lb_op *o = &p->ops[op];
-    const lb_code_line line = lb_op_line(p, o);
-    d->phase = lb_phase_name((lb_phase)o->phase), d->index = op, d->ops = 1;
-    snprintf(d->layer, sizeof d->layer, "%s", lb_op_layer(p, o));
-    snprintf(d->op, sizeof d->op, "%s", lb_op_name(p, o));
-    d->line = lb_code_line_copy(&line);
+    const lb_op *o = &program->ops[op];
+    const lb_code_line line = lb_op_line(program, o);
+    digit->phase = lb_phase_name((lb_phase)o->phase), digit->index = op, digit->ops = 1;
+    snprintf(digit->layer, sizeof digit->layer, "%s", lb_op_layer(program, o));
+    snprintf(digit->op, sizeof digit->op, "%s", lb_op_name(program, o));
+    digit->line = lb_code_line_copy(&line);
 }
 
 bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
@@ -67,23 +67,24 @@ bool lb_digit_list_alike(const char *a, const char *b, char *wide, size_t room)
     return !*a && !*b;
 }
 
-void lb_digit_list_widen(lb_check_digit *d, const char *layer)
+void lb_digit_list_widen(lb_check_digit *digit, const char *layer)
 {
-    char wide[sizeof d->layer];
-    if (lb_digit_list_alike(d->layer, layer, wide, sizeof wide)) snprintf(d->layer, sizeof d->layer, "%s", wide);
+    char wide[sizeof digit->layer];
+    if (lb_digit_list_alike(digit->layer, layer, wide, sizeof wide))
+        snprintf(digit->layer, sizeof digit->layer, "%s", wide);
 }
 
-double lb_digit_list_cost(const lb_check_effect *e)
+double lb_digit_list_cost(const lb_check_effect *effect)
 {
-    double cost = isnan(e->loss) ? 0 : e->loss;
-    if (e->logits > cost) cost = e->logits;
-    return e->gradients > cost ? e->gradients : cost;
+    double cost = isnan(effect->loss) ? 0 : effect->loss;
+    if (effect->logits > cost) cost = effect->logits;
+    return effect->gradients > cost ? effect->gradients : cost;
 }
 
-static double weight_of(const lb_check_digit *d)
+static double weight_of(const lb_check_digit *digit)
 {
-    if (d->kind == LB_CHECK_DIGIT_ROUNDING) return lb_digit_list_cost(&d->effect);
-    const double weight = d->kind == LB_CHECK_DIGIT_CANCELLATION ? d->bits : d->share;
+    if (digit->kind == LB_CHECK_DIGIT_ROUNDING) return lb_digit_list_cost(&digit->effect);
+    const double weight = digit->kind == LB_CHECK_DIGIT_CANCELLATION ? digit->bits : digit->share;
     return isnan(weight) ? 0 : weight;
 }
 
@@ -101,19 +102,19 @@ void lb_digit_list_sort(lb_check_report *report)
     if (report->n_digits) qsort(report->digits, report->n_digits, sizeof *report->digits, by_cost);
 }
 
-static void print_row(FILE *out, const lb_check_digit *d)
+static void print_row(FILE *out, const lb_check_digit *digit)
 {
     char line[400];
-    lb_code_line_text(&d->line, line, sizeof line);
-    fprintf(out, "    %s", *d->layer ? d->layer : "(outside)");
-    if (*d->op) fprintf(out, "  %s", d->op);
-    if (d->dtype) fprintf(out, " %s", lb_dtype_name(d->dtype));
-    if (!isnan(d->digits)) fprintf(out, ", %.1f digits are right", d->digits);
-    if (!isnan(d->bits)) fprintf(out, ", %.1f bits", d->bits);
-    if (!isnan(d->share)) fprintf(out, ", %.3g %%", 100 * d->share);
+    lb_code_line_text(&digit->line, line, sizeof line);
+    fprintf(out, "    %s", *digit->layer ? digit->layer : "(outside)");
+    if (*digit->op) fprintf(out, "  %s", digit->op);
+    if (digit->dtype) fprintf(out, " %s", lb_dtype_name(digit->dtype));
+    if (!isnan(digit->digits)) fprintf(out, ", %.1f digits are right", digit->digits);
+    if (!isnan(digit->bits)) fprintf(out, ", %.1f bits", digit->bits);
+    if (!isnan(digit->share)) fprintf(out, ", %.3g %%", 100 * digit->share);
     if (*line) fprintf(out, "\n        %s", line);
-    fprintf(out, "\n        %s\n", d->message);
-    if (*d->cure) fprintf(out, "        cure: %s\n", d->cure);
+    fprintf(out, "\n        %s\n", digit->message);
+    if (*digit->cure) fprintf(out, "        cure: %s\n", digit->cure);
 }
 
 void lb_digit_list_print(const lb_check_report *report, FILE *out)
@@ -129,12 +130,12 @@ void lb_digit_list_print(const lb_check_report *report, FILE *out)
     enum { SHOWN = 8 };
     uint32_t n = 0;
     for (uint32_t i = 0; i < report->n_digits; i++) {
-        const lb_check_digit *d = &report->digits[i];
-        const bool first = !i || report->digits[i - 1].kind != d->kind;
+        const lb_check_digit *digit = &report->digits[i];
+        const bool first = !i || report->digits[i - 1].kind != digit->kind;
         n = first ? 1 : n + 1;
-        if (d->kind == LB_CHECK_DIGIT_ROUNDING && n > 1 && d->share < LEAST) continue;
-        if (first) fprintf(out, "%s:\n", titles[d->kind]);
-        if (n <= SHOWN) print_row(out, d);
+        if (digit->kind == LB_CHECK_DIGIT_ROUNDING && n > 1 && digit->share < LEAST) continue;
+        if (first) fprintf(out, "%s:\n", titles[digit->kind]);
+        if (n <= SHOWN) print_row(out, digit);
         if (n == SHOWN + 1) fprintf(out, "    and more: --json has all\n");
     }
 }

@@ -114,12 +114,12 @@ static lb_status judge_step(walk *w, lb_digits_step *step, const bool *first, lb
     return LB_OK;
 }
 
-lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *o, int64_t number, uint32_t limit,
+lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *options, int64_t number, uint32_t limit,
                             lb_update_window *windows, lb_check_report *report, lb_err *err)
 {
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(capture, &ranks);
-    walk w = {.capture = capture, .options = o, .report = report, .windows = windows};
+    walk w = {.capture = capture, .options = options, .report = report, .windows = windows};
     lb_digits_step step = {.ranks = calloc((size_t)n + 1, sizeof *step.ranks), .limit = limit};
     bool *first = calloc((size_t)n + 1, sizeof *first);
     lb_status status = step.ranks && first ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
@@ -227,12 +227,12 @@ static lb_status tell_updates(lb_capture *capture, const lb_check_options *o, co
     return told ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
 }
 
-lb_status lb_digits_tell_updates(lb_capture *capture, const lb_check_options *o, const lb_update_window *windows,
+lb_status lb_digits_tell_updates(lb_capture *capture, const lb_check_options *options, const lb_update_window *windows,
                                  lb_check_report *report, lb_err *err)
 {
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(capture, &ranks);
-    for (uint32_t r = 0; r < n; r++) LB_TRY(tell_updates(capture, o, windows, r, report, err));
+    for (uint32_t r = 0; r < n; r++) LB_TRY(tell_updates(capture, options, windows, r, report, err));
     lb_digit_list_sort(report);
     return LB_OK;
 }

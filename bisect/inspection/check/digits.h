@@ -29,7 +29,7 @@ typedef struct lb_digits_step {
 
 /* One step; what exact runs tell is told of the first of those that the options name. `limit`: of runs for that.
  * `windows`: one for each rank of the capture, which gets the step's updates. `report`: of this step alone. */
-lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *options, int64_t step, uint32_t limit,
+lb_status lb_digits_of_step(lb_capture *capture, const lb_check_options *options, int64_t number, uint32_t limit,
                             lb_update_window *windows, lb_check_report *report, lb_err *err);
 /* Behind the digits of earlier steps: numbers that leave the range of their dtype are found once on a line. `step`
  * keeps nothing. False: no memory. */

@@ -24,45 +24,52 @@ static int by_place(const void *a, const void *b)
     return (x->site > y->site) - (x->site < y->site);
 }
 
-static place *list_places(const lb_check_step *c, uint64_t roots, uint32_t *n)
+static place *list_places(const lb_check_step *step, uint64_t roots, uint32_t *n)
 {
-    const lb_moved_run *run = &c->run;
+    const lb_moved_run *run = &step->run;
     place *list = malloc(((size_t)run->n_sites + 1) * sizeof *list);
     *n = 0;
     for (uint32_t i = 0; list && i < run->n_sites; i++) {
-        const lb_moved_site *s = &run->sites[i];
-        if (!s->moved || !s->measured) continue;
-        if (s->row != LB_NONE && (run->together || c->trained.rows[s->row].roots != roots)) continue;
-        list[(*n)++] = (place){s->at, s->row == LB_NONE, i};
+        const lb_moved_site *site = &run->sites[i];
+        if (!site->moved || !site->measured) continue;
+        if (site->row != LB_NONE && (run->together || step->trained.rows[site->row].roots != roots)) continue;
+        list[(*n)++] = (place){site->at, site->row == LB_NONE, i};
     }
     if (list) qsort(list, *n, sizeof *list, by_place);
     return list;
 }
 
-static lb_status ask(lb_check_step *c, uint64_t roots, const place *list, uint32_t first, uint32_t end, uint32_t seed,
-                     lb_quotient *q, bool *differs, lb_err *err)
+/* Places of a list, from `first` up to `end`, which are moved together. */
+typedef struct span {
+    const place *list;
+    uint32_t first, end;
+} span;
+
+static lb_status ask(lb_check_step *step, span span, const lb_check_question *question, lb_quotient *quotient,
+                     bool *differs, lb_err *err)
 {
     lb_check_answer answer;
-    memset(c->run.active, 0, c->run.n_sites);
-    for (uint32_t i = first; i < end; i++) c->run.active[list[i].site] = 1;
-    LB_TRY(lb_check_step_ask(c, seed, roots, FINE, q, &answer, err));
+    memset(step->run.active, 0, step->run.n_sites);
+    for (uint32_t i = span.first; i < span.end; i++) step->run.active[span.list[i].site] = 1;
+    LB_TRY(lb_check_step_ask(step, question, quotient, &answer, err));
     *differs = answer == LB_ANSWER_DIFFERS;
     return LB_OK;
 }
 
 /* The last place with which the end of the list differs; n: none does. */
-static lb_status last_wrong(lb_check_step *c, uint64_t roots, const place *list, uint32_t n, uint32_t *found,
+static lb_status last_wrong(lb_check_step *step, uint64_t roots, const place *list, uint32_t n, uint32_t *found,
                             lb_err *err)
 {
+    const lb_check_question question = {.roots = roots, .least = FINE};
     uint32_t low = 0, high = n;
-    lb_quotient q;
+    lb_quotient quotient;
     bool differs;
-    LB_TRY(ask(c, roots, list, 0, n, 0, &q, &differs, err));
+    LB_TRY(ask(step, (span){list, 0, n}, &question, &quotient, &differs, err));
     *found = n;
     if (!differs) return LB_OK;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
-        LB_TRY(ask(c, roots, list, middle, n, 0, &q, &differs, err));
+        LB_TRY(ask(step, (span){list, middle, n}, &question, &quotient, &differs, err));
         if (differs)
             low = middle;
         else
@@ -72,120 +79,127 @@ static lb_status last_wrong(lb_check_step *c, uint64_t roots, const place *list,
     return LB_OK;
 }
 
-static uint32_t culprit(const lb_check_step *c, uint32_t gradient)
+static uint32_t culprit(const lb_check_step *step, uint32_t gradient)
 {
     uint32_t ops[256];
-    const lb_program *p = c->run.program;
-    const uint32_t n = lb_cotangents_between(&c->run, gradient, ops, 256);
+    const lb_program *program = step->run.program;
+    const uint32_t n = lb_cotangents_between(&step->run, gradient, ops, 256);
     for (uint32_t i = 0; i < n; i++)
-        if (lb_cotangents_is_custom(p, ops[i]) && !(p->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
+        if (lb_cotangents_is_custom(program, ops[i]) && !(program->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
     for (uint32_t i = 0; i < n; i++)
-        if (lb_cotangents_is_foreign(&c->run, ops[i]) && !(p->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
-    return c->run.graph.giver[gradient];
+        if (lb_cotangents_is_foreign(&step->run, ops[i]) && !(program->ops[ops[i]].flags & LB_OP_VIEW)) return ops[i];
+    return step->run.graph.giver[gradient];
 }
 
-void lb_fault_place_factor_text(uint32_t n, double factor, char *text, size_t room)
+void lb_fault_place_factor_text(uint32_t losses, double factor, char *text, size_t room)
 {
     *text = 0;
-    if (n > 1 && fabs(factor * n - 1) < 1e-4)
-        snprintf(text, room, ", which is 1 / %u, the number of micro-batches", n);
-    else if (n > 1 && fabs(factor / n - 1) < 1e-4)
+    if (losses > 1 && fabs(factor * losses - 1) < 1e-4)
+        snprintf(text, room, ", which is 1 / %u, the number of micro-batches", losses);
+    else if (losses > 1 && fabs(factor / losses - 1) < 1e-4)
         snprintf(text, room, ", which is the number of micro-batches");
     else if (factor < 0.75 && fabs(1 / factor - nearbyint(1 / factor)) < 1e-4)
         snprintf(text, room, ", which is 1 / %.0f", 1 / factor);
 }
 
-bool lb_fault_place_is_count(double x)
+bool lb_fault_place_is_count(double factor)
 {
-    const double n = fabs(x) < 1 ? 1 / fabs(x) : fabs(x);
+    const double n = fabs(factor) < 1 ? 1 / fabs(factor) : fabs(factor);
     return n > 1.5 && n < 1e6 && fabs(n - nearbyint(n)) <= 1e-5 * n;
 }
 
-static void say(const lb_check_step *c, lb_check_finding *f, const lb_moved_site *s, const lb_quotient *q)
+static void say(const lb_check_step *step, lb_check_finding *finding, const lb_moved_site *site,
+                const lb_quotient *quotient)
 {
-    const lb_program *p = c->run.program;
+    const lb_program *program = step->run.program;
     char what[200], counted[120] = "";
-    if (s->row != LB_NONE)
-        snprintf(what, sizeof what, "%s", c->trained.rows[s->row].name);
+    if (site->row != LB_NONE)
+        snprintf(what, sizeof what, "%s", step->trained.rows[site->row].name);
     else
-        snprintf(what, sizeof what, "the result of %s in %s", lb_op_name(p, &p->ops[s->at]),
-                 *lb_op_layer(p, &p->ops[s->at]) ? lb_op_layer(p, &p->ops[s->at]) : "(outside)");
-    if (!isnan(f->factor)) lb_fault_place_factor_text(c->run.n_roots, f->factor, counted, sizeof counted);
-    if (f->kind == LB_CHECK_SCALE)
-        snprintf(
-            f->message, sizeof f->message,
-            "the gradient of %s is %.6g times the derivative of the loss%s: %.6g along a random direction, where a "
-            "difference quotient gives %.6g +- %.1g; those of all later results are right",
-            what, f->factor, counted, q->said, q->derivative, q->error);
+        snprintf(what, sizeof what, "the result of %s in %s", lb_op_name(program, &program->ops[site->at]),
+                 *lb_op_layer(program, &program->ops[site->at]) ? lb_op_layer(program, &program->ops[site->at])
+                                                                : "(outside)");
+    if (!isnan(finding->factor))
+        lb_fault_place_factor_text(step->run.n_roots, finding->factor, counted, sizeof counted);
+    if (finding->kind == LB_CHECK_SCALE)
+        snprintf(finding->message, sizeof finding->message,
+                 "the gradient of %s is %.6g times the derivative of the loss%s: %.6g along a random direction, "
+                 "where a difference quotient gives %.6g +- %.1g; those of all later results are right",
+                 what, finding->factor, counted, quotient->said, quotient->derivative, quotient->error);
     else
-        snprintf(f->message, sizeof f->message,
-                 "the gradient of %s is not the derivative of the loss: %.6g along a random direction, where a "
-                 "difference quotient gives %.6g +- %.1g; those of all later results are right",
-                 what, q->said, q->derivative, q->error);
+        snprintf(finding->message, sizeof finding->message,
+                 "the gradient of %s is not the derivative of the loss: %.6g along a random direction, "
+                 "where a difference quotient gives %.6g +- %.1g; those of all later results are right",
+                 what, quotient->said, quotient->derivative, quotient->error);
 }
 
 /* ---- other draws ---- */
 
 /* The op of forward that an op repeats, by the order of such ops in its module. */
-static uint32_t repeated(const lb_program *p, uint32_t op)
+static uint32_t repeated(const lb_program *program, uint32_t op)
 {
     uint32_t k = 0;
     for (uint32_t i = 0; i < op; i++)
-        k += p->ops[i].flags & LB_OP_RECOMPUTE && p->ops[i].scope == p->ops[op].scope &&
-             p->ops[i].name == p->ops[op].name;
+        k += program->ops[i].flags & LB_OP_RECOMPUTE && program->ops[i].scope == program->ops[op].scope &&
+             program->ops[i].name == program->ops[op].name;
     for (uint32_t i = 0; i < op; i++) {
-        const lb_op *o = &p->ops[i];
-        if (o->phase != LB_PHASE_FORWARD || o->scope != p->ops[op].scope || o->name != p->ops[op].name) continue;
+        const lb_op *o = &program->ops[i];
+        if (o->phase != LB_PHASE_FORWARD || o->scope != program->ops[op].scope || o->name != program->ops[op].name)
+            continue;
         if (!k--) return i;
     }
     return LB_NONE;
 }
 
 /* The first op of a recomputation that drew different numbers than the forward that it repeats; LB_NONE. */
-static uint32_t redrawn(const lb_program *p, uint32_t *first)
+static uint32_t redrawn(const lb_program *program, uint32_t *first)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *o = &p->ops[i];
-        if (!(o->flags & LB_OP_RECOMPUTE) || !(o->flags & LB_OP_RANDOM) || !lb_op_outcomes(o)) continue;
-        *first = repeated(p, i);
-        if (*first == LB_NONE || !lb_op_outcomes(&p->ops[*first])) continue;
-        const uint32_t a = lb_op_outcome(p, o, 0), b = lb_op_outcome(p, &p->ops[*first], 0);
-        if (a != LB_NONE && b != LB_NONE && !lb_digest_equal(p->values[a].logical, p->values[b].logical)) return i;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!(op->flags & LB_OP_RECOMPUTE) || !(op->flags & LB_OP_RANDOM) || !lb_op_outcomes(op)) continue;
+        *first = repeated(program, i);
+        if (*first == LB_NONE || !lb_op_outcomes(&program->ops[*first])) continue;
+        const uint32_t a = lb_op_outcome(program, op, 0), b = lb_op_outcome(program, &program->ops[*first], 0);
+        if (a != LB_NONE && b != LB_NONE && !lb_digest_equal(program->values[a].logical, program->values[b].logical))
+            return i;
     }
     return LB_NONE;
 }
 
-static lb_status add_redrawn(lb_check_step *c, uint32_t op, uint32_t first, const lb_quotient *q, lb_err *err)
+static lb_status add_redrawn(lb_check_step *step, uint32_t op, uint32_t first, const lb_quotient *quotient, lb_err *err)
 {
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_REDRAWN, c->run.program);
-    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    lb_proof_list_place(f, c->run.program, op, first, c->path);
-    f->effect = fabs(q->said - q->derivative) / fabs(q->derivative);
-    snprintf(
-        f->message, sizeof f->message,
-        "the gradients are not the derivative of the loss (%.6g along a random direction, where a difference "
-        "quotient gives %.6g +- %.1g): the recomputation drew other numbers than op %u of forward, which it repeats",
-        q->said, q->derivative, q->error, first);
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_REDRAWN, step->run.program);
+    if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_proof_list_place(finding, step->run.program, op, first, step->path);
+    finding->effect = fabs(quotient->said - quotient->derivative) / fabs(quotient->derivative);
+    snprintf(finding->message, sizeof finding->message,
+             "the gradients are not the derivative of the loss (%.6g along a random direction, "
+             "where a difference quotient gives %.6g +- %.1g): "
+             "the recomputation drew other numbers than op %u of forward, which it repeats",
+             quotient->said, quotient->derivative, quotient->error, first);
     return LB_OK;
 }
 
 /* ---- memory that no op wrote ---- */
 
 /* What lies there is another thing in every run: the exact one reads zeros. */
-static lb_status add_unwritten(lb_check_step *c, uint32_t op, uint32_t maker, const lb_quotient *q, lb_err *err)
+static lb_status add_unwritten(lb_check_step *step, uint32_t op, uint32_t maker, const lb_quotient *quotient,
+                               lb_err *err)
 {
-    const lb_program *p = c->run.program;
-    const lb_code_line line = lb_op_line(p, &p->ops[maker]);
+    const lb_program *program = step->run.program;
+    const lb_code_line line = lb_op_line(program, &program->ops[maker]);
     char made[240];
     lb_code_line_text(&line, made, sizeof made);
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_UNWRITTEN, p);
-    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    lb_proof_list_place(f, p, op, c->run.graph.forward[op], c->path);
-    f->effect = fabs(q->said - q->derivative) / fabs(q->derivative);
-    snprintf(f->message, sizeof f->message,
-             "it reads numbers that no op wrote: %s made their memory%s%s; with zeros there the gradients are not the "
-             "derivative of the loss (%.6g along a random direction, where a difference quotient gives %.6g +- %.1g)",
-             lb_op_name(p, &p->ops[maker]), *made ? " at " : "", made, q->said, q->derivative, q->error);
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_UNWRITTEN, program);
+    if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_proof_list_place(finding, program, op, step->run.graph.forward[op], step->path);
+    finding->effect = fabs(quotient->said - quotient->derivative) / fabs(quotient->derivative);
+    snprintf(finding->message, sizeof finding->message,
+             "it reads numbers that no op wrote: %s made their memory%s%s; "
+             "with zeros there the gradients are not the derivative of the loss (%.6g along a random direction, "
+             "where a difference quotient gives %.6g +- %.1g)",
+             lb_op_name(program, &program->ops[maker]), *made ? " at " : "", made, quotient->said, quotient->derivative,
+             quotient->error);
     return LB_OK;
 }
 
@@ -195,9 +209,9 @@ static lb_status add_unwritten(lb_check_step *c, uint32_t op, uint32_t maker, co
 static const double HIDDEN = -1e30;
 
 /* A row all of whose numbers are hidden: a token of padding that is to see none but padding. */
-static bool has_hidden_row(const double *x, const lb_layout *l)
+static bool has_hidden_row(const double *x, const lb_layout *layout)
 {
-    const int64_t n = lb_layout_numel(l), width = l->ndim ? l->shape[l->ndim - 1] : 1;
+    const int64_t n = lb_layout_numel(layout), width = layout->ndim ? layout->shape[layout->ndim - 1] : 1;
     for (int64_t row = 0; width > 1 && row < n; row += width) {
         int64_t hidden = 0;
         while (hidden < width && x[row + hidden] <= HIDDEN && isfinite(x[row + hidden])) hidden++;
@@ -208,42 +222,42 @@ static bool has_hidden_row(const double *x, const lb_layout *l)
 
 /* The softmax of such a row is the same whatever the scores are, and its backward, which does not know that they were
  * lost, gives them a gradient. */
-static bool softmax_sees_nothing(const lb_check_step *c, uint32_t forward)
+static bool softmax_sees_nothing(const lb_check_step *step, uint32_t forward)
 {
-    const lb_program *p = c->run.program;
-    const lb_op *op = forward == LB_NONE ? NULL : &p->ops[forward];
-    const bool kernel = op && strstr(lb_op_name(p, op), "scaled_dot_product");
+    const lb_program *program = step->run.program;
+    const lb_op *op = forward == LB_NONE ? NULL : &program->ops[forward];
+    const bool kernel = op && strstr(lb_op_name(program, op), "scaled_dot_product");
     bool any = false;
-    if (!op || !(kernel || strstr(lb_op_name(p, op), "softmax"))) return false;
+    if (!op || !(kernel || strstr(lb_op_name(program, op), "softmax"))) return false;
     for (uint32_t i = kernel ? 3 : 0; i < op->args && (kernel || i == 0) && !any; i++) {
-        lb_tensor t;
-        if (lb_op_args(p, op)[i].tag != LB_ARG_VALUE) continue;
-        double *x = lb_moved_run_recorded(&c->run, lb_op_args(p, op)[i].u.value, &t);
-        any = x && has_hidden_row(x, &t.layout);
+        lb_tensor tensor;
+        if (lb_op_args(program, op)[i].tag != LB_ARG_VALUE) continue;
+        double *x = lb_moved_run_recorded(&step->run, lb_op_args(program, op)[i].u.value, &tensor);
+        any = x && has_hidden_row(x, &tensor.layout);
         free(x);
     }
     return any;
 }
 
 /* Such a softmax whose backward lies between a site and those behind it, which are right; LB_NONE. */
-static uint32_t blind_softmax(const lb_check_step *c, const lb_moved_site *s)
+static uint32_t blind_softmax(const lb_check_step *step, const lb_moved_site *site)
 {
     uint32_t ops[256];
-    const uint32_t n = s->gradient == LB_NONE ? 0 : lb_cotangents_between(&c->run, s->gradient, ops, 256);
+    const uint32_t n = site->gradient == LB_NONE ? 0 : lb_cotangents_between(&step->run, site->gradient, ops, 256);
     for (uint32_t i = 0; i < n; i++)
-        if (softmax_sees_nothing(c, c->run.graph.forward[ops[i]])) return c->run.graph.forward[ops[i]];
+        if (softmax_sees_nothing(step, step->run.graph.forward[ops[i]])) return step->run.graph.forward[ops[i]];
     return LB_NONE;
 }
 
-static bool leave_hidden(lb_check_step *c, uint32_t forward)
+static bool leave_hidden(lb_check_step *step, uint32_t forward)
 {
-    const lb_program *p = c->run.program;
-    const lb_code_line line = lb_op_line(p, &p->ops[forward]);
+    const lb_program *program = step->run.program;
+    const lb_code_line line = lb_op_line(program, &program->ops[forward]);
     char what[160], at[120];
     lb_code_line_text(&line, at, sizeof at);
-    snprintf(what, sizeof what, "the gradients before %s in step %lld", lb_op_layer(p, &p->ops[forward]),
-             (long long)p->step);
-    return lb_proof_list_leave(c->report, what,
+    snprintf(what, sizeof what, "the gradients before %s in step %lld", lb_op_layer(program, &program->ops[forward]),
+             (long long)program->step);
+    return lb_proof_list_leave(step->report, what,
                                "rows of its softmax hide all that they could see: their scores are lost in the mask, "
                                "and backward gives them a gradient all the same: %s",
                                at);
@@ -252,81 +266,86 @@ static bool leave_hidden(lb_check_step *c, uint32_t forward)
 /* ---- the finding ---- */
 
 /* A gradient that is the derivative of the last loss alone lacks all others: it was overwritten, and not added to. */
-static lb_status judge_overwritten(lb_check_step *c, uint64_t roots, const place *list, uint32_t k, lb_check_finding *f,
-                                   lb_err *err)
+static lb_status judge_overwritten(lb_check_step *step, uint64_t roots, const place *list, uint32_t k,
+                                   lb_check_finding *finding, lb_err *err)
 {
-    const uint32_t n = (uint32_t)__builtin_popcountll(roots), row = c->run.sites[list[k].site].row;
-    lb_quotient q;
+    const uint32_t n = (uint32_t)__builtin_popcountll(roots), row = step->run.sites[list[k].site].row;
+    lb_quotient quotient;
     lb_check_answer answer;
-    if (n < 2 || row == LB_NONE || f->kind == LB_CHECK_DETACHED) return LB_OK;
-    memset(c->run.active, 0, c->run.n_sites);
-    c->run.active[list[k].site] = 1;
-    LB_TRY(lb_check_step_ask(c, 0, (uint64_t)1 << (63 - __builtin_clzll(roots)), FINE, &q, &answer, err));
+    if (n < 2 || row == LB_NONE || finding->kind == LB_CHECK_DETACHED) return LB_OK;
+    memset(step->run.active, 0, step->run.n_sites);
+    step->run.active[list[k].site] = 1;
+    const lb_check_question last = {.roots = (uint64_t)1 << (63 - __builtin_clzll(roots)), .least = FINE};
+    LB_TRY(lb_check_step_ask(step, &last, &quotient, &answer, err));
     if (answer != LB_ANSWER_AGREES) return LB_OK;
-    f->kind = LB_CHECK_LOST, f->factor = NAN;
-    snprintf(f->message, sizeof f->message,
+    finding->kind = LB_CHECK_LOST, finding->factor = NAN;
+    snprintf(finding->message, sizeof finding->message,
              "the gradient of %s is the derivative of the last of %u losses alone: %.6g along a random direction, "
              "where a difference quotient of that loss gives %.6g +- %.1g; the other %u are lost",
-             c->trained.rows[row].name, n, q.said, q.derivative, q.error, n - 1);
+             step->trained.rows[row].name, n, quotient.said, quotient.derivative, quotient.error, n - 1);
     return LB_OK;
 }
 
-static lb_status add_finding(lb_check_step *c, uint64_t roots, const place *list, uint32_t k, lb_err *err)
+static lb_status add_finding(lb_check_step *step, uint64_t roots, const place *list, uint32_t k, lb_err *err)
 {
-    const lb_program *p = c->run.program;
-    const lb_moved_site *s = &c->run.sites[list[k].site];
-    lb_quotient q[2];
+    const lb_program *program = step->run.program;
+    const lb_moved_site *site = &step->run.sites[list[k].site];
+    lb_quotient quotient[2];
     bool differs[2];
-    for (uint32_t i = 0; i < 2; i++) LB_TRY(ask(c, roots, list, k, k + 1, i, &q[i], &differs[i], err));
-    const double ratios[2] = {q[0].said / q[0].derivative, q[1].said / q[1].derivative};
-    const bool scaled = fabs(ratios[0] - ratios[1]) <= 1e-5 * fabs(ratios[0]) && s->norm > 0;
-    lb_check_finding *f = lb_proof_list_add(c->report,
-                                            s->norm == 0 ? LB_CHECK_DETACHED
-                                            : scaled     ? LB_CHECK_SCALE
-                                                         : LB_CHECK_GRADIENT,
-                                            p);
-    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    const uint32_t op = culprit(c, s->gradient);
-    uint32_t forward = c->run.graph.forward[op];
-    if (forward == LB_NONE && s->row == LB_NONE) forward = s->at;
-    lb_proof_list_place(f, p, op, forward, c->path);
-    f->factor = s->norm == 0 ? 0 : scaled ? ratios[0] : NAN;
-    f->effect = fabs(q[0].said - q[0].derivative) / fabs(q[0].derivative);
-    say(c, f, s, &q[0]);
-    return judge_overwritten(c, roots, list, k, f, err);
+    for (uint32_t i = 0; i < 2; i++) {
+        const lb_check_question question = {i, roots, FINE};
+        LB_TRY(ask(step, (span){list, k, k + 1}, &question, &quotient[i], &differs[i], err));
+    }
+    const double ratios[2] = {quotient[0].said / quotient[0].derivative, quotient[1].said / quotient[1].derivative};
+    const bool scaled = fabs(ratios[0] - ratios[1]) <= 1e-5 * fabs(ratios[0]) && site->norm > 0;
+    lb_check_finding *finding = lb_proof_list_add(step->report,
+                                                  site->norm == 0 ? LB_CHECK_DETACHED
+                                                  : scaled        ? LB_CHECK_SCALE
+                                                                  : LB_CHECK_GRADIENT,
+                                                  program);
+    if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    const uint32_t op = culprit(step, site->gradient);
+    uint32_t forward = step->run.graph.forward[op];
+    if (forward == LB_NONE && site->row == LB_NONE) forward = site->at;
+    lb_proof_list_place(finding, program, op, forward, step->path);
+    finding->factor = site->norm == 0 ? 0 : scaled ? ratios[0] : NAN;
+    finding->effect = fabs(quotient[0].said - quotient[0].derivative) / fabs(quotient[0].derivative);
+    say(step, finding, site, &quotient[0]);
+    return judge_overwritten(step, roots, list, k, finding, err);
 }
 
 /* Nothing that was moved inside the step explains it: what is known is said of the whole. */
-static lb_status add_whole(lb_check_step *c, const lb_quotient *q, lb_err *err)
+static lb_status add_whole(lb_check_step *step, const lb_quotient *quotient, lb_err *err)
 {
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_GRADIENT, c->run.program);
-    if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    lb_proof_list_place(f, c->run.program, c->run.roots[c->run.n_roots - 1].op, LB_NONE, c->path);
-    f->effect = fabs(q->said - q->derivative) / fabs(q->derivative);
-    snprintf(f->message, sizeof f->message,
-             "the gradients are not the derivative of the loss: %.6g along a random direction, where a difference "
-             "quotient gives %.6g +- %.1g; no op was found at which that begins",
-             q->said, q->derivative, q->error);
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_GRADIENT, step->run.program);
+    if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_proof_list_place(finding, step->run.program, step->run.roots[step->run.n_roots - 1].op, LB_NONE, step->path);
+    finding->effect = fabs(quotient->said - quotient->derivative) / fabs(quotient->derivative);
+    snprintf(finding->message, sizeof finding->message,
+             "the gradients are not the derivative of the loss: %.6g along a random direction, "
+             "where a difference quotient gives %.6g +- %.1g; no op was found at which that begins",
+             quotient->said, quotient->derivative, quotient->error);
     return LB_OK;
 }
 
-lb_status lb_fault_place_find(lb_check_step *c, uint64_t roots, const lb_quotient *q, lb_err *err)
+lb_status lb_fault_place_find(lb_check_step *step, uint64_t roots, const lb_quotient *quotient, lb_err *err)
 {
     uint32_t n, found = 0, first = LB_NONE;
-    const uint32_t again = redrawn(c->run.program, &first);
-    if (again != LB_NONE) return add_redrawn(c, again, first, q, err);
-    const uint32_t reader = lb_check_step_reads_unwritten(c, roots, &first);
-    if (reader != LB_NONE) return add_unwritten(c, reader, first, q, err);
-    LB_TRY(lb_cotangents_add(&c->run, &c->trained, err));
-    LB_TRY(lb_moved_run_measure(&c->run, err));
-    place *list = list_places(c, roots, &n);
+    const uint32_t again = redrawn(step->run.program, &first);
+    if (again != LB_NONE) return add_redrawn(step, again, first, quotient, err);
+    const uint32_t reader = lb_check_step_reads_unwritten(step, roots, &first);
+    if (reader != LB_NONE) return add_unwritten(step, reader, first, quotient, err);
+    LB_TRY(lb_cotangents_add(&step->run, &step->trained, err));
+    LB_TRY(lb_moved_run_measure(&step->run, err));
+    place *list = list_places(step, roots, &n);
     if (!list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
-    lb_status status = last_wrong(c, roots, list, n, &found, err);
-    const uint32_t blind = status == LB_OK && found < n ? blind_softmax(c, &c->run.sites[list[found].site]) : LB_NONE;
+    lb_status status = last_wrong(step, roots, list, n, &found, err);
+    const uint32_t blind =
+        status == LB_OK && found < n ? blind_softmax(step, &step->run.sites[list[found].site]) : LB_NONE;
     if (blind != LB_NONE)
-        status = leave_hidden(c, blind) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+        status = leave_hidden(step, blind) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     else if (status == LB_OK)
-        status = found < n ? add_finding(c, roots, list, found, err) : add_whole(c, q, err);
+        status = found < n ? add_finding(step, roots, list, found, err) : add_whole(step, quotient, err);
     free(list);
     return status;
 }

@@ -35,31 +35,33 @@ static void compare(const lb_token_ids *ids, const lb_token_ids *positions, cons
 }
 
 /* Do positions differ by just what the padding does? Documents that are cut elsewhere begin where they like. */
-static bool is_by_padding(const beginnings *b)
+static bool is_by_padding(const beginnings *beginnings)
 {
-    return b->differ && b->position[1] - b->position[0] == b->padded[1] - b->padded[0];
+    return beginnings->differ &&
+           beginnings->position[1] - beginnings->position[0] == beginnings->padded[1] - beginnings->padded[0];
 }
 
-static bool say(lb_check_step *c, const lb_token_ids *positions, const beginnings *b)
+static bool say(lb_check_step *step, const lb_token_ids *positions, const beginnings *beginnings)
 {
-    const lb_program *p = c->run.program;
-    if (!is_by_padding(b))
-        return b->differ || !b->shifted ||
-               lb_proof_list_prove(c->report,
-                                   "step %lld: positions begin behind the padding: the first visible tokens of %u "
-                                   "sequences read position %lld in %s",
-                                   (long long)p->step, b->n, (long long)b->position[0],
-                                   lb_op_layer(p, &p->ops[positions->op]));
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_POSITIONS, p);
-    if (!f) return false;
-    lb_proof_list_place(f, p, positions->op, LB_NONE, c->path);
-    f->effect = fabs((double)(b->position[1] - b->position[0]));
-    snprintf(
-        f->message, sizeof f->message,
-        "sequence %lld is padded by %lld tokens on the left, and sequence %lld by %lld: their first visible tokens "
-        "read positions %lld and %lld; the padding shifts what is behind it, in %u of %u sequences",
-        (long long)b->row[0], (long long)b->padded[0], (long long)b->row[1], (long long)b->padded[1],
-        (long long)b->position[0], (long long)b->position[1], b->differ, b->n);
+    const lb_program *program = step->run.program;
+    if (!is_by_padding(beginnings))
+        return beginnings->differ || !beginnings->shifted ||
+               lb_proof_list_prove(step->report,
+                                   "step %lld: positions begin behind the padding: "
+                                   "the first visible tokens of %u sequences read position %lld in %s",
+                                   (long long)program->step, beginnings->n, (long long)beginnings->position[0],
+                                   lb_op_layer(program, &program->ops[positions->op]));
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_POSITIONS, program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, program, positions->op, LB_NONE, step->path);
+    finding->effect = fabs((double)(beginnings->position[1] - beginnings->position[0]));
+    snprintf(finding->message, sizeof finding->message,
+             "sequence %lld is padded by %lld tokens on the left, and sequence %lld by %lld: "
+             "their first visible tokens read positions %lld and %lld; the padding shifts what is behind it, "
+             "in %u of %u sequences",
+             (long long)beginnings->row[0], (long long)beginnings->padded[0], (long long)beginnings->row[1],
+             (long long)beginnings->padded[1], (long long)beginnings->position[0], (long long)beginnings->position[1],
+             beginnings->differ, beginnings->n);
     return true;
 }
 
@@ -77,21 +79,22 @@ static bool is_position_of(const lb_token_ids *positions, const lb_token_ids *id
            positions->columns == ids->columns && counts_up(positions);
 }
 
-bool lb_first_positions_judge(lb_check_step *c, const lb_scored_step *s, const lb_token_marks *marks)
+bool lb_first_positions_judge(lb_check_step *step, const lb_scored_step *scored, const lb_token_marks *marks)
 {
-    if (s->home) return true; /* positions are looked up where tokens are */
-    uint8_t *ancestors = calloc((size_t)c->run.program->n_values + 1, 1), *seen = calloc((size_t)s->n_ids + 1, 1);
+    if (scored->home) return true; /* positions are looked up where tokens are */
+    uint8_t *ancestors = calloc((size_t)step->run.program->n_values + 1, 1),
+            *seen = calloc((size_t)scored->n_ids + 1, 1);
     bool done = ancestors && seen;
-    for (uint32_t k = 0; k < s->n_losses && done; k++) {
-        const lb_token_ids *ids = &s->ids[s->losses[k].ids];
+    for (uint32_t k = 0; k < scored->n_losses && done; k++) {
+        const lb_token_ids *ids = &scored->ids[scored->losses[k].ids];
         if (!marks[k].hidden) continue;
-        done = lb_scored_rows_ancestors(&c->run, s->losses[k].scores, ancestors);
-        for (uint32_t i = 0; i < s->n_ids && done; i++) {
-            beginnings b;
-            if (seen[i] || !is_position_of(&s->ids[i], ids) || !ancestors[s->ids[i].value]) continue;
+        done = lb_scored_rows_ancestors(&step->run, scored->losses[k].scores, ancestors);
+        for (uint32_t i = 0; i < scored->n_ids && done; i++) {
+            beginnings beginnings;
+            if (seen[i] || !is_position_of(&scored->ids[i], ids) || !ancestors[scored->ids[i].value]) continue;
             seen[i] = 1;
-            compare(ids, &s->ids[i], marks[k].hidden, &b);
-            done = say(c, &s->ids[i], &b);
+            compare(ids, &scored->ids[i], marks[k].hidden, &beginnings);
+            done = say(step, &scored->ids[i], &beginnings);
         }
     }
     free(ancestors), free(seen);

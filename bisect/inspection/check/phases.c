@@ -12,81 +12,81 @@
 /* Radians. In f32 positions up to 2^20 are off by less. */
 static const double OFF = 0.1;
 
-static bool is_turn(const lb_program *p, uint32_t op)
+static bool is_turn(const lb_program *program, uint32_t op)
 {
     static const char *const names[] = {"aten::cos", "aten::sin", "aten::polar"};
-    return p->ops[op].phase == LB_PHASE_FORWARD && lb_op_name_among(p, &p->ops[op], names, 3) >= 0;
+    return program->ops[op].phase == LB_PHASE_FORWARD && lb_op_name_among(program, &program->ops[op], names, 3) >= 0;
 }
 
 /* The angle that it reads, as the result that it lies in; LB_NONE. */
-static uint32_t angle_of(const lb_digits *d, uint32_t op)
+static uint32_t angle_of(const lb_digits *digits, uint32_t op)
 {
-    const lb_program *p = d->run.program;
-    const uint32_t at = strncmp(lb_op_name(p, &p->ops[op]), "aten::polar", 11) == 0;
-    if (p->ops[op].args <= at || lb_op_args(p, &p->ops[op])[at].tag != LB_ARG_VALUE) return LB_NONE;
-    return lb_value_graph_whole(&d->run.graph, lb_op_args(p, &p->ops[op])[at].u.value);
+    const lb_program *program = digits->run.program;
+    const uint32_t at = strncmp(lb_op_name(program, &program->ops[op]), "aten::polar", 11) == 0;
+    if (program->ops[op].args <= at || lb_op_args(program, &program->ops[op])[at].tag != LB_ARG_VALUE) return LB_NONE;
+    return lb_value_graph_whole(&digits->run.graph, lb_op_args(program, &program->ops[op])[at].u.value);
 }
 
-bool lb_digits_watch_phases(lb_digits *d)
+bool lb_digits_watch_phases(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t angle = is_turn(p, i) ? angle_of(d, i) : LB_NONE;
-        if (angle != LB_NONE) d->runs.watch[angle] = 1;
+    const lb_program *program = digits->run.program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t angle = is_turn(program, i) ? angle_of(digits, i) : LB_NONE;
+        if (angle != LB_NONE) digits->runs.watch[angle] = 1;
     }
     return true;
 }
 
 typedef struct walk {
-    const lb_digits *d;
+    const lb_digits *digits;
     uint8_t *seen;  /* per value */
     uint32_t found; /* op */
     double largest;
 } walk;
 
 /* Of all that an angle is made of, what is rounded most; of two alike the one behind. */
-static void go_back(walk *w, uint32_t v)
+static void go_back(walk *walk, uint32_t value)
 {
-    const lb_value_graph *g = &w->d->run.graph;
-    const uint32_t op = g->giver[v];
-    if (w->seen[v]) return;
-    w->seen[v] = 1;
-    const lb_rounding_size *s = &w->d->log.sizes[v];
-    if (g->given[v] && op != LB_NONE && s->numbers && s->apart.largest > w->largest)
-        w->largest = s->apart.largest, w->found = op;
-    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) go_back(w, g->preds[k]);
+    const lb_value_graph *graph = &walk->digits->run.graph;
+    const uint32_t op = graph->giver[value];
+    if (walk->seen[value]) return;
+    walk->seen[value] = 1;
+    const lb_rounding_size *s = &walk->digits->log.sizes[value];
+    if (graph->given[value] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
+        walk->largest = s->apart.largest, walk->found = op;
+    for (uint32_t k = graph->first_pred[value]; k < graph->first_pred[value + 1]; k++) go_back(walk, graph->preds[k]);
 }
 
-static bool add_finding(const lb_digits *d, uint32_t angle, uint32_t turn)
+static bool add_finding(const lb_digits *digits, uint32_t angle, uint32_t turn)
 {
-    const lb_program *p = d->run.program;
-    walk w = {.d = d, .seen = calloc((size_t)p->n_values + 1, 1), .found = LB_NONE};
-    if (!w.seen) return false;
-    go_back(&w, angle);
-    free(w.seen);
-    const uint32_t op = w.found == LB_NONE ? turn : w.found;
-    const lb_code_line line = lb_op_line(p, &p->ops[op]);
-    for (uint32_t i = 0; i < d->report->n_findings; i++)
-        if (d->report->findings[i].kind == LB_CHECK_ROUNDED && d->report->findings[i].line.number == line.number)
+    const lb_program *program = digits->run.program;
+    walk walk = {.digits = digits, .seen = calloc((size_t)program->n_values + 1, 1), .found = LB_NONE};
+    if (!walk.seen) return false;
+    go_back(&walk, angle);
+    free(walk.seen);
+    const uint32_t op = walk.found == LB_NONE ? turn : walk.found;
+    const lb_code_line line = lb_op_line(program, &program->ops[op]);
+    for (uint32_t i = 0; i < digits->report->n_findings; i++)
+        if (digits->report->findings[i].kind == LB_CHECK_ROUNDED &&
+            digits->report->findings[i].line.number == line.number)
             return true;
-    lb_check_finding *f = lb_proof_list_add(d->report, LB_CHECK_ROUNDED, p);
-    if (!f) return false;
-    lb_proof_list_place(f, p, op, LB_NONE, d->path);
-    f->effect = d->runs.apart[angle].largest;
-    snprintf(
-        f->message, sizeof f->message,
-        "the angles that %s reads are wrong by up to %.2g rad: positions times frequencies were rounded, here by up "
-        "to %.2g; computed in f32 they are right",
-        lb_op_name(p, &p->ops[turn]), d->runs.apart[angle].largest, w.largest);
+    lb_check_finding *finding = lb_proof_list_add(digits->report, LB_CHECK_ROUNDED, program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, program, op, LB_NONE, digits->path);
+    finding->effect = digits->runs.apart[angle].largest;
+    snprintf(finding->message, sizeof finding->message,
+             "the angles that %s reads are wrong by up to %.2g rad: positions times frequencies were rounded, "
+             "here by up to %.2g; computed in f32 they are right",
+             lb_op_name(program, &program->ops[turn]), digits->runs.apart[angle].largest, walk.largest);
     return true;
 }
 
-bool lb_digits_phases(lb_digits *d)
+bool lb_digits_phases(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t angle = is_turn(p, i) ? angle_of(d, i) : LB_NONE;
-        if (angle != LB_NONE && d->runs.apart[angle].largest > OFF && !add_finding(d, angle, i)) return false;
+    const lb_program *program = digits->run.program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t angle = is_turn(program, i) ? angle_of(digits, i) : LB_NONE;
+        if (angle != LB_NONE && digits->runs.apart[angle].largest > OFF && !add_finding(digits, angle, i)) return false;
     }
     return true;
 }

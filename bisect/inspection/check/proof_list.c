@@ -9,32 +9,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-lb_check_finding *lb_proof_list_add(lb_check_report *report, lb_check_kind kind, const lb_program *p)
+lb_check_finding *lb_proof_list_add(lb_check_report *report, lb_check_kind kind, const lb_program *program)
 {
     lb_check_finding *grown = lb_array_grow(report->findings, report->n_findings, sizeof *grown);
     if (!grown) return NULL;
     report->findings = grown;
-    lb_check_finding *f = &report->findings[report->n_findings++];
-    *f = (lb_check_finding){
-        .kind = kind, .step = p->step, .rank = p->rank, .phase = "", .index = LB_NONE, .factor = NAN, .effect = NAN};
-    return f;
+    lb_check_finding *finding = &report->findings[report->n_findings++];
+    *finding = (lb_check_finding){.kind = kind,
+                                  .step = program->step,
+                                  .rank = program->rank,
+                                  .phase = "",
+                                  .index = LB_NONE,
+                                  .factor = NAN,
+                                  .effect = NAN};
+    return finding;
 }
 
-void lb_proof_list_place(lb_check_finding *f, const lb_program *p, uint32_t op, uint32_t forward, const char *path)
+void lb_proof_list_place(lb_check_finding *finding, const lb_program *program, uint32_t op, uint32_t forward,
+                         const char *path)
 {
-    const lb_op *o = &p->ops[op];
-    f->phase = lb_phase_name((lb_phase)o->phase), f->index = op;
-    snprintf(f->layer, sizeof f->layer, "%s", lb_op_layer(p, o));
-    snprintf(f->op, sizeof f->op, "%s", lb_op_name(p, o));
-    const lb_code_line line = lb_op_line(p, o);
-    f->line = lb_code_line_copy(&line);
+    const lb_op *o = &program->ops[op];
+    finding->phase = lb_phase_name((lb_phase)o->phase), finding->index = op;
+    snprintf(finding->layer, sizeof finding->layer, "%s", lb_op_layer(program, o));
+    snprintf(finding->op, sizeof finding->op, "%s", lb_op_name(program, o));
+    const lb_code_line line = lb_op_line(program, o);
+    finding->line = lb_code_line_copy(&line);
     if (forward != LB_NONE) {
-        const lb_code_line other = lb_op_line(p, &p->ops[forward]);
-        snprintf(f->forward, sizeof f->forward, "%s", lb_op_name(p, &p->ops[forward]));
-        f->of_forward = lb_code_line_copy(&other);
+        const lb_code_line other = lb_op_line(program, &program->ops[forward]);
+        snprintf(finding->forward, sizeof finding->forward, "%s", lb_op_name(program, &program->ops[forward]));
+        finding->of_forward = lb_code_line_copy(&other);
     }
-    snprintf(f->command, sizeof f->command, "lastbit ls %s --step %lld --rank %d --ops", path, (long long)p->step,
-             (int)p->rank);
+    snprintf(finding->command, sizeof finding->command, "lastbit ls %s --step %lld --rank %d --ops", path,
+             (long long)program->step, (int)program->rank);
 }
 
 bool lb_proof_list_prove(lb_check_report *report, const char *format, ...)
@@ -100,9 +106,9 @@ uint32_t lb_proof_list_left(const lb_check_report *report)
     return n;
 }
 
-static void release(lb_check_finding *f)
+static void release(lb_check_finding *finding)
 {
-    lb_code_line_release(&f->line), lb_code_line_release(&f->of_forward);
+    lb_code_line_release(&finding->line), lb_code_line_release(&finding->of_forward);
 }
 
 void lb_proof_list_cut(lb_check_report *report, uint32_t n)

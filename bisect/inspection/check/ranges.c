@@ -86,8 +86,8 @@ static bool find_range(const lb_digits *d, const lb_check_digit *row, const rang
                  100 * share, lb_dtype_name(row->dtype), lb_dtype_max_finite(row->dtype), r->reach);
     else
         snprintf(f->message, sizeof f->message,
-                 "%.1f %% of the numbers that are not zero become zero in %s here (%s): the largest is %.4g, the "
-                 "smallest that %s has %.4g",
+                 "%.1f %% of the numbers that are not zero become zero in %s here (%s): the largest is %.4g, "
+                 "the smallest that %s has %.4g",
                  100 * share, lb_dtype_name(row->dtype), *row->layer ? row->layer : "outside of all layers", r->reach,
                  lb_dtype_name(row->dtype), lb_dtype_min_subnormal(row->dtype));
     return true;
@@ -229,18 +229,18 @@ static double loss_scale(const lb_digits *d, uint32_t *at)
     return scale;
 }
 
-void lb_digits_want_ranges(lb_digits *d)
+void lb_digits_want_ranges(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
+    const lb_program *p = digits->run.program;
     uint32_t at;
     const uint32_t by = unscaled_by(p, &at);
-    if (by != LB_NONE) lb_rounding_log_want(&d->log, by);
+    if (by != LB_NONE) lb_rounding_log_want(&digits->log, by);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const uint32_t v = lb_op_outcomes(&p->ops[i]) ? lb_op_outcome(p, &p->ops[i], 0) : LB_NONE;
-        const uint32_t clamp = v != LB_NONE && is_eight(p->values[v].dtype) ? clamp_before(d, i) : LB_NONE;
+        const uint32_t clamp = v != LB_NONE && is_eight(p->values[v].dtype) ? clamp_before(digits, i) : LB_NONE;
         if (clamp == LB_NONE) continue;
-        lb_rounding_log_want(&d->log, lb_op_args(p, &p->ops[clamp])[0].u.value);
-        lb_rounding_log_want(&d->log, lb_op_outcome(p, &p->ops[clamp], 0));
+        lb_rounding_log_want(&digits->log, lb_op_args(p, &p->ops[clamp])[0].u.value);
+        lb_rounding_log_want(&digits->log, lb_op_outcome(p, &p->ops[clamp], 0));
     }
 }
 
@@ -253,15 +253,14 @@ static bool find_scale(const lb_digits *d, uint32_t at, double scale, const rang
     char scaled[80] = "without a loss scale";
     if (!isnan(scale)) snprintf(scaled, sizeof scaled, "at a loss scale of %g", scale);
     if (kind == LB_CHECK_SATURATED)
-        snprintf(
-            f->message, sizeof f->message,
-            "%lld numbers of gradients in f16 lie beyond 65504 %s, first here, and the step is lost: they go up to "
-            "%.3g, so that the scale has to be 2^%.0f of that",
-            (long long)r->saturated, scaled, r->reach, floor(log2(65504 / r->reach)));
+        snprintf(f->message, sizeof f->message,
+                 "%lld numbers of gradients in f16 lie beyond 65504 %s, first here, and the step is lost: "
+                 "they go up to %.3g, so that the scale has to be 2^%.0f of that",
+                 (long long)r->saturated, scaled, r->reach, floor(log2(65504 / r->reach)));
     else
         snprintf(f->message, sizeof f->message,
-                 "%.1f %% of the numbers of gradients in f16 that are not zero became zero %s, most of them here: the "
-                 "largest is %.3g, so that the scale may grow by 2^%.0f",
+                 "%.1f %% of the numbers of gradients in f16 that are not zero became zero %s, most of them here: "
+                 "the largest is %.3g, so that the scale may grow by 2^%.0f",
                  100 * share, scaled, r->reach, floor(log2(65504 / r->reach)));
     return true;
 }
@@ -291,8 +290,8 @@ static bool tell_headroom(const lb_digits *d)
     char said[80] = "no loss scale was seen";
     if (!isnan(scale)) snprintf(said, sizeof said, "the loss scale is %g", scale);
     snprintf(row->message, sizeof row->message,
-             "%s; the largest of the gradients in f16 is %.4g, so that it may grow by 2^%.1f; %lld lie "
-             "beyond 65504, %.3g %% of those not zero became zero",
+             "%s; the largest of the gradients in f16 is %.4g, so that it may grow by 2^%.1f; %lld lie beyond 65504, "
+             "%.3g %% of those not zero became zero",
              said, r.reach, bits, (long long)r.saturated, 100 * vanished);
     if (beyond != LB_NONE && bits < -HALVINGS &&
         !find_scale(d, beyond, scale, &r, LB_CHECK_SATURATED, share_of(r.saturated, r.numbers)))
@@ -300,7 +299,7 @@ static bool tell_headroom(const lb_digits *d)
     return !(vanished > VANISHED) || r.numbers < FEW || find_scale(d, below, scale, &r, LB_CHECK_UNDERFLOW, vanished);
 }
 
-bool lb_digits_ranges(lb_digits *d)
+bool lb_digits_ranges(lb_digits *digits)
 {
-    return tell_results(d) && tell_states(d) && tell_headroom(d);
+    return tell_results(digits) && tell_states(digits) && tell_headroom(digits);
 }

@@ -7,11 +7,11 @@
 
 /* ---- two parameters ---- */
 
-static const lb_shard *part_of(const lb_program *p, uint32_t value, uint32_t *n)
+static const lb_shard *part_of(const lb_program *program, uint32_t value, uint32_t *n)
 {
-    const lb_shard *shard = lb_program_shards_of(p, value, n);
+    const lb_shard *shard = lb_program_shards_of(program, value, n);
     if (!shard) return NULL;
-    const lb_layout whole = lb_shard_whole(p, shard), part = lb_shard_part(p, shard);
+    const lb_layout whole = lb_shard_whole(program, shard), part = lb_shard_part(program, shard);
     return *n > 1 || lb_layout_numel(&part) < lb_layout_numel(&whole) ? shard : NULL;
 }
 
@@ -32,10 +32,10 @@ static bool is_same_part(const lb_program *p, const lb_shard *a, uint32_t n_a, c
 /* Zeros, ones: such numbers are alike whatever they are of. */
 static bool is_constant(const lb_moved_run *run, uint32_t value)
 {
-    lb_tensor t;
-    double *x = lb_moved_run_recorded(run, value, &t);
+    lb_tensor tensor;
+    double *x = lb_moved_run_recorded(run, value, &tensor);
     bool constant = x != NULL;
-    for (int64_t i = 1; constant && i < lb_layout_numel(&t.layout); i++) constant = x[i] == x[0];
+    for (int64_t i = 1; constant && i < lb_layout_numel(&tensor.layout); i++) constant = x[i] == x[0];
     free(x);
     return constant;
 }
@@ -77,41 +77,41 @@ static bool is_copy(const two_ranks *two, const lb_moved_site *s, const lb_moved
 
 /* ---- groups ---- */
 
-static uint32_t group_of(const lb_rank_copies *c, const lb_check_step *steps, uint32_t rank, uint32_t site,
+static uint32_t group_of(const lb_rank_copies *copies, const lb_check_step *steps, uint32_t rank, uint32_t site,
                          bool trusting)
 {
-    for (uint32_t g = 0; g < c->n; g++) {
-        const uint32_t first = lb_rank_copies_first(c, g);
-        if (c->sites[(size_t)g * c->ranks + rank] != LB_NONE || first == rank) continue;
+    for (uint32_t g = 0; g < copies->n; g++) {
+        const uint32_t first = lb_rank_copies_first(copies, g);
+        if (copies->sites[(size_t)g * copies->ranks + rank] != LB_NONE || first == rank) continue;
         const two_ranks two = {&steps[first], &steps[rank], trusting};
-        if (is_copy(&two, &steps[first].run.sites[c->sites[(size_t)g * c->ranks + first]],
+        if (is_copy(&two, &steps[first].run.sites[copies->sites[(size_t)g * copies->ranks + first]],
                     &steps[rank].run.sites[site]))
             return g;
     }
-    return c->n;
+    return copies->n;
 }
 
-static void group_all(lb_rank_copies *c, const lb_check_step *steps, bool trusting)
+static void group_all(lb_rank_copies *copies, const lb_check_step *steps, bool trusting)
 {
-    c->n = 0;
-    for (uint32_t k = 0; k < c->ranks; k++)
+    copies->n = 0;
+    for (uint32_t k = 0; k < copies->ranks; k++)
         for (uint32_t i = 0; i < steps[k].run.n_sites; i++) {
             if (steps[k].run.sites[i].row == LB_NONE) continue;
-            const uint32_t g = group_of(c, steps, k, i, trusting);
-            uint32_t *row = &c->sites[(size_t)g * c->ranks];
-            if (g == c->n) memset(row, 0xFF, c->ranks * sizeof *row), c->n++;
+            const uint32_t g = group_of(copies, steps, k, i, trusting);
+            uint32_t *row = &copies->sites[(size_t)g * copies->ranks];
+            if (g == copies->n) memset(row, 0xFF, copies->ranks * sizeof *row), copies->n++;
             row[k] = i;
         }
 }
 
 /* Per rank the first one with whose parameter of that name its own is a copy; LB_NONE: it has none. */
-static void parts_of(const lb_rank_copies *c, const lb_check_step *steps, uint32_t group, uint32_t *first)
+static void parts_of(const lb_rank_copies *copies, const lb_check_step *steps, uint32_t group, uint32_t *first)
 {
-    memset(first, 0xFF, c->ranks * sizeof *first);
-    for (uint32_t g = 0; g < c->n; g++) {
-        if (strcmp(lb_rank_copies_name(c, steps, g), lb_rank_copies_name(c, steps, group)) != 0) continue;
-        for (uint32_t k = 0; k < c->ranks; k++)
-            if (c->sites[(size_t)g * c->ranks + k] != LB_NONE) first[k] = lb_rank_copies_first(c, g);
+    memset(first, 0xFF, copies->ranks * sizeof *first);
+    for (uint32_t g = 0; g < copies->n; g++) {
+        if (strcmp(lb_rank_copies_name(copies, steps, g), lb_rank_copies_name(copies, steps, group)) != 0) continue;
+        for (uint32_t k = 0; k < copies->ranks; k++)
+            if (copies->sites[(size_t)g * copies->ranks + k] != LB_NONE) first[k] = lb_rank_copies_first(copies, g);
     }
 }
 
@@ -122,100 +122,102 @@ static bool is_plain(const uint32_t *first, uint32_t ranks)
     return one || each;
 }
 
-static bool holds_constant(const lb_rank_copies *c, const lb_check_step *steps, uint32_t group)
+static bool holds_constant(const lb_rank_copies *copies, const lb_check_step *steps, uint32_t group)
 {
-    const uint32_t first = lb_rank_copies_first(c, group);
+    const uint32_t first = lb_rank_copies_first(copies, group);
     const lb_moved_run *run = &steps[first].run;
     uint32_t n;
-    const uint32_t value = run->sites[c->sites[(size_t)group * c->ranks + first]].value;
+    const uint32_t value = run->sites[copies->sites[(size_t)group * copies->ranks + first]].value;
     return !part_of(run->program, value, &n) && is_constant(run, value);
 }
 
 /* Constants that are copies on some ranks and not on others are so where numbers that tell more are, too. */
-static bool mark_doubtful(lb_rank_copies *c, const lb_check_step *steps)
+static bool mark_doubtful(lb_rank_copies *copies, const lb_check_step *steps)
 {
-    uint32_t *own = malloc(2 * (size_t)c->ranks * sizeof *own), *other = own ? own + c->ranks : NULL;
-    for (uint32_t g = 0; own && g < c->n; g++) {
-        if (!holds_constant(c, steps, g)) continue;
-        parts_of(c, steps, g, own);
-        c->doubtful[g] = !is_plain(own, c->ranks);
-        for (uint32_t h = 0; h < c->n && c->doubtful[g]; h++) {
-            if (lb_rank_copies_count(c, h) < 2 || holds_constant(c, steps, h)) continue;
-            parts_of(c, steps, h, other);
-            c->doubtful[g] = memcmp(own, other, c->ranks * sizeof *own) != 0;
+    uint32_t *own = malloc(2 * (size_t)copies->ranks * sizeof *own), *other = own ? own + copies->ranks : NULL;
+    for (uint32_t g = 0; own && g < copies->n; g++) {
+        if (!holds_constant(copies, steps, g)) continue;
+        parts_of(copies, steps, g, own);
+        copies->doubtful[g] = !is_plain(own, copies->ranks);
+        for (uint32_t h = 0; h < copies->n && copies->doubtful[g]; h++) {
+            if (lb_rank_copies_count(copies, h) < 2 || holds_constant(copies, steps, h)) continue;
+            parts_of(copies, steps, h, other);
+            copies->doubtful[g] = memcmp(own, other, copies->ranks * sizeof *own) != 0;
         }
     }
     free(own);
     return own != NULL;
 }
 
-static bool are_alike(const lb_rank_copies *c, const lb_check_step *steps)
+static bool are_alike(const lb_rank_copies *copies, const lb_check_step *steps)
 {
     uint32_t n;
-    for (uint32_t g = 0; g < c->n; g++) {
-        const uint32_t first = lb_rank_copies_first(c, g);
+    for (uint32_t g = 0; g < copies->n; g++) {
+        const uint32_t first = lb_rank_copies_first(copies, g);
         const lb_moved_run *run = &steps[first].run;
-        if (lb_rank_copies_count(c, g) < c->ranks &&
-            !part_of(run->program, run->sites[c->sites[(size_t)g * c->ranks + first]].value, &n))
+        if (lb_rank_copies_count(copies, g) < copies->ranks &&
+            !part_of(run->program, run->sites[copies->sites[(size_t)g * copies->ranks + first]].value, &n))
             return false;
     }
     return true;
 }
 
-lb_status lb_rank_copies_make(lb_check_step *steps, uint32_t ranks, lb_rank_copies *c, lb_err *err)
+lb_status lb_rank_copies_make(lb_check_step *steps, uint32_t ranks, lb_rank_copies *copies, lb_err *err)
 {
     size_t sites = 1;
     for (uint32_t k = 0; k < ranks; k++) sites += steps[k].run.n_sites;
-    *c = (lb_rank_copies){
-        .ranks = ranks, .sites = malloc(sites * ranks * sizeof *c->sites), .doubtful = calloc(sites, 1)};
-    if (!c->sites || !c->doubtful) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters of %u ranks", ranks);
+    *copies = (lb_rank_copies){
+        .ranks = ranks, .sites = malloc(sites * ranks * sizeof *copies->sites), .doubtful = calloc(sites, 1)};
+    if (!copies->sites || !copies->doubtful)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters of %u ranks", ranks);
     bool losses = true;
     for (uint32_t k = 0; k < ranks; k++) losses &= steps[k].run.n_roots > 0;
-    group_all(c, steps, losses);
-    c->alike = losses && are_alike(c, steps);
-    if (losses && !c->alike) group_all(c, steps, false);
-    if (!c->alike && !mark_doubtful(c, steps)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks);
-    for (uint32_t g = 0; g < c->n; g++) {
-        const uint32_t first = lb_rank_copies_first(c, g);
+    group_all(copies, steps, losses);
+    copies->alike = losses && are_alike(copies, steps);
+    if (losses && !copies->alike) group_all(copies, steps, false);
+    if (!copies->alike && !mark_doubtful(copies, steps))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks);
+    for (uint32_t g = 0; g < copies->n; g++) {
+        const uint32_t first = lb_rank_copies_first(copies, g);
         for (uint32_t k = 0; k < ranks; k++) {
-            lb_moved_site *s = lb_rank_copies_site(c, steps, g, k);
-            if (!s) continue;
-            s->share = 1.0 / lb_rank_copies_count(c, g);
-            s->first_rank = first, s->first_site = c->sites[(size_t)g * ranks + first];
+            lb_moved_site *site = lb_rank_copies_site(copies, steps, g, k);
+            if (!site) continue;
+            site->share = 1.0 / lb_rank_copies_count(copies, g);
+            site->first_rank = first, site->first_site = copies->sites[(size_t)g * ranks + first];
         }
     }
     return LB_OK;
 }
 
-void lb_rank_copies_release(lb_rank_copies *c)
+void lb_rank_copies_release(lb_rank_copies *copies)
 {
-    free(c->sites), free(c->doubtful);
-    *c = (lb_rank_copies){0};
+    free(copies->sites), free(copies->doubtful);
+    *copies = (lb_rank_copies){0};
 }
 
-lb_moved_site *lb_rank_copies_site(const lb_rank_copies *c, lb_check_step *steps, uint32_t group, uint32_t rank)
+lb_moved_site *lb_rank_copies_site(const lb_rank_copies *copies, lb_check_step *steps, uint32_t group, uint32_t rank)
 {
-    const uint32_t site = c->sites[(size_t)group * c->ranks + rank];
+    const uint32_t site = copies->sites[(size_t)group * copies->ranks + rank];
     return site == LB_NONE ? NULL : &steps[rank].run.sites[site];
 }
 
-uint32_t lb_rank_copies_count(const lb_rank_copies *c, uint32_t group)
+uint32_t lb_rank_copies_count(const lb_rank_copies *copies, uint32_t group)
 {
     uint32_t n = 0;
-    for (uint32_t k = 0; k < c->ranks; k++) n += c->sites[(size_t)group * c->ranks + k] != LB_NONE;
+    for (uint32_t k = 0; k < copies->ranks; k++) n += copies->sites[(size_t)group * copies->ranks + k] != LB_NONE;
     return n;
 }
 
-uint32_t lb_rank_copies_first(const lb_rank_copies *c, uint32_t group)
+uint32_t lb_rank_copies_first(const lb_rank_copies *copies, uint32_t group)
 {
     uint32_t k = 0;
-    while (k + 1 < c->ranks && c->sites[(size_t)group * c->ranks + k] == LB_NONE) k++;
+    while (k + 1 < copies->ranks && copies->sites[(size_t)group * copies->ranks + k] == LB_NONE) k++;
     return k;
 }
 
-const char *lb_rank_copies_name(const lb_rank_copies *c, const lb_check_step *steps, uint32_t group)
+const char *lb_rank_copies_name(const lb_rank_copies *copies, const lb_check_step *steps, uint32_t group)
 {
-    const lb_check_step *s = &steps[lb_rank_copies_first(c, group)];
-    const uint32_t site = c->sites[(size_t)group * c->ranks + lb_rank_copies_first(c, group)];
-    return s->trained.rows[s->run.sites[site].row].name;
+    const lb_check_step *step = &steps[lb_rank_copies_first(copies, group)];
+    const uint32_t site = copies->sites[(size_t)group * copies->ranks + lb_rank_copies_first(copies, group)];
+    return step->trained.rows[step->run.sites[site].row].name;
 }

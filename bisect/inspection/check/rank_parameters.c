@@ -20,71 +20,78 @@ typedef struct bucket {
     uint64_t roots;
 } bucket;
 
-static uint32_t at_of(const bucket *b, uint32_t group)
+static uint32_t at_of(const bucket *bucket, uint32_t group)
 {
-    const uint32_t first = lb_rank_copies_first(b->copies, group);
-    return lb_rank_copies_site(b->copies, b->steps, group, first)->at;
+    const uint32_t first = lb_rank_copies_first(bucket->copies, group);
+    return lb_rank_copies_site(bucket->copies, bucket->steps, group, first)->at;
 }
 
 /* `rank` LB_NONE: of several ranks. */
-static bool fill(bucket *b, uint32_t rank)
+static bool fill(bucket *bucket, uint32_t rank)
 {
-    const lb_rank_copies *c = b->copies;
-    b->groups = malloc(((size_t)c->n + 1) * sizeof *b->groups), b->n = 0;
-    for (uint32_t g = 0; b->groups && g < c->n; g++) {
-        const bool shared = lb_rank_copies_count(c, g) > 1;
-        if (shared != (rank == LB_NONE) || (!shared && lb_rank_copies_first(c, g) != rank) ||
-            !lb_rank_gradients_follow(c, b->steps, g, b->roots))
+    const lb_rank_copies *copies = bucket->copies;
+    bucket->groups = malloc(((size_t)copies->n + 1) * sizeof *bucket->groups), bucket->n = 0;
+    for (uint32_t g = 0; bucket->groups && g < copies->n; g++) {
+        const bool shared = lb_rank_copies_count(copies, g) > 1;
+        if (shared != (rank == LB_NONE) || (!shared && lb_rank_copies_first(copies, g) != rank) ||
+            !lb_rank_gradients_follow(copies, bucket->steps, g, bucket->roots))
             continue;
-        uint32_t at = b->n++;
-        for (; at > 0 && at_of(b, b->groups[at - 1]) > at_of(b, g); at--) b->groups[at] = b->groups[at - 1];
-        b->groups[at] = g;
+        uint32_t at = bucket->n++;
+        for (; at > 0 && at_of(bucket, bucket->groups[at - 1]) > at_of(bucket, g); at--)
+            bucket->groups[at] = bucket->groups[at - 1];
+        bucket->groups[at] = g;
     }
-    return b->groups != NULL;
+    return bucket->groups != NULL;
 }
 
-/* Groups `first` to `end` of the bucket along a direction. */
-static lb_status ask(const bucket *b, uint32_t first, uint32_t end, uint32_t seed, lb_quotient *q, bool *differs,
-                     lb_err *err)
+/* Groups of a bucket, from `first` up to `end`. */
+typedef struct span {
+    uint32_t first, end;
+} span;
+
+/* Some groups of the bucket along a direction. */
+static lb_status ask(const bucket *bucket, span span, uint32_t seed, lb_quotient *quotient, bool *differs, lb_err *err)
 {
     lb_check_answer answer;
-    for (uint32_t k = 0; k < b->copies->ranks; k++) memset(b->steps[k].run.active, 0, b->steps[k].run.n_sites);
-    for (uint32_t i = first; i < end; i++)
-        for (uint32_t k = 0; k < b->copies->ranks; k++) {
-            const lb_moved_site *s = lb_rank_copies_site(b->copies, b->steps, b->groups[i], k);
-            if (s) b->steps[k].run.active[s - b->steps[k].run.sites] = 1;
+    for (uint32_t k = 0; k < bucket->copies->ranks; k++)
+        memset(bucket->steps[k].run.active, 0, bucket->steps[k].run.n_sites);
+    for (uint32_t i = span.first; i < span.end; i++)
+        for (uint32_t k = 0; k < bucket->copies->ranks; k++) {
+            const lb_moved_site *site = lb_rank_copies_site(bucket->copies, bucket->steps, bucket->groups[i], k);
+            if (site) bucket->steps[k].run.active[site - bucket->steps[k].run.sites] = 1;
         }
-    LB_TRY(lb_check_step_ask(&b->steps[0], seed, b->roots, LB_RANK_LEAST, q, &answer, err));
+    const lb_check_question question = {seed, bucket->roots, LB_RANK_LEAST};
+    LB_TRY(lb_check_step_ask(&bucket->steps[0], &question, quotient, &answer, err));
     *differs = answer == LB_ANSWER_DIFFERS;
     return LB_OK;
 }
 
-static double ratio_of(const lb_quotient *q)
+static double ratio_of(const lb_quotient *quotient)
 {
-    return q->said / q->derivative;
+    return quotient->said / quotient->derivative;
 }
 
-/* Said by derivative where that is one number along two directions over `first` to `end`; NaN. */
-static lb_status factor_of(const bucket *b, uint32_t first, uint32_t end, lb_quotient *q, double *factor, lb_err *err)
+/* Said by derivative where that is one number along two directions over these groups; NaN. */
+static lb_status factor_of(const bucket *bucket, span span, lb_quotient *quotient, double *factor, lb_err *err)
 {
     lb_quotient other;
     bool differs;
-    LB_TRY(ask(b, first, end, 0, q, &differs, err));
-    LB_TRY(ask(b, first, end, 1, &other, &differs, err));
-    const double a = ratio_of(q), c = ratio_of(&other);
+    LB_TRY(ask(bucket, span, 0, quotient, &differs, err));
+    LB_TRY(ask(bucket, span, 1, &other, &differs, err));
+    const double a = ratio_of(quotient), c = ratio_of(&other);
     *factor = fabs(a - c) <= LB_RANK_LEAST * fabs(a) ? a : NAN;
     return LB_OK;
 }
 
 /* The last group with which the end of the bucket differs. */
-static lb_status last_wrong(const bucket *b, uint32_t *found, lb_err *err)
+static lb_status last_wrong(const bucket *bucket, uint32_t *found, lb_err *err)
 {
-    uint32_t low = 0, high = b->n;
-    lb_quotient q;
+    uint32_t low = 0, high = bucket->n;
+    lb_quotient quotient;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
         bool differs;
-        LB_TRY(ask(b, middle, b->n, 0, &q, &differs, err));
+        LB_TRY(ask(bucket, (span){middle, bucket->n}, 0, &quotient, &differs, err));
         if (differs)
             low = middle;
         else
@@ -97,15 +104,16 @@ static lb_status last_wrong(const bucket *b, uint32_t *found, lb_err *err)
 /* ---- words ---- */
 
 /* An op of backward that no op of forward asked for: a hook's, or one of the program's own. */
-static uint32_t first_own(const lb_check_step *c)
+static uint32_t first_own(const lb_check_step *step)
 {
-    const lb_program *p = c->run.program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *o = &p->ops[i];
-        if (o->phase != LB_PHASE_BACKWARD || o->flags & LB_OP_VIEW || lb_op_is_source(p, o) || !o->line) continue;
-        if (o->flags & LB_OP_COLLECTIVE || strcmp(lb_op_name(p, o), "aten::ones_like") == 0) continue;
-        const uint32_t forward = c->run.graph.forward[i];
-        if (forward == LB_NONE || !p->ops[forward].line || p->ops[forward].line == o->line) continue;
+    const lb_program *program = step->run.program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (op->phase != LB_PHASE_BACKWARD || op->flags & LB_OP_VIEW || lb_op_is_source(program, op) || !op->line)
+            continue;
+        if (op->flags & LB_OP_COLLECTIVE || strcmp(lb_op_name(program, op), "aten::ones_like") == 0) continue;
+        const uint32_t forward = step->run.graph.forward[i];
+        if (forward == LB_NONE || !program->ops[forward].line || program->ops[forward].line == op->line) continue;
         return i;
     }
     return LB_NONE;
@@ -115,21 +123,21 @@ static uint32_t first_own(const lb_check_step *c)
 typedef struct fault {
     uint32_t rank, group, n; /* n: parameters, all of the bucket or one */
     uint32_t alike;          /* ranks whose parts of the same parameter are wrong likewise */
-    lb_quotient q;
+    lb_quotient quotient;
     double factor;
     bool any;
 } fault;
 
-static void say_which(const bucket *b, const fault *x, char *what, size_t size)
+static void say_which(const bucket *bucket, const fault *fault, char *what, size_t size)
 {
-    const char *name = lb_rank_copies_name(b->copies, b->steps, x->group);
-    const int rank = (int)b->steps[x->rank].run.program->rank;
-    const bool shared = lb_rank_copies_count(b->copies, x->group) > 1;
+    const char *name = lb_rank_copies_name(bucket->copies, bucket->steps, fault->group);
+    const int rank = (int)bucket->steps[fault->rank].run.program->rank;
+    const bool shared = lb_rank_copies_count(bucket->copies, fault->group) > 1;
     char held[80] = "which all ranks hold";
     if (!shared) snprintf(held, sizeof held, "which rank %d holds", rank);
-    if (!shared && x->alike > 1) snprintf(held, sizeof held, "of which %u ranks hold a part", x->alike);
-    if (x->n > 1)
-        snprintf(what, size, "the gradients of all %u parameters %.60s (%.100s is the last) are", x->n, held, name);
+    if (!shared && fault->alike > 1) snprintf(held, sizeof held, "of which %u ranks hold a part", fault->alike);
+    if (fault->n > 1)
+        snprintf(what, size, "the gradients of all %u parameters %.60s (%.100s is the last) are", fault->n, held, name);
     else
         snprintf(what, size, "the gradient of %.140s, %.60s, is", name, held);
 }
@@ -140,76 +148,79 @@ static const char *next_right(const bucket *b, const fault *x)
     uint32_t best = LB_NONE, next = LB_NONE;
     const uint32_t at = at_of(b, x->group);
     for (uint32_t g = 0; g < b->copies->n; g++) {
-        const lb_moved_site *s = lb_rank_copies_site(b->copies, b->steps, g, x->rank);
-        if (s && s->at > at && s->at < best && s->gradient != LB_NONE) best = s->at, next = g;
+        const lb_moved_site *site = lb_rank_copies_site(b->copies, b->steps, g, x->rank);
+        if (site && site->at > at && site->at < best && site->gradient != LB_NONE) best = site->at, next = g;
     }
     return next == LB_NONE ? "" : lb_rank_copies_name(b->copies, b->steps, next);
 }
 
 /* Ranks that hold parts of a model mostly have one loss. "; their losses are 3.47 and 3.52" where they do not. */
-static void say_losses(const bucket *b, char *text, size_t size)
+static void say_losses(const bucket *bucket, char *text, size_t size)
 {
     double losses[2];
     uint32_t n = 0;
     *text = '\0';
-    for (uint32_t k = 0; k < b->copies->ranks && n < 2; k++) {
-        const lb_moved_run *run = &b->steps[k].run;
+    for (uint32_t k = 0; k < bucket->copies->ranks && n < 2; k++) {
+        const lb_moved_run *run = &bucket->steps[k].run;
         if (run->n_roots && (!n || fabs(run->roots[0].loss - losses[0]) > 1e-9 * fabs(losses[0])))
             losses[n++] = run->roots[0].loss;
     }
     if (n == 2) snprintf(text, size, "; their losses are %.8g and %.8g", losses[0], losses[1]);
 }
 
-static bool add_finding(const bucket *b, const fault *x)
+static bool add_finding(const bucket *bucket, const fault *fault)
 {
-    lb_check_step *c = &b->steps[x->rank];
-    const lb_program *p = c->run.program;
-    const lb_moved_site *s = lb_rank_copies_site(b->copies, b->steps, x->group, x->rank);
-    const bool none = s->norm == 0;
-    lb_check_finding *f = lb_proof_list_add(c->report,
-                                            none               ? LB_CHECK_DETACHED
-                                            : isnan(x->factor) ? LB_CHECK_GRADIENT
-                                                               : LB_CHECK_SCALE,
-                                            p);
-    if (!f) return false;
-    const uint32_t own = x->n > 1 && !isnan(x->factor) ? first_own(c) : LB_NONE;
-    lb_proof_list_place(f, p, own != LB_NONE ? own : c->run.graph.giver[s->gradient], s->at, c->path);
-    f->factor = none ? 0 : x->factor, f->effect = fabs(x->q.said - x->q.derivative) / fabs(x->q.derivative);
+    lb_check_step *step = &bucket->steps[fault->rank];
+    const lb_program *program = step->run.program;
+    const lb_moved_site *site = lb_rank_copies_site(bucket->copies, bucket->steps, fault->group, fault->rank);
+    const bool none = site->norm == 0;
+    lb_check_finding *finding = lb_proof_list_add(step->report,
+                                                  none                   ? LB_CHECK_DETACHED
+                                                  : isnan(fault->factor) ? LB_CHECK_GRADIENT
+                                                                         : LB_CHECK_SCALE,
+                                                  program);
+    if (!finding) return false;
+    const uint32_t own = fault->n > 1 && !isnan(fault->factor) ? first_own(step) : LB_NONE;
+    lb_proof_list_place(finding, program, own != LB_NONE ? own : step->run.graph.giver[site->gradient], site->at,
+                        step->path);
+    finding->factor = none ? 0 : fault->factor,
+    finding->effect = fabs(fault->quotient.said - fault->quotient.derivative) / fabs(fault->quotient.derivative);
     char counted[120] = "", what[240], times[60] = "not", right[200] = "", losses[80];
-    const char *next = next_right(b, x);
-    say_which(b, x, what, sizeof what);
-    if (!isnan(x->factor)) {
-        snprintf(times, sizeof times, "%.6g times", x->factor);
-        lb_fault_place_factor_text((uint32_t)__builtin_popcountll(b->roots), x->factor, counted, sizeof counted);
+    const char *next = next_right(bucket, fault);
+    say_which(bucket, fault, what, sizeof what);
+    if (!isnan(fault->factor)) {
+        snprintf(times, sizeof times, "%.6g times", fault->factor);
+        lb_fault_place_factor_text((uint32_t)__builtin_popcountll(bucket->roots), fault->factor, counted,
+                                   sizeof counted);
     }
-    say_losses(b, losses, sizeof losses);
-    if (*next && x->n == 1) snprintf(right, sizeof right, "; from %.100s on they are right", next);
-    snprintf(
-        f->message, sizeof f->message,
-        "%.220s %.40s the derivative of the mean of the ranks' losses%.60s: %.6g along a random direction, where a "
-        "difference quotient gives %.6g +- %.1g%.115s%.50s",
-        what, times, counted, x->q.said, x->q.derivative, x->q.error, right, losses);
+    say_losses(bucket, losses, sizeof losses);
+    if (*next && fault->n == 1) snprintf(right, sizeof right, "; from %.100s on they are right", next);
+    snprintf(finding->message, sizeof finding->message,
+             "%.220s %.40s the derivative of the mean of the ranks' losses%.60s: %.6g along a random direction, "
+             "where a difference quotient gives %.6g +- %.1g%.115s%.50s",
+             what, times, counted, fault->quotient.said, fault->quotient.derivative, fault->quotient.error, right,
+             losses);
     return true;
 }
 
 /* ---- the search ---- */
 
 /* One factor for all of them, over both halves; or the last one that is wrong. */
-static lb_status find(const bucket *b, fault *x, lb_err *err)
+static lb_status find(const bucket *bucket, fault *fault, lb_err *err)
 {
     lb_quotient half;
     double first = NAN;
-    uint32_t found = b->n - 1;
-    x->n = 1, x->alike = 1, x->any = true;
-    LB_TRY(factor_of(b, 0, b->n, &x->q, &x->factor, err));
-    if (b->n > 1 && !isnan(x->factor)) LB_TRY(factor_of(b, 0, b->n / 2, &half, &first, err));
-    if (fabs(first - x->factor) <= LB_RANK_LEAST * fabs(x->factor)) {
-        x->n = b->n;
+    uint32_t found = bucket->n - 1;
+    fault->n = 1, fault->alike = 1, fault->any = true;
+    LB_TRY(factor_of(bucket, (span){0, bucket->n}, &fault->quotient, &fault->factor, err));
+    if (bucket->n > 1 && !isnan(fault->factor)) LB_TRY(factor_of(bucket, (span){0, bucket->n / 2}, &half, &first, err));
+    if (fabs(first - fault->factor) <= LB_RANK_LEAST * fabs(fault->factor)) {
+        fault->n = bucket->n;
     } else {
-        LB_TRY(last_wrong(b, &found, err));
-        LB_TRY(factor_of(b, found, found + 1, &x->q, &x->factor, err));
+        LB_TRY(last_wrong(bucket, &found, err));
+        LB_TRY(factor_of(bucket, (span){found, found + 1}, &fault->quotient, &fault->factor, err));
     }
-    x->group = b->groups[found], x->rank = lb_rank_copies_first(b->copies, x->group);
+    fault->group = bucket->groups[found], fault->rank = lb_rank_copies_first(bucket->copies, fault->group);
     return LB_OK;
 }
 
@@ -222,50 +233,50 @@ static bool run_one_program(const lb_check_step *steps, uint32_t ranks)
     return true;
 }
 
-static void keep_last(const bucket *b, fault *faults, uint32_t n)
+static void keep_last(const bucket *bucket, fault *faults, uint32_t n)
 {
     uint32_t last = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (faults[i].any && at_of(b, faults[i].group) > last) last = at_of(b, faults[i].group);
+        if (faults[i].any && at_of(bucket, faults[i].group) > last) last = at_of(bucket, faults[i].group);
     fault *kept = NULL;
     for (uint32_t i = 0; i < n; i++) {
         if (!faults[i].any) continue;
-        const bool is_last = at_of(b, faults[i].group) == last;
+        const bool is_last = at_of(bucket, faults[i].group) == last;
         if (kept && is_last) kept->alike++;
         faults[i].any = is_last && !kept;
         if (faults[i].any) kept = &faults[i];
     }
 }
 
-static lb_status look_in(const bucket *b, fault *x, lb_err *err)
+static lb_status look_in(const bucket *bucket, fault *fault, lb_err *err)
 {
-    lb_quotient q;
+    lb_quotient quotient;
     bool differs = false;
-    if (b->n) LB_TRY(ask(b, 0, b->n, 0, &q, &differs, err));
-    return differs ? find(b, x, err) : LB_OK;
+    if (bucket->n) LB_TRY(ask(bucket, (span){0, bucket->n}, 0, &quotient, &differs, err));
+    return differs ? find(bucket, fault, err) : LB_OK;
 }
 
 lb_status lb_rank_parameters_locate(const lb_rank_copies *copies, lb_check_step *steps, uint64_t roots, lb_err *err)
 {
     const uint32_t n = copies->ranks + 1;
-    bucket b = {.copies = copies, .steps = steps, .roots = roots};
+    bucket bucket = {.copies = copies, .steps = steps, .roots = roots};
     fault *faults = calloc(n, sizeof *faults);
     lb_status status = faults ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
     for (uint32_t k = 0; k < n && status == LB_OK; k++) {
-        if (fill(&b, k < copies->ranks ? k : LB_NONE))
-            status = look_in(&b, &faults[k], err);
+        if (fill(&bucket, k < copies->ranks ? k : LB_NONE))
+            status = look_in(&bucket, &faults[k], err);
         else
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
-        free(b.groups);
+        free(bucket.groups);
     }
     bool any = false, said = true;
-    if (status == LB_OK && run_one_program(steps, copies->ranks)) keep_last(&b, faults, n);
+    if (status == LB_OK && run_one_program(steps, copies->ranks)) keep_last(&bucket, faults, n);
     for (uint32_t k = 0; k < n && status == LB_OK && said; k++)
-        if (faults[k].any) any = true, said = add_finding(&b, &faults[k]);
+        if (faults[k].any) any = true, said = add_finding(&bucket, &faults[k]);
     if (status == LB_OK && said && !any)
         said = lb_proof_list_leave(steps[0].report, "the gradients of all ranks",
-                                   "together they are not the derivative of the mean of the ranks' losses, and those "
-                                   "of each rank are");
+                                   "together they are not the derivative of the mean of the ranks' losses, "
+                                   "and those of each rank are");
     free(faults);
     return status != LB_OK || said ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
@@ -282,8 +293,8 @@ static bool is_named(const lb_rank_copies *copies, const lb_check_step *steps, c
 static bool has_none(const lb_rank_copies *copies, lb_check_step *steps, uint32_t group)
 {
     for (uint32_t k = 0; k < copies->ranks; k++) {
-        const lb_moved_site *s = lb_rank_copies_site(copies, steps, group, k);
-        if (s && (!s->moved || s->gradient != LB_NONE)) return false;
+        const lb_moved_site *site = lb_rank_copies_site(copies, steps, group, k);
+        if (site && (!site->moved || site->gradient != LB_NONE)) return false;
     }
     return true;
 }
@@ -292,27 +303,28 @@ static lb_status find_detached(const lb_rank_copies *copies, lb_check_step *step
                                lb_err *err)
 {
     for (uint32_t g = 0; g < copies->n; g++) {
-        const bucket b = {.copies = copies, .steps = steps, .groups = &g, .n = 1, .roots = roots};
+        const bucket bucket = {.copies = copies, .steps = steps, .groups = &g, .n = 1, .roots = roots};
         const uint32_t rank = lb_rank_copies_first(copies, g);
-        lb_check_step *c = &steps[rank];
-        lb_quotient q;
+        lb_check_step *step = &steps[rank];
+        lb_quotient quotient;
         bool differs;
         if (!has_none(copies, steps, g) || is_named(copies, steps, found, g)) continue;
-        LB_TRY(ask(&b, 0, 1, 0, &q, &differs, err));
+        LB_TRY(ask(&bucket, (span){0, 1}, 0, &quotient, &differs, err));
         if (!differs) continue;
         found[g] = 1;
-        const lb_moved_site *s = lb_rank_copies_site(copies, steps, g, rank);
-        lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_DETACHED, c->run.program);
-        if (!f) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+        const lb_moved_site *site = lb_rank_copies_site(copies, steps, g, rank);
+        lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_DETACHED, step->run.program);
+        if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
         const char *why;
-        const uint32_t cut = lb_cuts_next(c, s->at, &why);
-        lb_proof_list_place(f, c->run.program, cut != LB_NONE ? cut : s->at, LB_NONE, c->path);
-        snprintf(f->layer, sizeof f->layer, "%s", lb_op_layer(c->run.program, &c->run.program->ops[s->at]));
-        f->factor = 0, f->effect = 1;
-        snprintf(f->message, sizeof f->message,
-                 "the losses of the ranks depend on %s (derivative %.4g along the direction tried), autograd was to "
-                 "follow it, and it has no gradient on any rank that holds it",
-                 lb_rank_copies_name(copies, steps, g), q.derivative);
+        const uint32_t cut = lb_cuts_next(step, site->at, &why);
+        lb_proof_list_place(finding, step->run.program, cut != LB_NONE ? cut : site->at, LB_NONE, step->path);
+        snprintf(finding->layer, sizeof finding->layer, "%s",
+                 lb_op_layer(step->run.program, &step->run.program->ops[site->at]));
+        finding->factor = 0, finding->effect = 1;
+        snprintf(finding->message, sizeof finding->message,
+                 "the losses of the ranks depend on %s (derivative %.4g along the direction tried), "
+                 "autograd was to follow it, and it has no gradient on any rank that holds it",
+                 lb_rank_copies_name(copies, steps, g), quotient.derivative);
     }
     return LB_OK;
 }

@@ -334,11 +334,12 @@ static lb_status try_all(judge *j, lb_err *err)
  * Python's) and would have run other ops. Which of them it is no replay knows. */
 static bool say_chosen(const judge *j, const lb_check_finding *met)
 {
-    return lb_proof_list_prove(
-        j->check->report,
-        "step %lld: with decisions made anew tokens meet (%s at %s in %s), and with those that were recorded they do "
-        "not: choices see other tokens, or the program would have gone another way",
-        (long long)j->check->run.program->step, lb_check_kind_name(met->kind), met->op, met->layer);
+    return lb_proof_list_prove(j->check->report,
+                               "step %lld: with decisions made anew tokens meet (%s at %s in %s), "
+                               "and with those that were recorded they do not: choices see other tokens, "
+                               "or the program would have gone another way",
+                               (long long)j->check->run.program->step, lb_check_kind_name(met->kind), met->op,
+                               met->layer);
 }
 
 static lb_status judge_step(judge *j, lb_err *err)
@@ -371,26 +372,26 @@ static lb_status judge_step(judge *j, lb_err *err)
     return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
-lb_status lb_check_step_scores(lb_check_step *c, bool *scores, lb_err *err)
+lb_status lb_check_step_scores(lb_check_step *step, bool *scores, lb_err *err)
 {
     lb_scored_step scored = {0};
-    const lb_status status = lb_scored_rows_find(&c->run, &scored, err);
+    const lb_status status = lb_scored_rows_find(&step->run, &scored, err);
     *scores = status == LB_OK && scored.n_losses;
     lb_scored_rows_release(&scored);
     return status;
 }
 
-lb_status lb_check_step_relations(lb_check_step *c, bool *judged, lb_err *err)
+lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err)
 {
-    judge j = {.check = c};
-    lb_status status = lb_scored_rows_find(&c->run, &j.scored, err);
+    judge j = {.check = step};
+    lb_status status = lb_scored_rows_find(&step->run, &j.scored, err);
     if (status == LB_OK && j.scored.waits &&
         !leave(&j, "relations between tokens", "its losses lie behind collectives"))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     if (status == LB_OK && j.scored.apart &&
-        !lb_proof_list_pass(c->report, "relations between tokens",
-                            "its losses score tokens that another rank looks up, and no recorded rank that runs "
-                            "together with it has them"))
+        !lb_proof_list_pass(step->report, "relations between tokens",
+                            "its losses score tokens that another rank looks up, "
+                            "and no recorded rank that runs together with it has them"))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     *judged = status == LB_OK && j.scored.n_losses;
     if (*judged) {

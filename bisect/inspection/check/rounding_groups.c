@@ -58,59 +58,61 @@ static void add_value(lb_rounding_group *one, const lb_rounding_apart *s, lb_dty
 /* Is it a gradient that an optimizer reads, or becomes one in place? */
 static bool is_gradient(const lb_rounding_runs *runs, uint32_t op, uint32_t v)
 {
-    const lb_program *p = runs->run->program;
-    if (p->ops[op].phase != LB_PHASE_BACKWARD) return false;
+    const lb_program *program = runs->run->program;
+    if (program->ops[op].phase != LB_PHASE_BACKWARD) return false;
     for (uint32_t i = 0; i < runs->n_aims; i++)
-        if (runs->aims[i].gradient && p->values[runs->aims[i].value].storage == p->values[v].storage) return true;
+        if (runs->aims[i].gradient && program->values[runs->aims[i].value].storage == program->values[v].storage)
+            return true;
     return false;
 }
 
 static lb_status add_rank(lb_rounding_groups *g, uint32_t rank, lb_err *err)
 {
     const lb_rounding_runs *runs = g->ranks->list[rank];
-    const lb_program *p = runs->run->program;
-    g->group_of[rank] = malloc(((size_t)p->n_ops + 1) * sizeof **g->group_of);
-    g->sums[rank] = calloc((size_t)p->n_ops + 1, 1);
-    if (!g->group_of[rank] || !g->sums[rank]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    memset(g->group_of[rank], 0xFF, ((size_t)p->n_ops + 1) * sizeof **g->group_of);
-    for (uint32_t i = 0; i < p->n_ops && i <= runs->last; i++) {
+    const lb_program *program = runs->run->program;
+    g->group_of[rank] = malloc(((size_t)program->n_ops + 1) * sizeof **g->group_of);
+    g->sums[rank] = calloc((size_t)program->n_ops + 1, 1);
+    if (!g->group_of[rank] || !g->sums[rank])
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", program->n_ops);
+    memset(g->group_of[rank], 0xFF, ((size_t)program->n_ops + 1) * sizeof **g->group_of);
+    for (uint32_t i = 0; i < program->n_ops && i <= runs->last; i++) {
         lb_rounding_group *one = NULL;
-        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++) {
-            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
-            if (v == LB_NONE || !runs->log->rounded[v] || !lb_rounding_log_is_first(p, i, k)) continue;
-            if (runs->run->graph.giver[v] != i) continue;
-            const bool final = is_gradient(runs, i, v);
-            g->sums[rank][i] |= final && p->ops[i].written;
+        for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
+            const uint32_t value = lb_op_outcome(program, &program->ops[i], k);
+            if (value == LB_NONE || !runs->log->rounded[value] || !lb_rounding_log_is_first(program, i, k)) continue;
+            if (runs->run->graph.giver[value] != i) continue;
+            const bool final = is_gradient(runs, i, value);
+            g->sums[rank][i] |= final && program->ops[i].written;
             if (!one) one = group_for(g, rank, i);
             if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory for groups of ops");
-            add_value(one, &runs->log->sizes[v].apart, p->values[v].dtype, final);
+            add_value(one, &runs->log->sizes[value].apart, program->values[value].dtype, final);
         }
         if (one) one->ops++, g->group_of[rank][i] = (uint32_t)(one - g->list);
     }
     return LB_OK;
 }
 
-lb_status lb_rounding_groups_make(const lb_rounding_ranks *ranks, lb_rounding_groups *g, lb_err *err)
+lb_status lb_rounding_groups_make(const lb_rounding_ranks *ranks, lb_rounding_groups *groups, lb_err *err)
 {
-    *g = (lb_rounding_groups){.ranks = ranks,
-                              .group_of = calloc((size_t)ranks->n + 1, sizeof *g->group_of),
-                              .sums = calloc((size_t)ranks->n + 1, sizeof *g->sums)};
-    if (!g->group_of || !g->sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks->n);
-    for (uint32_t k = 0; k < ranks->n; k++) LB_TRY(add_rank(g, k, err));
+    *groups = (lb_rounding_groups){.ranks = ranks,
+                                   .group_of = calloc((size_t)ranks->n + 1, sizeof *groups->group_of),
+                                   .sums = calloc((size_t)ranks->n + 1, sizeof *groups->sums)};
+    if (!groups->group_of || !groups->sums) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks->n);
+    for (uint32_t k = 0; k < ranks->n; k++) LB_TRY(add_rank(groups, k, err));
     return LB_OK;
 }
 
-void lb_rounding_groups_release(lb_rounding_groups *g)
+void lb_rounding_groups_release(lb_rounding_groups *groups)
 {
-    for (uint32_t k = 0; g->group_of && k < g->ranks->n; k++) free(g->group_of[k]);
-    for (uint32_t k = 0; g->sums && k < g->ranks->n; k++) free(g->sums[k]);
-    free(g->list), free(g->group_of), free(g->sums);
-    *g = (lb_rounding_groups){0};
+    for (uint32_t k = 0; groups->group_of && k < groups->ranks->n; k++) free(groups->group_of[k]);
+    for (uint32_t k = 0; groups->sums && k < groups->ranks->n; k++) free(groups->sums[k]);
+    free(groups->list), free(groups->group_of), free(groups->sums);
+    *groups = (lb_rounding_groups){0};
 }
 
-bool lb_rounding_groups_adds(const lb_rounding_groups *g, uint32_t group)
+bool lb_rounding_groups_adds(const lb_rounding_groups *groups, uint32_t group)
 {
-    return g->sums[g->list[group].rank][g->list[group].first];
+    return groups->sums[groups->list[group].rank][groups->list[group].first];
 }
 
 lb_rounding_reach lb_rounding_group_reach(const lb_rounding_group *group)
@@ -144,9 +146,9 @@ static void add_products(lb_rounding_groups *g, uint32_t rank)
     const lb_rounding_runs *runs = g->ranks->list[rank];
     const lb_moved_run *run = runs->run;
     for (uint32_t i = 0; i < run->n_sites; i++) {
-        const lb_moved_site *s = &run->sites[i];
-        const uint32_t giver = run->graph.giver[s->value];
-        if (giver == LB_NONE || g->group_of[rank][giver] == LB_NONE || s->gradient == LB_NONE) continue;
+        const lb_moved_site *site = &run->sites[i];
+        const uint32_t giver = run->graph.giver[site->value];
+        if (giver == LB_NONE || g->group_of[rank][giver] == LB_NONE || site->gradient == LB_NONE) continue;
         if (isnan(runs->spreads[i])) continue;
         lb_rounding_group *one = &g->list[g->group_of[rank][giver]];
         one->followed |= !one->backward, one->product += runs->products[i], one->spread += runs->spreads[i];
@@ -167,20 +169,20 @@ static lb_status sort(lb_rounding_groups *g, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_rounding_groups_score(lb_rounding_groups *g, lb_err *err)
+lb_status lb_rounding_groups_score(lb_rounding_groups *groups, lb_err *err)
 {
-    for (uint32_t k = 0; k < g->ranks->n; k++) add_products(g, k);
-    for (uint32_t i = 0; i < g->n; i++) {
-        lb_rounding_group *one = &g->list[i];
+    for (uint32_t k = 0; k < groups->ranks->n; k++) add_products(groups, k);
+    for (uint32_t i = 0; i < groups->n; i++) {
+        lb_rounding_group *one = &groups->list[i];
         one->relative = one->whole > 0 ? sqrt(one->squares / one->whole) : 1;
-        one->score = score_of(one, g->ranks);
+        one->score = score_of(one, groups->ranks);
     }
-    return sort(g, err);
+    return sort(groups, err);
 }
 
-void lb_rounding_groups_mark(const lb_rounding_groups *g, uint32_t group, bool without, uint8_t *const *added)
+void lb_rounding_groups_mark(const lb_rounding_groups *groups, uint32_t group, bool without, uint8_t *const *added)
 {
-    for (uint32_t k = 0; k < g->ranks->n; k++)
-        for (uint32_t i = 0; i < program_of(g, k)->n_ops; i++)
-            if (g->group_of[k][i] != LB_NONE && (g->group_of[k][i] == group) != without) added[k][i] = 1;
+    for (uint32_t k = 0; k < groups->ranks->n; k++)
+        for (uint32_t i = 0; i < program_of(groups, k)->n_ops; i++)
+            if (groups->group_of[k][i] != LB_NONE && (groups->group_of[k][i] == group) != without) added[k][i] = 1;
 }

@@ -16,14 +16,14 @@ static const double MASKED = 0x1p13;
 /* Bytes of the recording that are read before they are given back. */
 static const uint64_t ENOUGH = (uint64_t)1 << 27;
 
-bool lb_rounding_log_is_first(const lb_program *p, uint32_t op, uint32_t k)
+bool lb_rounding_log_is_first(const lb_program *program, uint32_t op, uint32_t k)
 {
-    const lb_op *o = &p->ops[op];
-    const lb_value *v = &p->values[lb_op_outcome(p, o, k)];
+    const lb_op *o = &program->ops[op];
+    const lb_value *v = &program->values[lb_op_outcome(program, o, k)];
     for (uint32_t i = 0; i < k; i++) {
-        const uint32_t before = lb_op_outcome(p, o, i);
+        const uint32_t before = lb_op_outcome(program, o, i);
         if (before == LB_NONE) continue;
-        const lb_value *w = &p->values[before];
+        const lb_value *w = &program->values[before];
         if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset) return false;
     }
     return true;
@@ -56,12 +56,12 @@ static double *room_to_keep(lb_rounding_log *log, uint32_t v, int64_t n)
     return log->kept[v];
 }
 
-static void measure(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_number_blocks *recorded,
+static void measure(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_number_blocks *recorded,
                     const lb_number_blocks *exact, float *rounded)
 {
-    lb_rounding_size *s = &log->sizes[v];
-    const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[v].dtype);
-    double *kept = room_to_keep(log, v, exact->n), rooms[2][LB_NUMBER_BLOCK];
+    lb_rounding_size *s = &log->sizes[value];
+    const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[value].dtype);
+    double *kept = room_to_keep(log, value, exact->n), rooms[2][LB_NUMBER_BLOCK];
     *s = (lb_rounding_size){.numbers = exact->n};
     for (int64_t i = 0, n; i < exact->n && !log->failed; i += n) {
         n = lb_number_blocks_count(exact, i);
@@ -71,23 +71,24 @@ static void measure(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_numb
         lb_rounding_counts_add(&s->counts, &limits, y, x, n);
         if (rounded) lb_rounding_sums_keep(rounded + i, y, x, n);
         if (kept) memcpy(kept + i, y, (size_t)n * sizeof *kept);
-        if (log->note) log->note(log->context, op, v, y, x, i, n);
+        if (log->note) log->note(log->context, op, value, y, x, i, n);
     }
 }
 
 /* What was rounded is kept where it is anything. */
-static void look_at(lb_rounding_log *log, uint32_t op, uint32_t v, const lb_tensor *recorded, const lb_tensor *exact)
+static void look_at(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_tensor *recorded,
+                    const lb_tensor *exact)
 {
     lb_number_blocks x = {0}, y = {0};
     const int64_t n = lb_layout_numel(&exact->layout);
     float *rounded = op < log->last ? malloc((size_t)(n > 0 ? n : 1) * sizeof *rounded) : NULL;
     log->failed |= !lb_number_blocks_open(exact, &x) || !lb_number_blocks_open(recorded, &y);
     log->failed |= op < log->last && !rounded;
-    if (!log->failed) measure(log, op, v, &y, &x, rounded);
+    if (!log->failed) measure(log, op, value, &y, &x, rounded);
     lb_number_blocks_close(&x), lb_number_blocks_close(&y);
-    free(log->rounded[v]);
-    log->rounded[v] = log->sizes[v].apart.squares > 0 ? rounded : NULL;
-    if (!log->rounded[v]) free(rounded);
+    free(log->rounded[value]);
+    log->rounded[value] = log->sizes[value].apart.squares > 0 ? rounded : NULL;
+    if (!log->rounded[value]) free(rounded);
 }
 
 /* Choices and draws are held in exact runs. What follows from a draw in the same op is not. */
@@ -130,18 +131,18 @@ static lb_rounding_log *log_of(const log_set *logs, int32_t rank)
     return logs->list[0];
 }
 
-static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t v, const lb_tensor *recorded,
-                        const lb_tensor *exact)
+static void note_result(void *context, const lb_program *program, uint32_t op, uint32_t value,
+                        const lb_tensor *recorded, const lb_tensor *exact)
 {
     lb_rounding_log *log = log_of(context, program->rank);
     const lb_program *p = log->run->program;
-    if (is_held(log, op) || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) return;
-    if (p->values[v].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
+    if (is_held(log, op) || value >= p->n_values || !lb_dtype_is_float(p->values[value].dtype)) return;
+    if (p->values[value].flags & LB_VALUE_UNDEFINED || !recorded->data || !lb_dtype_is_float(exact->dtype)) return;
     if (!lb_layout_same_shape(&exact->layout, &recorded->layout)) return;
     for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[op]); k++) {
-        if (lb_op_outcome(p, &p->ops[op], k) != v || !lb_rounding_log_is_first(p, op, k)) continue;
-        look_at(log, op, v, recorded, exact);
-        log->shown[v] = 1;
+        if (lb_op_outcome(p, &p->ops[op], k) != value || !lb_rounding_log_is_first(p, op, k)) continue;
+        look_at(log, op, value, recorded, exact);
+        log->shown[value] = 1;
         unload(log, recorded);
         return;
     }
@@ -151,14 +152,14 @@ static void note_result(void *context, const lb_program *program, uint32_t op, u
 static bool note_op(void *context, const lb_event *event)
 {
     lb_rounding_log *log = log_of(context, event->rank);
-    const lb_program *p = log->run->program;
+    const lb_program *program = log->run->program;
     bool unknown = false;
-    if (is_held(log, event->op) || p->ops[event->op].flags & LB_OP_COLLECTIVE) return !log->failed;
+    if (is_held(log, event->op) || program->ops[event->op].flags & LB_OP_COLLECTIVE) return !log->failed;
     for (uint32_t k = 0; k < event->n_results; k++) {
         const uint32_t v = event->values[k];
-        if (v == LB_NONE || v >= p->n_values || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (v == LB_NONE || v >= program->n_values || !lb_dtype_is_float(program->values[v].dtype)) continue;
         if (is_draw(log, event->op, k)) continue;
-        if (p->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(p, event->op, k)) continue;
+        if (program->values[v].flags & LB_VALUE_UNDEFINED || !lb_rounding_log_is_first(program, event->op, k)) continue;
         unknown |= !log->shown[v];
     }
     if (unknown && !log->unknown++) log->first_unknown = event->op;
@@ -182,8 +183,8 @@ void lb_rounding_log_want(lb_rounding_log *log, uint32_t value)
 
 double *lb_rounding_log_numbers(const lb_rounding_log *log, uint32_t value, int64_t *n)
 {
-    lb_tensor t;
-    double *x = lb_moved_run_recorded(log->run, value, &t);
+    lb_tensor tensor;
+    double *x = lb_moved_run_recorded(log->run, value, &tensor);
     *n = lb_layout_numel(&log->run->program->values[value].layout);
     const double *kept = log->kept[lb_value_graph_whole(&log->run->graph, value)];
     if (x || !kept) return x;

@@ -29,14 +29,14 @@ typedef struct joint_pass {
     uint32_t n;
 } joint_pass;
 
-static pass *pass_of(const joint_pass *j, int32_t rank)
+static pass *pass_of(const joint_pass *joint_pass, int32_t rank)
 {
-    return &j->ranks[lb_moved_run_of(j->runs, j->n, rank)];
+    return &joint_pass->ranks[lb_moved_run_of(joint_pass->runs, joint_pass->n, rank)];
 }
 
-static bool is_real(const lb_tensor *t)
+static bool is_real(const lb_tensor *tensor)
 {
-    return t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+    return tensor->data && lb_dtype_is_float(tensor->dtype) && !lb_dtype_is_complex(tensor->dtype);
 }
 
 /* ---- what is compared ---- */
@@ -65,177 +65,180 @@ static lb_status add_logits(lb_rounding_runs *r, lb_err *err)
 }
 
 lb_status lb_rounding_runs_open(lb_moved_run *run, const lb_trained *trained, const lb_rounding_log *log,
-                                lb_rounding_runs *r, lb_err *err)
+                                lb_rounding_runs *runs, lb_err *err)
 {
     const size_t n = (size_t)run->program->n_values + 1;
-    *r = (lb_rounding_runs){.run = run, .log = log};
-    r->aim_of = malloc(n * sizeof *r->aim_of), r->watch = calloc(n, 1);
-    r->apart = calloc(n, sizeof *r->apart), r->exact = calloc(n, sizeof *r->exact);
-    if (!r->aim_of || !r->watch || !r->apart || !r->exact)
+    *runs = (lb_rounding_runs){.run = run, .log = log};
+    runs->aim_of = malloc(n * sizeof *runs->aim_of), runs->watch = calloc(n, 1);
+    runs->apart = calloc(n, sizeof *runs->apart), runs->exact = calloc(n, sizeof *runs->exact);
+    if (!runs->aim_of || !runs->watch || !runs->apart || !runs->exact)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
-    memset(r->aim_of, 0xFF, n * sizeof *r->aim_of);
+    memset(runs->aim_of, 0xFF, n * sizeof *runs->aim_of);
     for (uint32_t i = 0; i < run->n_roots; i++) {
         const uint32_t giver = run->graph.giver[run->roots[i].value];
-        if (giver != LB_NONE && giver > r->last) r->last = giver;
+        if (giver != LB_NONE && giver > runs->last) runs->last = giver;
     }
-    LB_TRY(add_logits(r, err));
+    LB_TRY(add_logits(runs, err));
     for (uint32_t i = 0; i < trained->n; i++)
-        if (trained->rows[i].has_gradient && !add_aim(r, trained->rows[i].read, true))
+        if (trained->rows[i].has_gradient && !add_aim(runs, trained->rows[i].read, true))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     return LB_OK;
 }
 
-void lb_rounding_runs_close(lb_rounding_runs *r)
+void lb_rounding_runs_close(lb_rounding_runs *runs)
 {
-    for (uint32_t i = 0; i < r->n_aims; i++) free(r->aims[i].exact);
-    for (uint32_t v = 0; r->exact && v < r->run->program->n_values; v++) free(r->exact[v]);
-    free(r->aims), free(r->aim_of), free(r->watch), free(r->products), free(r->spreads);
-    free(r->apart), free(r->exact);
-    *r = (lb_rounding_runs){0};
+    for (uint32_t i = 0; i < runs->n_aims; i++) free(runs->aims[i].exact);
+    for (uint32_t v = 0; runs->exact && v < runs->run->program->n_values; v++) free(runs->exact[v]);
+    free(runs->aims), free(runs->aim_of), free(runs->watch), free(runs->products), free(runs->spreads);
+    free(runs->apart), free(runs->exact);
+    *runs = (lb_rounding_runs){0};
 }
 
 /* ---- one run ---- */
 
-static void add_rounding(pass *s, uint32_t v, const lb_tensor *t)
+static void add_rounding(pass *pass, uint32_t v, const lb_tensor *tensor)
 {
-    const float *rounded = s->runs->log->rounded[v];
-    const int64_t n = lb_layout_numel(&t->layout);
-    if (!rounded || !is_real(t)) return;
-    double *in_place = lb_number_blocks_in_place(t), *x = in_place ? in_place : lb_shadow_numbers_copy(t);
-    s->failed |= !x;
+    const float *rounded = pass->runs->log->rounded[v];
+    const int64_t n = lb_layout_numel(&tensor->layout);
+    if (!rounded || !is_real(tensor)) return;
+    double *in_place = lb_number_blocks_in_place(tensor), *x = in_place ? in_place : lb_shadow_numbers_copy(tensor);
+    pass->failed |= !x;
     if (x) lb_rounding_sums_put(x, rounded, n);
-    if (x && !in_place) lb_shadow_put(t, x);
+    if (x && !in_place) lb_shadow_put(tensor, x);
     if (!in_place) free(x);
 }
 
-static void note_loss(pass *s, const lb_event *event)
+static void note_loss(pass *pass, const lb_event *event)
 {
-    const lb_moved_run *run = s->runs->run;
+    const lb_moved_run *run = pass->runs->run;
     for (uint32_t i = 0; i < run->n_roots; i++) {
-        lb_tensor t;
+        lb_tensor tensor;
         double x;
         if (run->graph.giver[run->roots[i].value] != event->op) continue;
-        if (!lb_event_exact(event, run->roots[i].value, &t) || !is_real(&t) || lb_layout_numel(&t.layout) != 1)
+        if (!lb_event_exact(event, run->roots[i].value, &tensor) || !is_real(&tensor) ||
+            lb_layout_numel(&tensor.layout) != 1)
             continue;
-        lb_shadow_numbers(&t, &x);
-        s->loss += x, s->losses++;
+        lb_shadow_numbers(&tensor, &x);
+        pass->loss += x, pass->losses++;
     }
 }
 
 /* How far the numbers are from exact ones; of the first run, which has none yet, NULL: how large they are. */
-static bool compare(const lb_tensor *t, const double *exact, lb_rounding_apart *apart)
+static bool compare(const lb_tensor *tensor, const double *exact, lb_rounding_apart *apart)
 {
-    lb_number_blocks x;
+    lb_number_blocks blocks;
     double room[LB_NUMBER_BLOCK];
-    if (!lb_number_blocks_open(t, &x)) return false;
-    for (int64_t i = 0, n; i < x.n; i += n) {
-        n = lb_number_blocks_count(&x, i);
-        const double *numbers = lb_number_blocks_at(&x, i, n, room);
+    if (!lb_number_blocks_open(tensor, &blocks)) return false;
+    for (int64_t i = 0, n; i < blocks.n; i += n) {
+        n = lb_number_blocks_count(&blocks, i);
+        const double *numbers = lb_number_blocks_at(&blocks, i, n, room);
         lb_rounding_apart_add(apart, numbers, exact ? exact + i : numbers, n);
     }
-    lb_number_blocks_close(&x);
+    lb_number_blocks_close(&blocks);
     return true;
 }
 
-static void note_aim(pass *s, lb_rounding_aim *aim, const lb_tensor *t)
+static void note_aim(pass *pass, lb_rounding_aim *aim, const lb_tensor *tensor)
 {
-    if (s->first && !aim->exact) {
-        aim->exact = lb_shadow_numbers_copy(t);
-        s->failed |= !aim->exact;
+    if (pass->first && !aim->exact) {
+        aim->exact = lb_shadow_numbers_copy(tensor);
+        pass->failed |= !aim->exact;
     }
     if (!aim->exact) return;
-    s->failed |= !compare(t, s->first ? NULL : aim->exact, &s->apart[aim->gradient]);
-    s->seen[aim->gradient] = true;
+    pass->failed |= !compare(tensor, pass->first ? NULL : aim->exact, &pass->apart[aim->gradient]);
+    pass->seen[aim->gradient] = true;
 }
 
-static void note_aims(pass *s, const lb_event *event)
+static void note_aims(pass *pass, const lb_event *event)
 {
-    lb_rounding_runs *r = s->runs;
+    lb_rounding_runs *r = pass->runs;
     for (uint32_t i = 0; i < r->n_aims; i++) {
-        lb_tensor t;
+        lb_tensor tensor;
         if (r->run->graph.giver[r->aims[i].value] != event->op) continue;
-        if (lb_event_exact(event, r->aims[i].value, &t) && is_real(&t)) note_aim(s, &r->aims[i], &t);
+        if (lb_event_exact(event, r->aims[i].value, &tensor) && is_real(&tensor)) note_aim(pass, &r->aims[i], &tensor);
     }
 }
 
 /* ---- the first run: which rounding the loss feels, to first order ---- */
 
-static void multiply_site(pass *s, uint32_t i, const float *rounded, const lb_tensor *t)
+static void multiply_site(pass *pass, uint32_t i, const float *rounded, const lb_tensor *tensor)
 {
-    lb_rounding_runs *r = s->runs;
-    lb_number_blocks x;
+    lb_rounding_runs *r = pass->runs;
+    lb_number_blocks blocks;
     double room[LB_NUMBER_BLOCK];
     r->products[i] = r->spreads[i] = NAN;
-    if (lb_layout_numel(&t->layout) != r->log->sizes[r->run->sites[i].value].numbers) return;
-    s->failed |= !lb_number_blocks_open(t, &x);
-    if (s->failed) return;
+    if (lb_layout_numel(&tensor->layout) != r->log->sizes[r->run->sites[i].value].numbers) return;
+    pass->failed |= !lb_number_blocks_open(tensor, &blocks);
+    if (pass->failed) return;
     r->products[i] = r->spreads[i] = 0;
-    for (int64_t k = 0, n; k < x.n; k += n) {
-        n = lb_number_blocks_count(&x, k);
-        lb_rounding_sums_multiply(lb_number_blocks_at(&x, k, n, room), rounded + k, n, &r->products[i], &r->spreads[i]);
+    for (int64_t k = 0, n; k < blocks.n; k += n) {
+        n = lb_number_blocks_count(&blocks, k);
+        lb_rounding_sums_multiply(lb_number_blocks_at(&blocks, k, n, room), rounded + k, n, &r->products[i],
+                                  &r->spreads[i]);
     }
-    lb_number_blocks_close(&x);
+    lb_number_blocks_close(&blocks);
 }
 
-static void multiply(pass *s, const lb_event *event)
+static void multiply(pass *pass, const lb_event *event)
 {
-    const lb_moved_run *run = s->runs->run;
+    const lb_moved_run *run = pass->runs->run;
     for (uint32_t i = 0; i < run->n_sites; i++) {
         const lb_moved_site *site = &run->sites[i];
-        const float *rounded = site->value < run->program->n_values ? s->runs->log->rounded[site->value] : NULL;
-        lb_tensor t;
+        const float *rounded = site->value < run->program->n_values ? pass->runs->log->rounded[site->value] : NULL;
+        lb_tensor tensor;
         if (!rounded || site->gradient == LB_NONE || run->graph.giver[site->gradient] != event->op) continue;
-        if (lb_event_exact(event, site->gradient, &t) && is_real(&t)) multiply_site(s, i, rounded, &t);
+        if (lb_event_exact(event, site->gradient, &tensor) && is_real(&tensor))
+            multiply_site(pass, i, rounded, &tensor);
     }
 }
 
 /* Of a value that is watched: its numbers in the first run, and how far from them it is with all rounding. */
-static void note_watched(pass *s, uint32_t v, const lb_tensor *t)
+static void note_watched(pass *pass, uint32_t value, const lb_tensor *tensor)
 {
-    lb_rounding_runs *r = s->runs;
-    if (!r->watch[v] || !is_real(t)) return;
-    if (s->first) {
-        free(r->exact[v]);
-        r->exact[v] = lb_shadow_numbers_copy(t);
-        s->failed |= !r->exact[v];
-    } else if (!s->added && r->exact[v]) {
-        s->failed |= !compare(t, r->exact[v], &r->apart[v]);
+    lb_rounding_runs *r = pass->runs;
+    if (!r->watch[value] || !is_real(tensor)) return;
+    if (pass->first) {
+        free(r->exact[value]);
+        r->exact[value] = lb_shadow_numbers_copy(tensor);
+        pass->failed |= !r->exact[value];
+    } else if (!pass->added && r->exact[value]) {
+        pass->failed |= !compare(tensor, r->exact[value], &r->apart[value]);
     }
 }
 
-static bool are_done(const joint_pass *j)
+static bool are_done(const joint_pass *joint_pass)
 {
-    for (uint32_t k = 0; k < j->n; k++)
-        if (!j->ranks[k].done) return false;
+    for (uint32_t k = 0; k < joint_pass->n; k++)
+        if (!joint_pass->ranks[k].done) return false;
     return true;
 }
 
 static bool note_op(void *context, const lb_event *event)
 {
-    const joint_pass *j = context;
-    pass *s = pass_of(j, event->rank);
-    const lb_program *p = s->runs->run->program;
+    const joint_pass *joint_pass = context;
+    pass *pass = pass_of(joint_pass, event->rank);
+    const lb_program *program = pass->runs->run->program;
     for (uint32_t k = 0; event->shadow && k < event->n_results; k++) {
         const uint32_t v = event->values[k];
-        if (v == LB_NONE || v >= p->n_values || !event->shadow[k].data) continue;
-        if (!lb_rounding_log_is_first(p, event->op, k)) continue;
-        if (!s->first && (!s->added || s->added[event->op])) add_rounding(s, v, &event->shadow[k]);
-        note_watched(s, v, &event->shadow[k]);
+        if (v == LB_NONE || v >= program->n_values || !event->shadow[k].data) continue;
+        if (!lb_rounding_log_is_first(program, event->op, k)) continue;
+        if (!pass->first && (!pass->added || pass->added[event->op])) add_rounding(pass, v, &event->shadow[k]);
+        note_watched(pass, v, &event->shadow[k]);
     }
-    note_loss(s, event);
-    note_aims(s, event);
-    if (s->first) multiply(s, event);
-    s->done |= event->op >= s->runs->last;
-    return !s->failed && !are_done(j);
+    note_loss(pass, event);
+    note_aims(pass, event);
+    if (pass->first) multiply(pass, event);
+    pass->done |= event->op >= pass->runs->last;
+    return !pass->failed && !are_done(joint_pass);
 }
 
-static lb_status run_passes(joint_pass *j, lb_err *err)
+static lb_status run_passes(joint_pass *joint_pass, lb_err *err)
 {
-    const lb_observer observer = {.context = j, .op = note_op};
-    j->runs[0]->runs++;
-    LB_TRY(lb_moved_run_exact(j->runs, j->n, &observer, err));
-    for (uint32_t k = 0; k < j->n; k++)
-        if (j->ranks[k].failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run");
+    const lb_observer observer = {.context = joint_pass, .op = note_op};
+    joint_pass->runs[0]->runs++;
+    LB_TRY(lb_moved_run_exact(joint_pass->runs, joint_pass->n, &observer, err));
+    for (uint32_t k = 0; k < joint_pass->n; k++)
+        if (joint_pass->ranks[k].failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for an exact run");
     return LB_OK;
 }
 
@@ -246,12 +249,12 @@ static void add_apart(lb_rounding_apart *sum, const lb_rounding_apart *one)
 }
 
 /* What all ranks found, as if it were one. */
-static void sum_up(const joint_pass *j, pass *sum)
+static void sum_up(const joint_pass *joint_pass, pass *sum)
 {
     uint32_t with_loss = 0;
     *sum = (pass){.loss = 0};
-    for (uint32_t k = 0; k < j->n; k++) {
-        const pass *s = &j->ranks[k];
+    for (uint32_t k = 0; k < joint_pass->n; k++) {
+        const pass *s = &joint_pass->ranks[k];
         sum->loss += s->losses == s->runs->run->n_roots ? s->loss : NAN;
         with_loss += s->runs->run->n_roots > 0;
         for (int what = 0; what < 2; what++)
@@ -262,15 +265,17 @@ static void sum_up(const joint_pass *j, pass *sum)
 
 static lb_status run_once(lb_rounding_ranks *r, bool first, uint8_t *const *added, pass *sum, lb_err *err)
 {
-    joint_pass j = {malloc(((size_t)r->n + 1) * sizeof *j.runs), calloc((size_t)r->n + 1, sizeof *j.ranks), r->n};
-    lb_status status = j.ranks && j.runs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
+    joint_pass joint_pass = {malloc(((size_t)r->n + 1) * sizeof *joint_pass.runs),
+                             calloc((size_t)r->n + 1, sizeof *joint_pass.ranks), r->n};
+    lb_status status =
+        joint_pass.ranks && joint_pass.runs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
     for (uint32_t k = 0; k < r->n && status == LB_OK; k++) {
-        j.ranks[k] = (pass){.runs = r->list[k], .first = first, .added = added ? added[k] : NULL};
-        j.runs[k] = r->list[k]->run;
+        joint_pass.ranks[k] = (pass){.runs = r->list[k], .first = first, .added = added ? added[k] : NULL};
+        joint_pass.runs[k] = r->list[k]->run;
     }
-    if (status == LB_OK) status = run_passes(&j, err);
-    if (status == LB_OK) sum_up(&j, sum);
-    free(j.runs), free(j.ranks);
+    if (status == LB_OK) status = run_passes(&joint_pass, err);
+    if (status == LB_OK) sum_up(&joint_pass, sum);
+    free(joint_pass.runs), free(joint_pass.ranks);
     return status;
 }
 
@@ -292,32 +297,33 @@ static double recorded_loss(const lb_rounding_ranks *r)
     return with_loss ? sum / with_loss : NAN;
 }
 
-lb_status lb_rounding_ranks_first(lb_rounding_ranks *r, lb_err *err)
+lb_status lb_rounding_ranks_first(lb_rounding_ranks *ranks, lb_err *err)
 {
-    pass s;
-    for (uint32_t k = 0; k < r->n; k++) {
-        lb_rounding_runs *one = r->list[k];
+    pass pass;
+    for (uint32_t k = 0; k < ranks->n; k++) {
+        lb_rounding_runs *one = ranks->list[k];
         one->products = calloc((size_t)one->run->n_sites + 1, sizeof *one->products);
         one->spreads = calloc((size_t)one->run->n_sites + 1, sizeof *one->spreads);
         if (!one->products || !one->spreads)
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", one->run->n_sites);
     }
-    LB_TRY(run_once(r, true, NULL, &s, err));
-    r->sizes[0] = s.apart[0].whole, r->sizes[1] = s.apart[1].whole, r->reach = s.apart[0].reach;
-    for (uint32_t k = 0; k < r->n; k++) r->losses += r->list[k]->run->n_roots > 0;
-    r->loss = s.loss, r->recorded = recorded_loss(r);
+    LB_TRY(run_once(ranks, true, NULL, &pass, err));
+    ranks->sizes[0] = pass.apart[0].whole, ranks->sizes[1] = pass.apart[1].whole, ranks->reach = pass.apart[0].reach;
+    for (uint32_t k = 0; k < ranks->n; k++) ranks->losses += ranks->list[k]->run->n_roots > 0;
+    ranks->loss = pass.loss, ranks->recorded = recorded_loss(ranks);
     return LB_OK;
 }
 
-lb_status lb_rounding_ranks_add(lb_rounding_ranks *r, uint8_t *const *added, lb_check_effect *effect, lb_err *err)
+lb_status lb_rounding_ranks_add(lb_rounding_ranks *ranks, uint8_t *const *added, lb_check_effect *effect, lb_err *err)
 {
-    pass s;
-    LB_TRY(run_once(r, false, added, &s, err));
+    pass pass;
+    LB_TRY(run_once(ranks, false, added, &pass, err));
     *effect = (lb_check_effect){NAN, NAN, NAN, NAN, NAN};
-    if (isfinite(r->loss) && r->loss != 0 && !isnan(s.loss))
-        effect->loss = fabs(s.loss - r->loss) / fabs(r->loss), effect->reached = s.loss;
-    if (s.seen[0] && r->sizes[0] > 0)
-        effect->logits = sqrt(s.apart[0].squares / r->sizes[0]), effect->largest_logit = s.apart[0].largest / r->reach;
-    if (s.seen[1] && r->sizes[1] > 0) effect->gradients = sqrt(s.apart[1].squares / r->sizes[1]);
+    if (isfinite(ranks->loss) && ranks->loss != 0 && !isnan(pass.loss))
+        effect->loss = fabs(pass.loss - ranks->loss) / fabs(ranks->loss), effect->reached = pass.loss;
+    if (pass.seen[0] && ranks->sizes[0] > 0)
+        effect->logits = sqrt(pass.apart[0].squares / ranks->sizes[0]),
+        effect->largest_logit = pass.apart[0].largest / ranks->reach;
+    if (pass.seen[1] && ranks->sizes[1] > 0) effect->gradients = sqrt(pass.apart[1].squares / ranks->sizes[1]);
     return LB_OK;
 }

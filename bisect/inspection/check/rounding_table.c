@@ -278,18 +278,17 @@ static bool prove(const table *t)
         char why[240];
         const char *first;
         const uint32_t unknown = unknown_ops(t, &first);
-        snprintf(
-            why, sizeof why,
-            "with what each op rounds the exact loss %.10g becomes %.10g, where %.10g was recorded: of %u ops what "
-            "they round is not known%s%s",
-            r->loss, t->all.reached, r->recorded, unknown, unknown ? ", first " : "", first);
+        snprintf(why, sizeof why,
+                 "with what each op rounds the exact loss %.10g becomes %.10g, where %.10g was recorded: "
+                 "of %u ops what they round is not known%s%s",
+                 r->loss, t->all.reached, r->recorded, unknown, unknown ? ", first " : "", first);
         return leave(d, why);
     }
     if (r->losses > 1) snprintf(of, sizeof of, ", the mean over %u ranks,", r->losses);
     return lb_proof_list_prove(
         d->report,
-        "step %lld: the loss %.10g%s is %.10g in exact arithmetic; what %u lines of code round, each "
-        "op by itself, leads from the one to the other (to %.1g)",
+        "step %lld: the loss %.10g%s is %.10g in exact arithmetic; what %u lines of code round, each op by itself, "
+        "leads from the one to the other (to %.1g)",
         (long long)d->run.program->step, r->recorded, of, r->loss, t->groups.n, gap);
 }
 
@@ -302,8 +301,8 @@ static bool say_tried(const table *t)
     }
     return !t->n_tried ||
            lb_proof_list_prove(t->d->report,
-                               "step %lld: %u of the %u lines were tried by themselves, those that promised to cost "
-                               "most; they make up %.0f %% of what is rounded%s",
+                               "step %lld: %u of the %u lines were tried by themselves, "
+                               "those that promised to cost most; they make up %.0f %% of what is rounded%s",
                                (long long)t->d->run.program->step, t->n_tried, t->groups.n, 100 * fmin(1, together),
                                t->n_tried == t->groups.n ? "" : ", a larger --budget tries more");
 }

@@ -19,26 +19,28 @@ typedef struct choice {
     uint32_t made; /* op that gave the logits; LB_NONE */
 } choice;
 
-static bool keeps_order(const lb_program *p, uint32_t op)
+static bool keeps_order(const lb_program *program, uint32_t op)
 {
     static const char *const names[] = {"aten::_softmax", "aten::sigmoid", "aten::_to_copy", "aten::clone"};
-    return lb_op_name_among(p, &p->ops[op], names, 4) >= 0;
+    return lb_op_name_among(program, &program->ops[op], names, 4) >= 0;
 }
 
 /* The numbers of fewest digits whose order decides. */
-static uint32_t decided_by(const lb_digits *d, uint32_t v)
+static uint32_t decided_by(const lb_digits *digits, uint32_t value)
 {
-    const lb_program *p = d->run.program;
-    uint32_t best = v;
+    const lb_program *program = digits->run.program;
+    uint32_t best = value;
     for (int i = 0; i < 8; i++) {
-        const uint32_t whole = lb_value_graph_whole(&d->run.graph, v), giver = d->run.graph.giver[whole];
-        if (giver == LB_NONE || !keeps_order(p, giver) || !p->ops[giver].args) break;
-        const lb_arg *a = &lb_op_args(p, &p->ops[giver])[0];
-        if (a->tag != LB_ARG_VALUE || !lb_layout_same_shape(&p->values[a->u.value].layout, &p->values[v].layout)) break;
-        v = a->u.value;
-        if (lb_dtype_is_float(p->values[v].dtype) &&
-            lb_dtype_precision(p->values[v].dtype) <= lb_dtype_precision(p->values[best].dtype))
-            best = v;
+        const uint32_t whole = lb_value_graph_whole(&digits->run.graph, value), giver = digits->run.graph.giver[whole];
+        if (giver == LB_NONE || !keeps_order(program, giver) || !program->ops[giver].args) break;
+        const lb_arg *arg = &lb_op_args(program, &program->ops[giver])[0];
+        if (arg->tag != LB_ARG_VALUE ||
+            !lb_layout_same_shape(&program->values[arg->u.value].layout, &program->values[value].layout))
+            break;
+        value = arg->u.value;
+        if (lb_dtype_is_float(program->values[value].dtype) &&
+            lb_dtype_precision(program->values[value].dtype) <= lb_dtype_precision(program->values[best].dtype))
+            best = value;
     }
     return best;
 }
@@ -67,36 +69,38 @@ static double *list_gaps(const double *x, int64_t rows, int64_t columns, int64_t
 }
 
 /* What a choice of the k largest along the last dimension follows from; LB_NONE: the op is none. */
-static uint32_t chosen_from(const lb_digits *d, uint32_t op)
+static uint32_t chosen_from(const lb_digits *digits, uint32_t op)
 {
     static const char *const names[] = {"aten::topk"};
-    const lb_program *p = d->run.program;
-    const lb_op *o = &p->ops[op];
-    if (o->phase != LB_PHASE_FORWARD || lb_op_name_among(p, o, names, 1) < 0 || o->args < 3) return LB_NONE;
-    const lb_arg *a = lb_op_args(p, o);
-    if (a[0].tag != LB_ARG_VALUE || a[1].tag != LB_ARG_INT || a[2].tag != LB_ARG_INT) return LB_NONE;
-    const lb_value *v = &p->values[a[0].u.value];
-    if (!lb_dtype_is_float(v->dtype) || (a[2].u.i != -1 && a[2].u.i != v->layout.ndim - 1)) return LB_NONE;
-    return decided_by(d, a[0].u.value);
+    const lb_program *program = digits->run.program;
+    const lb_op *o = &program->ops[op];
+    if (o->phase != LB_PHASE_FORWARD || lb_op_name_among(program, o, names, 1) < 0 || o->args < 3) return LB_NONE;
+    const lb_arg *arg = lb_op_args(program, o);
+    if (arg[0].tag != LB_ARG_VALUE || arg[1].tag != LB_ARG_INT || arg[2].tag != LB_ARG_INT) return LB_NONE;
+    const lb_value *value = &program->values[arg[0].u.value];
+    if (!lb_dtype_is_float(value->dtype) || (arg[2].u.i != -1 && arg[2].u.i != value->layout.ndim - 1)) return LB_NONE;
+    return decided_by(digits, arg[0].u.value);
 }
 
-void lb_digits_want_routers(lb_digits *d)
+void lb_digits_want_routers(lb_digits *digits)
 {
-    for (uint32_t i = 0; i < d->run.program->n_ops; i++) {
-        const uint32_t v = chosen_from(d, i);
-        if (v != LB_NONE) lb_rounding_log_want(&d->log, v);
+    for (uint32_t i = 0; i < digits->run.program->n_ops; i++) {
+        const uint32_t v = chosen_from(digits, i);
+        if (v != LB_NONE) lb_rounding_log_want(&digits->log, v);
     }
 }
 
 /* Of as many, from the same numbers: a loss that balances experts chooses once more what a layer did. */
-static bool is_chosen_before(const lb_digits *d, uint32_t op, uint32_t from)
+static bool is_chosen_before(const lb_digits *digits, uint32_t op, uint32_t from)
 {
-    const lb_program *p = d->run.program;
-    const lb_value *v = &p->values[from];
+    const lb_program *program = digits->run.program;
+    const lb_value *v = &program->values[from];
     for (uint32_t i = 0; i < op; i++) {
-        const uint32_t before = chosen_from(d, i);
-        if (before == LB_NONE || lb_op_args(p, &p->ops[i])[1].u.i != lb_op_args(p, &p->ops[op])[1].u.i) continue;
-        const lb_value *w = &p->values[before];
+        const uint32_t before = chosen_from(digits, i);
+        if (before == LB_NONE ||
+            lb_op_args(program, &program->ops[i])[1].u.i != lb_op_args(program, &program->ops[op])[1].u.i)
+            continue;
+        const lb_value *w = &program->values[before];
         if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset &&
             lb_layout_numel(&w->layout) == lb_layout_numel(&v->layout))
             return true;
@@ -105,44 +109,47 @@ static bool is_chosen_before(const lb_digits *d, uint32_t op, uint32_t from)
 }
 
 /* False: it is no choice, one that was listed, or its numbers are not known. */
-static bool look_at(const lb_digits *d, uint32_t op, choice *c)
+static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
 {
-    const lb_program *p = d->run.program;
-    const lb_arg *a = lb_op_args(p, &p->ops[op]);
-    const uint32_t v = chosen_from(d, op);
-    if (v == LB_NONE || is_chosen_before(d, op, v)) return false;
-    const lb_layout *l = &p->values[v].layout;
-    const int64_t columns = l->ndim ? l->shape[l->ndim - 1] : 0, k = a[1].u.i;
+    const lb_program *program = digits->run.program;
+    const lb_arg *arg = lb_op_args(program, &program->ops[op]);
+    const uint32_t value = chosen_from(digits, op);
+    if (value == LB_NONE || is_chosen_before(digits, op, value)) return false;
+    const lb_layout *layout = &program->values[value].layout;
+    const int64_t columns = layout->ndim ? layout->shape[layout->ndim - 1] : 0, k = arg[1].u.i;
     int64_t n;
-    double *x = lb_rounding_log_numbers(&d->log, v, &n);
-    double *gaps = x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, p->values[v].dtype) : NULL;
+    double *x = lb_rounding_log_numbers(&digits->log, value, &n);
+    double *gaps =
+        x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, program->values[value].dtype) : NULL;
     free(x);
     if (!gaps) return false;
-    *c =
-        (choice){.rows = n / columns, .closest = gaps[0], .middle = gaps[n / columns / 2], .dtype = p->values[v].dtype};
-    c->made = d->run.graph.giver[lb_value_graph_whole(&d->run.graph, v)];
+    *c = (choice){.rows = n / columns,
+                  .closest = gaps[0],
+                  .middle = gaps[n / columns / 2],
+                  .dtype = program->values[value].dtype};
+    c->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
     for (int64_t i = 0; i < c->rows; i++) c->near += gaps[i] <= 1;
     free(gaps);
     return true;
 }
 
-bool lb_digits_routers(lb_digits *d)
+bool lb_digits_routers(lb_digits *digits)
 {
-    const lb_program *p = d->run.program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        choice c;
-        if (!look_at(d, i, &c)) continue;
-        lb_check_digit *row = lb_digit_list_add(d->report, LB_CHECK_DIGIT_ROUTER, p);
+    const lb_program *program = digits->run.program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        choice choice;
+        if (!look_at(digits, i, &choice)) continue;
+        lb_check_digit *row = lb_digit_list_add(digits->report, LB_CHECK_DIGIT_ROUTER, program);
         if (!row) return false;
-        const bool made = c.made != LB_NONE && !lb_op_is_source(p, &p->ops[c.made]);
-        lb_digit_list_place(row, p, made ? c.made : i);
-        row->dtype = c.dtype, row->numbers = c.rows, row->share = (double)c.near / (double)c.rows;
-        snprintf(
-            row->message, sizeof row->message,
-            "of %lld choices %lld are within one rounding of %s of a tie; the gap to the next one is %.3g roundings "
-            "in the middle, %.3g at least",
-            (long long)c.rows, (long long)c.near, lb_dtype_name(c.dtype), c.middle, c.closest);
-        if (c.near && lb_dtype_precision(c.dtype) < lb_dtype_precision(LB_F32))
+        const bool made = choice.made != LB_NONE && !lb_op_is_source(program, &program->ops[choice.made]);
+        lb_digit_list_place(row, program, made ? choice.made : i);
+        row->dtype = choice.dtype, row->numbers = choice.rows, row->share = (double)choice.near / (double)choice.rows;
+        snprintf(row->message, sizeof row->message,
+                 "of %lld choices %lld are within one rounding of %s of a tie; "
+                 "the gap to the next one is %.3g roundings in the middle, %.3g at least",
+                 (long long)choice.rows, (long long)choice.near, lb_dtype_name(choice.dtype), choice.middle,
+                 choice.closest);
+        if (choice.near && lb_dtype_precision(choice.dtype) < lb_dtype_precision(LB_F32))
             snprintf(row->cure, sizeof row->cure, "the logits of the router in f32");
     }
     return true;

@@ -7,24 +7,24 @@
 /* ---- which token is scored ---- */
 
 /* A head that predicts several tokens ahead stands beside one that predicts the next. */
-static bool predicts_next(const lb_scored_step *s, uint32_t ids)
+static bool predicts_next(const lb_scored_step *scored, uint32_t ids)
 {
-    for (uint32_t i = 0; i < s->n_losses; i++)
-        if (s->losses[i].ids == ids && s->losses[i].shift == 1) return true;
+    for (uint32_t i = 0; i < scored->n_losses; i++)
+        if (scored->losses[i].ids == ids && scored->losses[i].shift == 1) return true;
     return false;
 }
 
-static bool judge_target(lb_check_step *c, const lb_scored_step *s, uint32_t number)
+static bool judge_target(lb_check_step *step, const lb_scored_step *scored, uint32_t number)
 {
-    const lb_scored_rows *loss = &s->losses[number];
-    if (!loss->certain || loss->shift < 2 || predicts_next(s, loss->ids)) return true;
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_TARGET, c->run.program);
-    if (!f) return false;
-    lb_proof_list_place(f, c->run.program, loss->op, LB_NONE, c->path);
-    f->effect = (double)(loss->shift - 1);
-    snprintf(f->message, sizeof f->message,
-             "each row is scored against the token %lld places on, and none against the next: labels that were shifted "
-             "are shifted again",
+    const lb_scored_rows *loss = &scored->losses[number];
+    if (!loss->certain || loss->shift < 2 || predicts_next(scored, loss->ids)) return true;
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_TARGET, step->run.program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, step->run.program, loss->op, LB_NONE, step->path);
+    finding->effect = (double)(loss->shift - 1);
+    snprintf(finding->message, sizeof finding->message,
+             "each row is scored against the token %lld places on, and none against the next: "
+             "labels that were shifted are shifted again",
              (long long)loss->shift);
     return true;
 }
@@ -47,26 +47,26 @@ static void list_scored(const lb_scored_rows *loss, int64_t sequence, char *text
     }
 }
 
-static bool say_scored(lb_check_step *c, const lb_scored_step *s)
+static bool say_scored(lb_check_step *step, const lb_scored_step *scored)
 {
-    const lb_scored_rows *loss = &s->losses[0];
+    const lb_scored_rows *loss = &scored->losses[0];
     char text[120], whom[48] = "its own token";
-    for (uint32_t i = 0; i < s->n_losses && loss->shift != 1; i++)
-        if (s->losses[i].shift == 1) loss = &s->losses[i];
+    for (uint32_t i = 0; i < scored->n_losses && loss->shift != 1; i++)
+        if (scored->losses[i].shift == 1) loss = &scored->losses[i];
     list_scored(loss, 0, text, sizeof text);
     if (loss->shift == 1) snprintf(whom, sizeof whom, "the next token");
     if (loss->shift > 1) snprintf(whom, sizeof whom, "the token %lld places on", (long long)loss->shift);
-    return lb_proof_list_prove(c->report, "step %lld: each row is scored against %s; of sequence 0 tokens %s count",
-                               (long long)c->run.program->step, whom, *text ? text : "(none)");
+    return lb_proof_list_prove(step->report, "step %lld: each row is scored against %s; of sequence 0 tokens %s count",
+                               (long long)step->run.program->step, whom, *text ? text : "(none)");
 }
 
 /* ---- means of means ---- */
 
 /* The one weight that all scored tokens of a loss have; NaN: they differ, or are not known. */
-static double even_weight(const lb_check_step *c, const lb_scored_step *s, uint32_t number, int64_t *count)
+static double even_weight(const lb_check_step *step, const lb_scored_step *scored, uint32_t number, int64_t *count)
 {
-    const lb_scored_rows *loss = &s->losses[number];
-    const int64_t n = lb_layout_numel(&c->run.program->values[loss->labels].layout);
+    const lb_scored_rows *loss = &scored->losses[number];
+    const int64_t n = lb_layout_numel(&step->run.program->values[loss->labels].layout);
     double weight = NAN;
     *count = 0;
     for (int64_t i = 0; loss->weights && i < n; i++) {
@@ -84,36 +84,38 @@ typedef struct weighing {
     double sum;          /* of all micro-batches */
 } weighing;
 
-static bool weigh(const lb_check_step *c, const lb_scored_step *s, weighing *w)
+static bool weigh(const lb_check_step *step, const lb_scored_step *scored, weighing *w)
 {
-    const lb_program *p = c->run.program;
+    const lb_program *program = step->run.program;
     *w = (weighing){.least = INT64_MAX};
-    for (uint32_t i = 0; i < s->n_losses; i++) {
+    for (uint32_t i = 0; i < scored->n_losses; i++) {
         int64_t count;
-        const double weight = even_weight(c, s, i, &count);
+        const double weight = even_weight(step, scored, i, &count);
         for (uint32_t k = 0; k < i; k++)
-            if (s->losses[k].ids == s->losses[i].ids) return false; /* several heads, or chunks of one sequence */
-        if (isnan(weight) || p->ops[s->losses[i].op].line != p->ops[s->losses[0].op].line) return false;
+            if (scored->losses[k].ids == scored->losses[i].ids)
+                return false; /* several heads, or chunks of one sequence */
+        if (isnan(weight) || program->ops[scored->losses[i].op].line != program->ops[scored->losses[0].op].line)
+            return false;
         const double all = weight * (double)count;
         w->sum += all;
         w->each = !i || fabs(all - w->each) <= 1e-6 * fabs(w->each) ? all : NAN;
         w->least = count < w->least ? count : w->least, w->most = count > w->most ? count : w->most;
     }
-    return s->n_losses > 0;
+    return scored->n_losses > 0;
 }
 
 /* Micro-batches that were each divided by their own number of tokens. */
-static bool judge_means(lb_check_step *c, const lb_scored_step *s, const weighing *w)
+static bool judge_means(lb_check_step *step, const lb_scored_step *scored, const weighing *weighing)
 {
-    if (w->least == w->most || isnan(w->each)) return true;
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_MEANS, c->run.program);
-    if (!f) return false;
-    lb_proof_list_place(f, c->run.program, s->losses[0].op, LB_NONE, c->path);
-    f->factor = (double)w->most / (double)w->least, f->effect = f->factor - 1;
-    snprintf(f->message, sizeof f->message,
-             "%u micro-batches of %lld to %lld scored tokens were each divided by their own number: a token of the "
-             "shortest weighs %.3g times one of the longest",
-             s->n_losses, (long long)w->least, (long long)w->most, f->factor);
+    if (weighing->least == weighing->most || isnan(weighing->each)) return true;
+    lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_MEANS, step->run.program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, step->run.program, scored->losses[0].op, LB_NONE, step->path);
+    finding->factor = (double)weighing->most / (double)weighing->least, finding->effect = finding->factor - 1;
+    snprintf(finding->message, sizeof finding->message,
+             "%u micro-batches of %lld to %lld scored tokens were each divided by their own number: "
+             "a token of the shortest weighs %.3g times one of the longest",
+             scored->n_losses, (long long)weighing->least, (long long)weighing->most, finding->factor);
     return true;
 }
 
@@ -124,34 +126,33 @@ static bool is_near(double x, double y)
 
 /* A mean over the window gives all its tokens a weight of 1 together: by as many micro-batches as there are, they were
  * divided once too often where it is the inverse of that number. A sum of means is what some programs want. */
-static bool judge_sum(lb_check_step *c, const lb_scored_step *s, const weighing *w)
+static bool judge_sum(lb_check_step *c, const lb_scored_step *scored, const weighing *weighing)
 {
-    const double n = s->n_losses;
+    const double n = scored->n_losses;
     const long long step = (long long)c->run.program->step;
-    if (s->n_losses < 2 || !(is_near(w->sum * n, 1) || is_near(w->sum, n))) return true;
-    if (is_near(w->sum, n))
-        return lb_proof_list_prove(
-            c->report,
-            "step %lld: gradients are the sum, and not the mean, of %u micro-batches: all scored "
-            "tokens weigh %.6g together",
-            step, s->n_losses, w->sum);
-    lb_check_finding *f = lb_proof_list_add(c->report, LB_CHECK_WEIGHTS, c->run.program);
-    if (!f) return false;
-    lb_proof_list_place(f, c->run.program, s->losses[0].op, LB_NONE, c->path);
-    f->factor = w->sum, f->effect = 1 - w->sum;
-    snprintf(
-        f->message, sizeof f->message,
-        "all scored tokens of %u micro-batches weigh %.6g together in the losses that were differentiated, where a "
-        "mean over them weighs 1: they were divided by %u once more than that",
-        s->n_losses, w->sum, s->n_losses);
+    if (scored->n_losses < 2 || !(is_near(weighing->sum * n, 1) || is_near(weighing->sum, n))) return true;
+    if (is_near(weighing->sum, n))
+        return lb_proof_list_prove(c->report,
+                                   "step %lld: gradients are the sum, and not the mean, of %u micro-batches: "
+                                   "all scored tokens weigh %.6g together",
+                                   step, scored->n_losses, weighing->sum);
+    lb_check_finding *finding = lb_proof_list_add(c->report, LB_CHECK_WEIGHTS, c->run.program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, c->run.program, scored->losses[0].op, LB_NONE, c->path);
+    finding->factor = weighing->sum, finding->effect = 1 - weighing->sum;
+    snprintf(finding->message, sizeof finding->message,
+             "all scored tokens of %u micro-batches weigh %.6g together in the losses that were differentiated, "
+             "where a mean over them weighs 1: they were divided by %u once more than that",
+             scored->n_losses, weighing->sum, scored->n_losses);
     return true;
 }
 
-bool lb_scored_labels_judge(lb_check_step *c, const lb_scored_step *s)
+bool lb_scored_labels_judge(lb_check_step *step, const lb_scored_step *scored)
 {
-    weighing w;
-    for (uint32_t i = 0; i < s->n_losses; i++)
-        if (!judge_target(c, s, i)) return false;
-    if (weigh(c, s, &w) && !(judge_means(c, s, &w) && judge_sum(c, s, &w))) return false;
-    return say_scored(c, s);
+    weighing weighing;
+    for (uint32_t i = 0; i < scored->n_losses; i++)
+        if (!judge_target(step, scored, i)) return false;
+    if (weigh(step, scored, &weighing) && !(judge_means(step, scored, &weighing) && judge_sum(step, scored, &weighing)))
+        return false;
+    return say_scored(step, scored);
 }

@@ -156,7 +156,7 @@ static void make_room(lb_update_log *log, lb_update_tensor *t, uint32_t value)
     }
 }
 
-void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *recorded, const double *exact,
+void lb_update_log_note(void *context, uint32_t op, uint32_t value, const double *recorded, const double *exact,
                         int64_t from, int64_t n)
 {
     lb_update_log *log = context;
@@ -164,20 +164,20 @@ void lb_update_log_note(void *context, uint32_t op, uint32_t v, const double *re
     if (p->ops[op].phase != LB_PHASE_OPTIMIZER) return;
     for (uint32_t i = 0; i < log->n; i++) {
         lb_update_tensor *t = &log->tensors[i];
-        if (t->storage != p->values[v].storage) {
+        if (t->storage != p->values[value].storage) {
             if (from) continue;
             const bool writes = lb_op_writes(p, &p->ops[op], t->storage) != LB_NONE;
             t->read |= t->added && !writes && lb_op_reads(p, &p->ops[op], t->storage) != LB_NONE;
             continue;
         }
-        t->dtype = p->values[v].dtype;
+        t->dtype = p->values[value].dtype;
         t->copied |= lb_masters_copies(p, &p->ops[op]);
         if (t->copied) continue;
-        if (!from) begin(log, t, op, v);
-        if (t->lost || log->failed || lb_layout_numel(&p->values[v].layout) != t->n) continue;
-        if (!from) make_room(log, t, v);
+        if (!from) begin(log, t, op, value);
+        if (t->lost || log->failed || lb_layout_numel(&p->values[value].layout) != t->n) continue;
+        if (!from) make_room(log, t, value);
         if (!log->failed) add_update(log, t, op, recorded, exact, from, n);
-        if (from + n == t->n) end_update(log, t, op, v);
+        if (from + n == t->n) end_update(log, t, op, value);
     }
 }
 
@@ -233,12 +233,12 @@ void lb_update_log_close(lb_update_log *log, lb_update_window *window)
     *log = (lb_update_log){0};
 }
 
-bool lb_update_window_add(lb_update_window *w, const lb_update_window *step)
+bool lb_update_window_add(lb_update_window *window, const lb_update_window *step)
 {
-    w->lost += step->lost, w->carried += step->carried, w->failed |= step->failed;
+    window->lost += step->lost, window->carried += step->carried, window->failed |= step->failed;
     for (uint32_t i = 0; i < step->n; i++) {
         const lb_update_row *from = &step->rows[i];
-        lb_update_row *row = row_for(w, from->group, from->name);
+        lb_update_row *row = row_for(window, from->group, from->name);
         if (!row) return false;
         row->dtype = from->dtype, row->step = from->step, row->op = from->op;
         row->last_updates = from->last_updates, row->last_absorbed = from->last_absorbed;

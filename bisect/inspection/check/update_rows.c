@@ -17,11 +17,11 @@ static double share_of(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-static lb_check_digit *add_row(lb_check_report *report, const lb_program *p, const lb_update_row *r)
+static lb_check_digit *add_row(lb_check_report *report, const lb_program *program, const lb_update_row *r)
 {
-    lb_check_digit *row = lb_digit_list_add(report, LB_CHECK_DIGIT_UPDATES, p);
+    lb_check_digit *row = lb_digit_list_add(report, LB_CHECK_DIGIT_UPDATES, program);
     if (!row) return NULL;
-    if (r->step == p->step && r->op != LB_NONE) lb_digit_list_place(row, p, r->op);
+    if (r->step == program->step && r->op != LB_NONE) lb_digit_list_place(row, program, r->op);
     snprintf(row->layer, sizeof row->layer, "%s", r->name);
     row->step = r->step, row->dtype = r->dtype, row->numbers = r->updates;
     row->share = share_of(r->absorbed, r->updates), row->recent = share_of(r->last_absorbed, r->last_updates);
@@ -45,25 +45,24 @@ static void add_to(lb_update_row *sum, const lb_update_row *r)
     if (r->step >= sum->step) sum->step = r->step, sum->op = r->op;
 }
 
-static bool find_group(const lb_program *p, const char *path, const lb_update_row *sum, lb_check_report *report)
+static bool find_group(const lb_program *program, const char *path, const lb_update_row *sum, lb_check_report *report)
 {
     const double share = share_of(sum->absorbed, sum->updates);
     if (!(share > MOST) || sum->updates < FEW || lb_dtype_precision(sum->dtype) >= lb_dtype_precision(LB_F32))
         return true;
-    lb_check_finding *f = lb_proof_list_add(report, LB_CHECK_ABSORBED, p);
-    if (!f) return false;
-    if (sum->op != LB_NONE && sum->step == p->step) lb_proof_list_place(f, p, sum->op, LB_NONE, path);
-    f->effect = share;
-    snprintf(
-        f->message, sizeof f->message,
-        "%.1f %% of the updates of the %s parameters of %s (%lld of %lld) left them as they were: each is less than "
-        "half a unit in the last place",
-        100 * share, lb_dtype_name(sum->dtype), sum->name, (long long)sum->absorbed, (long long)sum->updates);
+    lb_check_finding *finding = lb_proof_list_add(report, LB_CHECK_ABSORBED, program);
+    if (!finding) return false;
+    if (sum->op != LB_NONE && sum->step == program->step) lb_proof_list_place(finding, program, sum->op, LB_NONE, path);
+    finding->effect = share;
+    snprintf(finding->message, sizeof finding->message,
+             "%.1f %% of the updates of the %s parameters of %s (%lld of %lld) left them as they were: "
+             "each is less than half a unit in the last place",
+             100 * share, lb_dtype_name(sum->dtype), sum->name, (long long)sum->absorbed, (long long)sum->updates);
     return true;
 }
 
 /* One row for all tensors of a group that have one dtype. */
-static bool tell_groups(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
+static bool tell_groups(const lb_update_window *w, const lb_program *program, const char *path, lb_check_report *report)
 {
     for (uint32_t i = 0; i < w->n; i++) {
         lb_update_row sum = {.dtype = w->rows[i].dtype, .op = LB_NONE};
@@ -75,21 +74,22 @@ static bool tell_groups(const lb_update_window *w, const lb_program *p, const ch
         }
         if (!first || !sum.updates) continue;
         snprintf(sum.name, sizeof sum.name, "%s", w->rows[i].group);
-        if (!add_row(report, p, &sum) || !find_group(p, path, &sum, report)) return false;
+        if (!add_row(report, program, &sum) || !find_group(program, path, &sum, report)) return false;
     }
     return true;
 }
 
-bool lb_update_window_tell(const lb_update_window *w, const lb_program *p, const char *path, lb_check_report *report)
+bool lb_update_window_tell(const lb_update_window *window, const lb_program *program, const char *path,
+                           lb_check_report *report)
 {
-    if (!tell_groups(w, p, path, report)) return false;
-    if (w->carried && !lb_proof_list_prove(
-                          report,
-                          "digits that updates lose in %u parameters by steps are kept beside them, in a master or a "
-                          "compensated sum",
-                          w->carried))
+    if (!tell_groups(window, program, path, report)) return false;
+    if (window->carried &&
+        !lb_proof_list_prove(report,
+                             "digits that updates lose in %u parameters by steps are kept beside them, "
+                             "in a master or a compensated sum",
+                             window->carried))
         return false;
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->rows[i].absorbed && !add_row(report, p, &w->rows[i])) return false;
+    for (uint32_t i = 0; i < window->n; i++)
+        if (window->rows[i].absorbed && !add_row(report, program, &window->rows[i])) return false;
     return true;
 }

@@ -31,28 +31,29 @@ typedef struct slab {
     int64_t start[LB_MAX_DIMS], flat;
 } slab;
 
-static lb_status add_slab(const slab *s, lb_fingerprint_form form, const lb_tensor *tensor, lb_fingerprint *sum,
+static lb_status add_slab(const slab *slab, lb_fingerprint_form form, const lb_tensor *tensor, lb_fingerprint *sum,
                           lb_err *err)
 {
-    if (s->flat < 0) return lb_fingerprint_block(form, tensor, s->whole->shape, s->start, sum, err);
+    if (slab->flat < 0) return lb_fingerprint_block(form, tensor, slab->whole->shape, slab->start, sum, err);
     lb_fingerprint_add_run(form, tensor->dtype, tensor->data, (size_t)lb_layout_numel(&tensor->layout),
-                           (uint64_t)s->flat, sum);
+                           (uint64_t)slab->flat, sum);
     return LB_OK;
 }
 
-static lb_status measure_slab(const slab *s, bool rounded, void *room, const char *first, lb_fingerprint_measured *m,
-                              lb_err *err)
+static lb_status measure_slab(const slab *slab, bool rounded, void *room, const char *first,
+                              lb_fingerprint_measured *measured, lb_err *err)
 {
-    const size_t n = (size_t)lb_layout_numel(&s->dense.layout), width = lb_dtype_bits(s->dense.dtype) / 8;
-    const char *p = (const char *)s->dense.data;
-    LB_TRY(add_slab(s, LB_FINGERPRINT_RAW, &s->dense, &m->raw, err));
-    LB_TRY(add_slab(s, LB_FINGERPRINT_NUMBERS, &s->dense, &m->numbers, err));
-    m->constant = m->constant && width && n && !memcmp(first, p, width) && !memcmp(p, p + width, (n - 1) * width);
+    const size_t n = (size_t)lb_layout_numel(&slab->dense.layout), width = lb_dtype_bits(slab->dense.dtype) / 8;
+    const char *p = (const char *)slab->dense.data;
+    LB_TRY(add_slab(slab, LB_FINGERPRINT_RAW, &slab->dense, &measured->raw, err));
+    LB_TRY(add_slab(slab, LB_FINGERPRINT_NUMBERS, &slab->dense, &measured->numbers, err));
+    measured->constant =
+        measured->constant && width && n && !memcmp(first, p, width) && !memcmp(p, p + width, (n - 1) * width);
     for (int k = 0; k < LB_FINGERPRINT_NARROW && rounded; k++) {
-        if (!lb_fingerprint_bytes_rounds(s->dense.dtype, k)) continue;
-        lb_convert(narrow_dtypes[k], room, s->dense.dtype, p, n, NULL);
-        const lb_tensor cast = {room, narrow_dtypes[k], s->dense.layout};
-        LB_TRY(add_slab(s, LB_FINGERPRINT_NUMBERS, &cast, &m->rounded[k], err));
+        if (!lb_fingerprint_bytes_rounds(slab->dense.dtype, k)) continue;
+        lb_convert(narrow_dtypes[k], room, slab->dense.dtype, p, n, NULL);
+        const lb_tensor cast = {room, narrow_dtypes[k], slab->dense.layout};
+        LB_TRY(add_slab(slab, LB_FINGERPRINT_NUMBERS, &cast, &measured->rounded[k], err));
     }
     return LB_OK;
 }
@@ -67,60 +68,71 @@ static lb_fingerprint_measured added(lb_fingerprint_measured a, const lb_fingerp
     return a;
 }
 
+/* A piece, which begins at `start` of a tensor of the shape `whole`. `rounded`: measure its rounded numbers, too. */
+typedef struct placed_piece {
+    const lb_fingerprint_piece *piece;
+    const lb_layout *whole;
+    const int64_t *start;
+    bool rounded;
+} placed_piece;
+
 /* Rows [from, to) of its first dimension. */
-static lb_status measure_rows(const lb_fingerprint_piece *p, const lb_layout *whole, const int64_t *start, int64_t from,
-                              int64_t to, bool rounded, lb_fingerprint_measured *m, lb_err *err)
+static lb_status measure_rows(const placed_piece *placed, int64_t from, int64_t to, lb_fingerprint_measured *measured,
+                              lb_err *err)
 {
-    const lb_tensor *t = &p->held.tensor;
-    const size_t width = lb_dtype_bits(t->dtype) / 8;
-    slab s = {.dense = *t, .whole = whole, .flat = p->flat};
-    memcpy(s.start, start, sizeof s.start);
-    if (t->layout.ndim) {
-        const int64_t inner = lb_layout_numel(&t->layout) / (t->layout.shape[0] ? t->layout.shape[0] : 1);
-        s.dense.layout.shape[0] = to - from, s.start[0] += from;
-        s.dense.data = (char *)t->data + from * t->layout.stride[0] * (int64_t)width;
-        if (s.flat >= 0) s.flat += from * inner;
+    const lb_tensor *tensor = &placed->piece->held.tensor;
+    const bool rounded = placed->rounded;
+    const size_t width = lb_dtype_bits(tensor->dtype) / 8;
+    slab slab = {.dense = *tensor, .whole = placed->whole, .flat = placed->piece->flat};
+    memcpy(slab.start, placed->start, sizeof slab.start);
+    if (tensor->layout.ndim) {
+        const int64_t inner =
+            lb_layout_numel(&tensor->layout) / (tensor->layout.shape[0] ? tensor->layout.shape[0] : 1);
+        slab.dense.layout.shape[0] = to - from, slab.start[0] += from;
+        slab.dense.data = (char *)tensor->data + from * tensor->layout.stride[0] * (int64_t)width;
+        if (slab.flat >= 0) slab.flat += from * inner;
     }
-    const size_t n = (size_t)lb_layout_numel(&s.dense.layout);
-    const bool strided = !lb_layout_is_contiguous(&s.dense.layout);
+    const size_t n = (size_t)lb_layout_numel(&slab.dense.layout);
+    const bool strided = !lb_layout_is_contiguous(&slab.dense.layout);
     void *dense = strided ? malloc(n * width + 1) : NULL, *room = rounded ? malloc(n * 2 + 1) : NULL;
     lb_status status = (strided && !dense) || (rounded && !room) ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : LB_OK;
-    if (status == LB_OK && strided) status = lb_tensor_gather(&s.dense, dense, err);
+    if (status == LB_OK && strided) status = lb_tensor_gather(&slab.dense, dense, err);
     if (status == LB_OK && strided) {
-        s.dense.data = dense;
-        s.dense.layout = lb_layout_contiguous(t->layout.ndim, s.dense.layout.shape);
+        slab.dense.data = dense;
+        slab.dense.layout = lb_layout_contiguous(tensor->layout.ndim, slab.dense.layout.shape);
     }
-    if (status == LB_OK) status = measure_slab(&s, rounded, room, (const char *)t->data, m, err);
+    if (status == LB_OK) status = measure_slab(&slab, rounded, room, (const char *)tensor->data, measured, err);
     free(dense), free(room);
     return status;
 }
 
-lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *p, const lb_layout *whole, const int64_t *start,
+lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
                                        bool rounded, lb_fingerprint_measured *out, lb_err *err)
 {
-    const lb_tensor *t = &p->held.tensor;
-    const int64_t n = lb_layout_numel(&t->layout), rows = t->layout.ndim ? t->layout.shape[0] : 1;
+    const lb_tensor *tensor = &piece->held.tensor;
+    const int64_t n = lb_layout_numel(&tensor->layout), rows = tensor->layout.ndim ? tensor->layout.shape[0] : 1;
     *out = (lb_fingerprint_measured){.constant = true};
     if (n <= 0) return LB_OK;
-    const int64_t bytes = n * (int64_t)lb_dtype_bits(t->dtype) / 8, of_row = bytes / rows;
+    const int64_t bytes = n * (int64_t)lb_dtype_bits(tensor->dtype) / 8, of_row = bytes / rows;
     int64_t step = of_row && of_row < SLAB_BYTES ? SLAB_BYTES / of_row : of_row ? 1 : rows;
-    if (lb_dtype_bits(t->dtype) < 8) step = rows; /* a row may begin within a byte */
+    if (lb_dtype_bits(tensor->dtype) < 8) step = rows; /* a row may begin within a byte */
     const int64_t slabs = (rows + step - 1) / step;
+    const placed_piece placed = {piece, whole, start, rounded};
     lb_fingerprint_measured sum = {.constant = true};
     lb_err why = LB_ERR_INIT;
 #pragma omp parallel for schedule(dynamic, 1) if (bytes >= LARGE_BYTES)
     for (int64_t i = 0; i < slabs; i++) {
-        lb_fingerprint_measured m = {.constant = true};
+        lb_fingerprint_measured measured = {.constant = true};
         lb_err own = LB_ERR_INIT;
-        measure_rows(p, whole, start, i * step, (i + 1) * step < rows ? (i + 1) * step : rows, rounded, &m, &own);
+        measure_rows(&placed, i * step, (i + 1) * step < rows ? (i + 1) * step : rows, &measured, &own);
 #pragma omp critical(lb_fingerprint_sum)
         {
-            sum = added(sum, &m);
+            sum = added(sum, &measured);
             if (own.status != LB_OK && why.status == LB_OK) why = own;
         }
     }
     *out = sum;
-    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "tensor '%.100s': %s", p->held.name, why.message);
+    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "tensor '%.100s': %s", piece->held.name, why.message);
 }
 
 /* ---- one row ----------------------------------------------------------------------------------------------------- */
@@ -132,12 +144,13 @@ static lb_status lack(lb_fingerprint_row *row, const char *why, lb_err *err)
     return row->lacks ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
-static void take(lb_fingerprint_row *row, const lb_layout *shape, const lb_fingerprint_measured *m, bool rounded)
+static void take(lb_fingerprint_row *row, const lb_layout *shape, const lb_fingerprint_measured *measured, bool rounded)
 {
     row->shape = lb_layout_contiguous(shape->ndim, shape->shape);
-    row->raw = m->raw, row->numbers = m->numbers, row->constant = m->constant;
+    row->raw = measured->raw, row->numbers = measured->numbers, row->constant = measured->constant;
     for (int k = 0; k < LB_FINGERPRINT_NARROW; k++)
-        row->rounded[k] = m->rounded[k], row->has_rounded[k] = rounded && lb_fingerprint_bytes_rounds(row->dtype, k);
+        row->rounded[k] = measured->rounded[k],
+        row->has_rounded[k] = rounded && lb_fingerprint_bytes_rounds(row->dtype, k);
     free(row->lacks);
     row->lacks = NULL;
 }
@@ -150,32 +163,32 @@ static bool same_place(const lb_fingerprint_piece *p, const lb_fingerprint_piece
 }
 
 /* Parts that say where they belong, copies of a part among them. */
-static lb_status settle_placed(const lb_fingerprint_piece *p, lb_fingerprint_row *row, bool rounded, lb_err *err)
+static lb_status settle_placed(const lb_fingerprint_piece *piece, lb_fingerprint_row *row, bool rounded, lb_err *err)
 {
-    lb_fingerprint_measured *m = malloc((row->pieces + 1u) * sizeof *m), sum = {.constant = true};
-    const lb_layout *whole = &p->held.whole;
+    lb_fingerprint_measured *measured = malloc((row->pieces + 1u) * sizeof *measured), sum = {.constant = true};
+    const lb_layout *whole = &piece->held.whole;
     int64_t held = 0;
     bool differ = false;
     const char *one = NULL;
-    lb_status status = m ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = measured ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < row->pieces && status == LB_OK; i++) {
         uint32_t k = 0;
-        if (p[i].held.tensor.dtype != row->dtype || !lb_layout_same_shape(&p[i].held.whole, whole)) {
+        if (piece[i].held.tensor.dtype != row->dtype || !lb_layout_same_shape(&piece[i].held.whole, whole)) {
             one = "its parts have several dtypes or wholes";
             break;
         }
-        status = lb_fingerprint_bytes_measure(&p[i], whole, p[i].held.start, rounded, &m[i], err);
-        while (k < i && !same_place(&p[k], &p[i])) k++;
+        status = lb_fingerprint_bytes_measure(&piece[i], whole, piece[i].held.start, rounded, &measured[i], err);
+        while (k < i && !same_place(&piece[k], &piece[i])) k++;
         if (k < i) {
-            differ |= !lb_fingerprint_equal(m[k].raw, m[i].raw);
+            differ |= !lb_fingerprint_equal(measured[k].raw, measured[i].raw);
             continue;
         }
-        held += lb_layout_numel(&p[i].held.tensor.layout);
-        if (status == LB_OK) sum = added(sum, &m[i]);
+        held += lb_layout_numel(&piece[i].held.tensor.layout);
+        if (status == LB_OK) sum = added(sum, &measured[i]);
     }
     for (uint32_t i = 1; i < row->pieces && sum.constant && status == LB_OK && !one; i++)
-        sum.constant = !memcmp(p[0].held.tensor.data, p[i].held.tensor.data, lb_dtype_bits(row->dtype) / 8);
-    free(m);
+        sum.constant = !memcmp(piece[0].held.tensor.data, piece[i].held.tensor.data, lb_dtype_bits(row->dtype) / 8);
+    free(measured);
     LB_TRY(status);
     take(row, whole, &sum, rounded);
     if (differ) one = "copies of one part differ between ranks";
@@ -185,54 +198,56 @@ static lb_status settle_placed(const lb_fingerprint_piece *p, lb_fingerprint_row
 
 /* Along which dimension shards make up a tensor of the shape `like`, or are cut as the tensor's name tells; -1: not
  * known. */
-static int cut_dimension(const lb_fingerprint_piece *p, const lb_fingerprint_row *row, const lb_layout *like)
+static int cut_dimension(const lb_fingerprint_piece *piece, const lb_fingerprint_row *row, const lb_layout *like)
 {
-    const lb_layout *l = &p->held.tensor.layout;
+    const lb_layout *layout = &piece->held.tensor.layout;
     if (!like) {
         const lb_inventory_cut cut = lb_inventory_cut_of(row->name);
-        return cut == LB_CUT_COLUMN_PARALLEL && l->ndim > 0 ? 0 : cut == LB_CUT_ROW_PARALLEL && l->ndim > 1 ? 1 : -1;
+        return cut == LB_CUT_COLUMN_PARALLEL && layout->ndim > 0 ? 0
+               : cut == LB_CUT_ROW_PARALLEL && layout->ndim > 1  ? 1
+                                                                 : -1;
     }
-    for (int d = 0; d < l->ndim && l->ndim == like->ndim; d++) {
+    for (int d = 0; d < layout->ndim && layout->ndim == like->ndim; d++) {
         int64_t along = 0;
         bool others = true;
-        for (uint32_t i = 0; i < row->pieces; i++) along += p[i].held.tensor.layout.shape[d];
-        for (int k = 0; k < l->ndim; k++) others &= k == d || l->shape[k] == like->shape[k];
+        for (uint32_t i = 0; i < row->pieces; i++) along += piece[i].held.tensor.layout.shape[d];
+        for (int k = 0; k < layout->ndim; k++) others &= k == d || layout->shape[k] == like->shape[k];
         if (others && along == like->shape[d]) return d;
     }
     return -1;
 }
 
 /* Files of ranks: copies, or shards side by side. */
-static lb_status settle_ranks(const lb_fingerprint_piece *p, lb_fingerprint_row *row, const lb_layout *like,
+static lb_status settle_ranks(const lb_fingerprint_piece *piece, lb_fingerprint_row *row, const lb_layout *like,
                               bool rounded, lb_err *err)
 {
     static const int64_t nowhere[LB_MAX_DIMS];
-    lb_fingerprint_measured first, m;
+    lb_fingerprint_measured first, measured;
     bool copies = true;
-    LB_TRY(lb_fingerprint_bytes_measure(&p[0], &p[0].held.tensor.layout, nowhere, rounded, &first, err));
+    LB_TRY(lb_fingerprint_bytes_measure(&piece[0], &piece[0].held.tensor.layout, nowhere, rounded, &first, err));
     for (uint32_t i = 1; i < row->pieces && copies; i++) {
-        LB_TRY(lb_fingerprint_bytes_measure(&p[i], &p[i].held.tensor.layout, nowhere, rounded, &m, err));
-        copies = lb_fingerprint_equal(m.raw, first.raw) &&
-                 lb_layout_same_shape(&p[i].held.tensor.layout, &p[0].held.tensor.layout);
+        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &piece[i].held.tensor.layout, nowhere, rounded, &measured, err));
+        copies = lb_fingerprint_equal(measured.raw, first.raw) &&
+                 lb_layout_same_shape(&piece[i].held.tensor.layout, &piece[0].held.tensor.layout);
     }
-    const lb_layout *own = &p[0].held.tensor.layout;
-    const int d = cut_dimension(p, row, like);
+    const lb_layout *own = &piece[0].held.tensor.layout;
+    const int d = cut_dimension(piece, row, like);
     if (copies && (!like || d < 0 || lb_layout_same_shape(own, like))) return take(row, own, &first, rounded), LB_OK;
     row->shape = lb_layout_contiguous(own->ndim, own->shape);
     if (d < 0) return lack(row, "ranks hold different parts of it, and no file tells their places", err);
     lb_layout whole = *own;
     int64_t start[LB_MAX_DIMS] = {0};
     whole.shape[d] = 0;
-    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[d] += p[i].held.tensor.layout.shape[d];
+    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[d] += piece[i].held.tensor.layout.shape[d];
     whole = lb_layout_contiguous(whole.ndim, whole.shape);
     lb_fingerprint_measured sum = {.constant = false};
     for (uint32_t i = 0; i < row->pieces; i++) {
-        bool fits = p[i].held.tensor.dtype == row->dtype && p[i].held.tensor.layout.ndim == whole.ndim;
+        bool fits = piece[i].held.tensor.dtype == row->dtype && piece[i].held.tensor.layout.ndim == whole.ndim;
         for (int k = 0; fits && k < whole.ndim; k++)
-            fits = k == d || p[i].held.tensor.layout.shape[k] == whole.shape[k];
+            fits = k == d || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
         if (!fits) return lack(row, "its shards do not fit side by side", err);
-        LB_TRY(lb_fingerprint_bytes_measure(&p[i], &whole, start, rounded, &m, err));
-        sum = added(sum, &m), start[d] += p[i].held.tensor.layout.shape[d];
+        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &whole, start, rounded, &measured, err));
+        sum = added(sum, &measured), start[d] += piece[i].held.tensor.layout.shape[d];
     }
     take(row, &whole, &sum, rounded);
     return LB_OK;
@@ -241,9 +256,9 @@ static lb_status settle_ranks(const lb_fingerprint_piece *p, lb_fingerprint_row 
 lb_status lb_fingerprint_bytes_settle(const lb_fingerprint_table *table, lb_fingerprint_row *row, const lb_layout *like,
                                       bool rounded, lb_err *err)
 {
-    const lb_fingerprint_piece *p = &table->bytes->pieces[row->first];
-    if (p->held.placed || row->pieces == 1) return settle_placed(p, row, rounded, err);
-    return settle_ranks(p, row, like, rounded, err);
+    const lb_fingerprint_piece *piece = &table->bytes->pieces[row->first];
+    if (piece->held.placed || row->pieces == 1) return settle_placed(piece, row, rounded, err);
+    return settle_ranks(piece, row, like, rounded, err);
 }
 
 lb_status lb_fingerprint_bytes_transposed(const lb_fingerprint_table *table, const lb_fingerprint_row *row, bool *made,
@@ -251,23 +266,24 @@ lb_status lb_fingerprint_bytes_transposed(const lb_fingerprint_table *table, con
 {
     *made = table->bytes && row->pieces == 1 && row->shape.ndim >= 2 && lb_dtype_bits(row->dtype) >= 8 && !row->lacks;
     if (!*made) return LB_OK;
-    lb_tensor t = table->bytes->pieces[row->first].held.tensor;
-    const lb_layout l = t.layout;
-    const int n = l.ndim;
-    t.layout.shape[n - 1] = l.shape[n - 2], t.layout.stride[n - 1] = l.stride[n - 2];
-    t.layout.shape[n - 2] = l.shape[n - 1], t.layout.stride[n - 2] = l.stride[n - 1];
-    return lb_fingerprint_tensor(LB_FINGERPRINT_NUMBERS, &t, numbers, err);
+    lb_tensor tensor = table->bytes->pieces[row->first].held.tensor;
+    const lb_layout layout = tensor.layout;
+    const int n = layout.ndim;
+    tensor.layout.shape[n - 1] = layout.shape[n - 2], tensor.layout.stride[n - 1] = layout.stride[n - 2];
+    tensor.layout.shape[n - 2] = layout.shape[n - 1], tensor.layout.stride[n - 2] = layout.stride[n - 1];
+    return lb_fingerprint_tensor(LB_FINGERPRINT_NUMBERS, &tensor, numbers, err);
 }
 
-void lb_fingerprint_bytes_free(lb_fingerprint_bytes *b)
+void lb_fingerprint_bytes_free(lb_fingerprint_bytes *bytes)
 {
-    if (!b) return;
-    if (b->capture && b->checkpoint) { /* made here, of the capture's memory */
-        for (uint32_t i = 0; i < b->checkpoint->n_files; i++) free(b->checkpoint->files[i].path);
-        free(b->checkpoint->files), free(b->checkpoint->pieces), free(b->checkpoint->path), free(b->checkpoint);
+    if (!bytes) return;
+    if (bytes->capture && bytes->checkpoint) { /* made here, of the capture's memory */
+        for (uint32_t i = 0; i < bytes->checkpoint->n_files; i++) free(bytes->checkpoint->files[i].path);
+        free(bytes->checkpoint->files), free(bytes->checkpoint->pieces), free(bytes->checkpoint->path),
+            free(bytes->checkpoint);
     } else {
-        lb_checkpoint_close(b->checkpoint);
+        lb_checkpoint_close(bytes->checkpoint);
     }
-    lb_capture_close(b->capture);
-    free(b->pieces), free(b);
+    lb_capture_close(bytes->capture);
+    free(bytes->pieces), free(bytes);
 }

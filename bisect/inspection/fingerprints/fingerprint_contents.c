@@ -16,24 +16,24 @@ bool lb_fingerprint_contents_are_there(const lb_fingerprint_table *a, const lb_f
 
 /* ---- what the audit says of a name ------------------------------------------------------------------------------- */
 
-static const lb_audit_pair *pair_of(const lb_audit_report *r, const char *name, const char *partner)
+static const lb_audit_pair *pair_of(const lb_audit_report *report, const char *name, const char *partner)
 {
     const lb_audit_pair *found = NULL;
-    for (uint32_t i = 0; i < r->n_pairs; i++) {
-        const bool named = name && !strcmp(r->pairs[i].name, name),
-                   other = partner && !strcmp(r->pairs[i].other, partner);
-        if (named && (other || !found)) found = &r->pairs[i];
-        if (other && !found) found = &r->pairs[i];
+    for (uint32_t i = 0; i < report->n_pairs; i++) {
+        const bool named = name && !strcmp(report->pairs[i].name, name),
+                   other = partner && !strcmp(report->pairs[i].other, partner);
+        if (named && (other || !found)) found = &report->pairs[i];
+        if (other && !found) found = &report->pairs[i];
     }
     return found;
 }
 
-static const lb_audit_finding *finding_of(const lb_audit_report *r, const char *name, lb_audit_kind kind)
+static const lb_audit_finding *finding_of(const lb_audit_report *report, const char *name, lb_audit_kind kind)
 {
-    for (uint32_t i = 0; i < r->n_findings && name; i++)
-        if (r->findings[i].tensor && r->findings[i].kind == kind && !r->findings[i].note &&
-            !strcmp(r->findings[i].tensor, name))
-            return &r->findings[i];
+    for (uint32_t i = 0; i < report->n_findings && name; i++)
+        if (report->findings[i].tensor && report->findings[i].kind == kind && !report->findings[i].note &&
+            !strcmp(report->findings[i].tensor, name))
+            return &report->findings[i];
     return NULL;
 }
 
@@ -48,47 +48,47 @@ static bool say(lb_fingerprint_match *m, lb_fingerprint_kind kind, const char *h
 
 /* Audit spells a whole side by its own names: a tensor that is part of a fused one is found where no finding says that
  * its numbers are nowhere. */
-static bool correct_missing(const lb_audit_report *r, lb_fingerprint_match *m)
+static bool correct_missing(const lb_audit_report *report, lb_fingerprint_match *m)
 {
-    if (finding_of(r, m->name, LB_AUDIT_UNEXPECTED) || finding_of(r, m->name, LB_AUDIT_DIFFERS)) return true;
-    const lb_audit_pair *p = pair_of(r, m->name, NULL);
+    if (finding_of(report, m->name, LB_AUDIT_UNEXPECTED) || finding_of(report, m->name, LB_AUDIT_DIFFERS)) return true;
+    const lb_audit_pair *pair = pair_of(report, m->name, NULL);
     char how[400];
-    if (p && p->match == LB_AUDIT_IS_DIFFERENT) return true;
-    snprintf(how, sizeof how, "%s%s%s%s", p ? "in " : "in a fused tensor", p ? p->other : "", p && *p->how ? ": " : "",
-             p ? p->how : "");
+    if (pair && pair->match == LB_AUDIT_IS_DIFFERENT) return true;
+    snprintf(how, sizeof how, "%s%s%s%s", pair ? "in " : "in a fused tensor", pair ? pair->other : "",
+             pair && *pair->how ? ": " : "", pair ? pair->how : "");
     return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 
-static bool correct_numbers(const lb_audit_report *r, lb_fingerprint_match *m)
+static bool correct_numbers(const lb_audit_report *report, lb_fingerprint_match *m)
 {
-    const lb_audit_finding *odd = finding_of(r, m->name, LB_AUDIT_ARRANGED),
-                           *differs = finding_of(r, m->name, LB_AUDIT_DIFFERS),
-                           *shape = finding_of(r, m->name, LB_AUDIT_SHAPE);
-    const lb_audit_pair *p = pair_of(r, m->name, m->partner);
+    const lb_audit_finding *odd = finding_of(report, m->name, LB_AUDIT_ARRANGED),
+                           *differs = finding_of(report, m->name, LB_AUDIT_DIFFERS),
+                           *shape = finding_of(report, m->name, LB_AUDIT_SHAPE);
+    const lb_audit_pair *pair = pair_of(report, m->name, m->partner);
     if (odd) return say(m, LB_FINGERPRINT_IS_ODD, odd->message);
     if (differs) return say(m, LB_FINGERPRINT_IS_NUMBERS, differs->message);
     if (shape) return say(m, LB_FINGERPRINT_IS_NUMBERS, shape->message);
-    if (!p || p->match == LB_AUDIT_IS_DIFFERENT) return true;
-    if (*p->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, p->how);
-    return say(m, LB_FINGERPRINT_IS_CAST, p->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
+    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT) return true;
+    if (*pair->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, pair->how);
+    return say(m, LB_FINGERPRINT_IS_CAST, pair->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
 }
 
 /* What the other side alone has by its name, and what made it. */
-static bool correct_added(const lb_audit_report *r, lb_fingerprint_match *m)
+static bool correct_added(const lb_audit_report *report, lb_fingerprint_match *m)
 {
-    const lb_audit_pair *p = pair_of(r, NULL, m->partner);
+    const lb_audit_pair *pair = pair_of(report, NULL, m->partner);
     char how[400];
-    if (!p || p->match == LB_AUDIT_IS_DIFFERENT || finding_of(r, m->partner, LB_AUDIT_MISSING)) return true;
-    snprintf(how, sizeof how, "made of %s%s%s", p->name, *p->how ? ": " : "", p->how);
+    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT || finding_of(report, m->partner, LB_AUDIT_MISSING)) return true;
+    snprintf(how, sizeof how, "made of %s%s%s", pair->name, *pair->how ? ": " : "", pair->how);
     return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 
-static bool correct(const lb_audit_report *r, lb_fingerprint_match *m)
+static bool correct(const lb_audit_report *report, lb_fingerprint_match *m)
 {
     switch (m->kind) {
-    case LB_FINGERPRINT_IS_MISSING: return correct_missing(r, m);
-    case LB_FINGERPRINT_IS_NUMBERS: return correct_numbers(r, m);
-    case LB_FINGERPRINT_IS_ADDED: return correct_added(r, m);
+    case LB_FINGERPRINT_IS_MISSING: return correct_missing(report, m);
+    case LB_FINGERPRINT_IS_NUMBERS: return correct_numbers(report, m);
+    case LB_FINGERPRINT_IS_ADDED: return correct_added(report, m);
     default: return true;
     }
 }
@@ -103,18 +103,18 @@ lb_status lb_fingerprint_contents_compare(const lb_fingerprint_table *a, const l
     lb_inventory *x = NULL, *y = NULL;
     lb_err why = LB_ERR_INIT;
     chosen.progress = options->progress;
-    lb_audit_gathering g = {
+    lb_audit_gathering gathering = {
         calloc(1, sizeof(lb_audit_report)), &chosen, false, NULL, a->bytes->checkpoint, b->bytes->checkpoint};
-    lb_status status = g.report ? LB_OK : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = lb_inventory_new(a->bytes->checkpoint, true, &g, &x, &why);
-    if (status == LB_OK) status = lb_inventory_new(b->bytes->checkpoint, true, &g, &y, &why);
-    if (status == LB_OK) status = lb_comparison_audit(&g, x, y, &why);
-    if (status == LB_OK && g.failed) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    lb_status status = gathering.report ? LB_OK : lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_inventory_new(a->bytes->checkpoint, true, &gathering, &x, &why);
+    if (status == LB_OK) status = lb_inventory_new(b->bytes->checkpoint, true, &gathering, &y, &why);
+    if (status == LB_OK) status = lb_comparison_audit(&gathering, x, y, &why);
+    if (status == LB_OK && gathering.failed) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n && status == LB_OK; i++)
-        if (!correct(g.report, &matches[i])) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
-    free(g.causes);
+        if (!correct(gathering.report, &matches[i])) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory");
+    free(gathering.causes);
     lb_inventory_free(x), lb_inventory_free(y);
-    lb_audit_report_free(g.report);
+    lb_audit_report_free(gathering.report);
     if (status == LB_ERR_CORRUPT || status == LB_ERR_UNSUPPORTED)
         return LB_OK; /* parts that audit cannot put together */
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);

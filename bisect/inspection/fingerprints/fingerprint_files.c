@@ -13,24 +13,26 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static lb_status out_of_memory(const lb_fingerprint_table *t, lb_err *err)
+static lb_status out_of_memory(const lb_fingerprint_table *table, lb_err *err)
 {
-    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", table->path);
 }
 
 /* ---- files of tensors -------------------------------------------------------------------------------------------- */
 
-lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *t, lb_err *err)
+lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *table, lb_err *err)
 {
-    lb_fingerprint_bytes *b = t->bytes = calloc(1, sizeof *b);
-    if (!b) return out_of_memory(t, err);
-    LB_TRY(lb_checkpoint_open(t->path, &b->checkpoint, err));
-    const lb_checkpoint *c = b->checkpoint;
-    if (c->n_faults)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: %s; `lastbit audit` says more", t->path, c->faults[0].message);
-    b->pieces = malloc((c->n_pieces + 1u) * sizeof *b->pieces);
-    if (!b->pieces) return out_of_memory(t, err);
-    for (b->n = 0; b->n < c->n_pieces; b->n++) b->pieces[b->n] = (lb_fingerprint_piece){c->pieces[b->n], -1};
+    lb_fingerprint_bytes *b = table->bytes = calloc(1, sizeof *b);
+    if (!b) return out_of_memory(table, err);
+    LB_TRY(lb_checkpoint_open(table->path, &b->checkpoint, err));
+    const lb_checkpoint *checkpoint = b->checkpoint;
+    if (checkpoint->n_faults)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: %s; `lastbit audit` says more", table->path,
+                       checkpoint->faults[0].message);
+    b->pieces = malloc((checkpoint->n_pieces + 1u) * sizeof *b->pieces);
+    if (!b->pieces) return out_of_memory(table, err);
+    for (b->n = 0; b->n < checkpoint->n_pieces; b->n++)
+        b->pieces[b->n] = (lb_fingerprint_piece){checkpoint->pieces[b->n], -1};
     return LB_OK;
 }
 
@@ -39,21 +41,21 @@ static int by_row_name(const void *a, const void *b)
     return strcmp(((const lb_fingerprint_row *)a)->name, ((const lb_fingerprint_row *)b)->name);
 }
 
-lb_status lb_fingerprint_files_unread(lb_fingerprint_table *t, lb_err *err)
+lb_status lb_fingerprint_files_unread(lb_fingerprint_table *table, lb_err *err)
 {
-    const lb_checkpoint *c = t->bytes->checkpoint;
-    lb_fingerprint_row *rows = realloc(t->rows, (t->n + c->n_unread + 1u) * sizeof *rows);
-    if (!rows) return out_of_memory(t, err);
-    t->rows = rows;
-    for (uint32_t i = 0; i < c->n_unread; i++) {
-        const lb_checkpoint_unread *u = &c->unread[i];
+    const lb_checkpoint *checkpoint = table->bytes->checkpoint;
+    lb_fingerprint_row *rows = realloc(table->rows, (table->n + checkpoint->n_unread + 1u) * sizeof *rows);
+    if (!rows) return out_of_memory(table, err);
+    table->rows = rows;
+    for (uint32_t i = 0; i < checkpoint->n_unread; i++) {
+        const lb_checkpoint_unread *u = &checkpoint->unread[i];
         char why[160];
         snprintf(why, sizeof why, "it is quantised (%.40s): no number of it stands in the file to compare", u->type);
-        lb_fingerprint_row *row = &rows[t->n++];
+        lb_fingerprint_row *row = &rows[table->n++];
         *row = (lb_fingerprint_row){.name = strdup(u->name), .shape = u->shape, .lacks = strdup(why)};
-        if (!row->name || !row->lacks) return out_of_memory(t, err);
+        if (!row->name || !row->lacks) return out_of_memory(table, err);
     }
-    if (t->n) qsort(t->rows, t->n, sizeof *t->rows, by_row_name);
+    if (table->n) qsort(table->rows, table->n, sizeof *table->rows, by_row_name);
     return LB_OK;
 }
 
@@ -65,21 +67,21 @@ typedef struct parameters {
     int32_t rank;
 } parameters;
 
-static lb_fingerprint_piece *add_piece(parameters *s, const char *name, const lb_tensor *tensor)
+static lb_fingerprint_piece *add_piece(parameters *parameters, const char *name, const lb_tensor *tensor)
 {
-    lb_fingerprint_bytes *b = s->table->bytes;
+    lb_fingerprint_bytes *b = parameters->table->bytes;
     lb_fingerprint_piece *more = lb_array_grow(b->pieces, b->n, sizeof *more);
     if (!more) return NULL;
     b->pieces = more;
-    more[b->n] = (lb_fingerprint_piece){{.name = name, .rank = s->rank, .tensor = *tensor}, -1};
+    more[b->n] = (lb_fingerprint_piece){{.name = name, .rank = parameters->rank, .tensor = *tensor}, -1};
     more[b->n].held.whole = lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape);
     return &more[b->n++];
 }
 
 /* The ranges of dimension `d` among a shard's extents, and how many. */
-static const lb_extent *extents_of(const lb_program *p, const lb_shard *shard, int d, uint32_t *n)
+static const lb_extent *extents_of(const lb_program *program, const lb_shard *shard, int d, uint32_t *n)
 {
-    const lb_extent *rows = p->extents + shard->first_extent;
+    const lb_extent *rows = program->extents + shard->first_extent;
     uint32_t first = 0;
     while (first < shard->extents && rows[first].dim != d) first++;
     for (*n = 0; first + *n < shard->extents && rows[first + *n].dim == d;) ++*n;
@@ -87,29 +89,29 @@ static const lb_extent *extents_of(const lb_program *p, const lb_shard *shard, i
 }
 
 /* A part that is ranges of each dimension: a block for each combination of them. */
-static bool add_blocks(parameters *s, const char *name, const lb_tensor *part, const lb_shard *shard)
+static bool add_blocks(parameters *parameters, const char *name, const lb_tensor *part, const lb_shard *shard)
 {
-    const lb_layout whole = lb_shard_whole(s->program, shard);
+    const lb_layout whole = lb_shard_whole(parameters->program, shard);
     uint32_t which[LB_MAX_DIMS] = {0};
     for (;;) {
         lb_tensor block = *part;
         int64_t start[LB_MAX_DIMS] = {0}, offset = 0;
         for (int d = 0; d < whole.ndim; d++) {
             uint32_t n;
-            const lb_extent *e = extents_of(s->program, shard, d, &n);
+            const lb_extent *e = extents_of(parameters->program, shard, d, &n);
             int64_t before = 0;
             for (uint32_t k = 0; k < which[d]; k++) before += e[k].size;
             start[d] = e[which[d]].from, block.layout.shape[d] = e[which[d]].size;
             offset += before * part->layout.stride[d];
         }
         block.data = (char *)part->data + offset * (int64_t)lb_dtype_bits(part->dtype) / 8;
-        lb_fingerprint_piece *piece = add_piece(s, name, &block);
+        lb_fingerprint_piece *piece = add_piece(parameters, name, &block);
         if (!piece) return false;
         piece->held.placed = true, piece->held.whole = whole;
         memcpy(piece->held.start, start, sizeof start);
         int d = whole.ndim - 1;
         for (uint32_t n; d >= 0; which[d--] = 0) {
-            extents_of(s->program, shard, d, &n);
+            extents_of(parameters->program, shard, d, &n);
             if (++which[d] < n) break;
         }
         if (d < 0) return true;
@@ -117,102 +119,106 @@ static bool add_blocks(parameters *s, const char *name, const lb_tensor *part, c
 }
 
 /* What the program said that a value is of larger tensors. A part lies dense in its value. */
-static bool add_shards(parameters *s, const char *name, const lb_tensor *value, const lb_shard *shards, uint32_t n)
+static bool add_shards(parameters *parameters, const char *name, const lb_tensor *value, const lb_shard *shards,
+                       uint32_t n)
 {
-    const lb_program *p = s->program;
+    const lb_program *program = parameters->program;
     const size_t width = lb_dtype_bits(value->dtype) / 8;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_layout part = lb_shard_part(p, &shards[i]);
+        const lb_layout part = lb_shard_part(program, &shards[i]);
         const int64_t held = lb_layout_numel(&part);
-        const char *own = shards[i].name == LB_NONE ? name : lb_program_text(p, shards[i].name);
+        const char *own = shards[i].name == LB_NONE ? name : lb_program_text(program, shards[i].name);
         if (!lb_layout_is_contiguous(&value->layout) || held < 0 || shards[i].at < 0 ||
             held > lb_layout_numel(&value->layout) - shards[i].at)
             continue;
-        lb_tensor t = {value->data ? (char *)value->data + (size_t)shards[i].at * width : NULL, value->dtype, part};
-        if (!lb_shard_is_flat(p, &shards[i])) {
-            if (!add_blocks(s, own, &t, &shards[i])) return false;
+        lb_tensor tensor = {value->data ? (char *)value->data + (size_t)shards[i].at * width : NULL, value->dtype,
+                            part};
+        if (!lb_shard_is_flat(program, &shards[i])) {
+            if (!add_blocks(parameters, own, &tensor, &shards[i])) return false;
             continue;
         }
-        lb_fingerprint_piece *piece = add_piece(s, own, &t);
+        lb_fingerprint_piece *piece = add_piece(parameters, own, &tensor);
         if (!piece) return false;
-        piece->held.placed = true, piece->held.whole = lb_shard_whole(p, &shards[i]);
-        piece->flat = p->extents[shards[i].first_extent + shards[i].extents - 1].from;
-        s->table->bytes->flat = true;
+        piece->held.placed = true, piece->held.whole = lb_shard_whole(program, &shards[i]);
+        piece->flat = program->extents[shards[i].first_extent + shards[i].extents - 1].from;
+        parameters->table->bytes->flat = true;
     }
     return true;
 }
 
 /* The first source of each name: what the step begins with. */
-static bool add_parameters(parameters *s)
+static bool add_parameters(parameters *parameters)
 {
-    const lb_program *p = s->program;
-    uint8_t *seen = calloc(p->n_strings + 1u, 1);
+    const lb_program *program = parameters->program;
+    uint8_t *seen = calloc(program->n_strings + 1u, 1);
     bool made = seen != NULL;
-    for (uint32_t i = 0; i < p->n_ops && made; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER) || p->values[v].name == LB_NONE) continue;
-        if (seen[p->values[v].name]++) continue;
-        lb_tensor t;
+    for (uint32_t i = 0; i < program->n_ops && made; i++) {
+        const uint32_t v =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(program->values[v].flags & LB_VALUE_PARAMETER) || program->values[v].name == LB_NONE)
+            continue;
+        if (seen[program->values[v].name]++) continue;
+        lb_tensor tensor;
         uint32_t n;
-        const lb_shard *shards = lb_program_shards_of(p, v, &n);
-        const char *name = lb_program_text(p, p->values[v].name);
-        if (lb_capture_value(s->table->bytes->capture, p, v, &t, NULL) != LB_OK)
-            t = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
-        made = n ? add_shards(s, name, &t, shards, n) : add_piece(s, name, &t) != NULL;
+        const lb_shard *shards = lb_program_shards_of(program, v, &n);
+        const char *name = lb_program_text(program, program->values[v].name);
+        if (lb_capture_value(parameters->table->bytes->capture, program, v, &tensor, NULL) != LB_OK)
+            tensor = (lb_tensor){NULL, program->values[v].dtype, program->values[v].layout};
+        made = n ? add_shards(parameters, name, &tensor, shards, n) : add_piece(parameters, name, &tensor) != NULL;
     }
     free(seen);
     return made;
 }
 
 /* The pieces as a checkpoint, for what compares those by their numbers. */
-static bool make_checkpoint(lb_fingerprint_table *t, uint32_t ranks)
+static bool make_checkpoint(lb_fingerprint_table *table, uint32_t ranks)
 {
-    lb_fingerprint_bytes *b = t->bytes;
-    lb_checkpoint *c = b->checkpoint = calloc(1, sizeof *c);
-    if (!c) return false;
-    c->path = strdup(t->path), c->files = calloc(1, sizeof *c->files);
-    c->pieces = calloc(b->n + 1u, sizeof *c->pieces);
-    if (!c->path || !c->files || !c->pieces) return false;
-    c->files[0] = (lb_checkpoint_file){strdup(""), -1, 0, -1, 0}, c->n_files = 1;
-    c->ranks = (int32_t)ranks, c->distributed = ranks > 1;
-    return c->files[0].path != NULL;
+    lb_fingerprint_bytes *b = table->bytes;
+    lb_checkpoint *checkpoint = b->checkpoint = calloc(1, sizeof *checkpoint);
+    if (!checkpoint) return false;
+    checkpoint->path = strdup(table->path), checkpoint->files = calloc(1, sizeof *checkpoint->files);
+    checkpoint->pieces = calloc(b->n + 1u, sizeof *checkpoint->pieces);
+    if (!checkpoint->path || !checkpoint->files || !checkpoint->pieces) return false;
+    checkpoint->files[0] = (lb_checkpoint_file){strdup(""), -1, 0, -1, 0}, checkpoint->n_files = 1;
+    checkpoint->ranks = (int32_t)ranks, checkpoint->distributed = ranks > 1;
+    return checkpoint->files[0].path != NULL;
 }
 
-lb_status lb_fingerprint_files_capture(lb_fingerprint_table *t, int64_t step, lb_err *err)
+lb_status lb_fingerprint_files_capture(lb_fingerprint_table *table, int64_t step, lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;
-    lb_fingerprint_bytes *b = t->bytes = calloc(1, sizeof *b);
-    if (!b) return out_of_memory(t, err);
-    LB_TRY(lb_capture_open(t->path, &b->capture, err));
+    lb_fingerprint_bytes *b = table->bytes = calloc(1, sizeof *b);
+    if (!b) return out_of_memory(table, err);
+    LB_TRY(lb_capture_open(table->path, &b->capture, err));
     const uint32_t n_ranks = lb_capture_ranks(b->capture, &ranks), n_steps = lb_capture_steps(b->capture, &steps);
     if (n_steps == 0) return lb_capture_lacks(b->capture, INT64_MIN, INT64_MAX, err);
-    t->step = step == INT64_MIN ? steps[0] : step;
+    table->step = step == INT64_MIN ? steps[0] : step;
     bool there = false;
-    for (uint32_t i = 0; i < n_steps; i++) there |= steps[i] == t->step;
-    if (!there) return lb_capture_lacks(b->capture, t->step, t->step, err);
+    for (uint32_t i = 0; i < n_steps; i++) there |= steps[i] == table->step;
+    if (!there) return lb_capture_lacks(b->capture, table->step, table->step, err);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        parameters s = {t, NULL, ranks[r]};
+        parameters parameters = {table, NULL, ranks[r]};
         lb_err why = LB_ERR_INIT;
-        const lb_status status = lb_capture_program(b->capture, ranks[r], t->step, &s.program, &why);
+        const lb_status status = lb_capture_program(b->capture, ranks[r], table->step, &parameters.program, &why);
         if (status == LB_ERR_NOT_FOUND) continue; /* this rank did not record the step */
         if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-        if (!add_parameters(&s)) return out_of_memory(t, err);
+        if (!add_parameters(&parameters)) return out_of_memory(table, err);
     }
     bool kept = false;
     for (uint32_t i = 0; i < b->n; i++) kept |= b->pieces[i].held.tensor.data != NULL;
     if (!kept)
         return lb_fail(err, LB_ERR_NOT_CAPTURED,
-                       "%s: step %lld kept no parameter; `lastbit record --level sources` keeps them", t->path,
-                       (long long)t->step);
-    return make_checkpoint(t, n_ranks) ? LB_OK : out_of_memory(t, err);
+                       "%s: step %lld kept no parameter; `lastbit record --level sources` keeps them", table->path,
+                       (long long)table->step);
+    return make_checkpoint(table, n_ranks) ? LB_OK : out_of_memory(table, err);
 }
 
-void lb_fingerprint_files_lacking(lb_fingerprint_table *t)
+void lb_fingerprint_files_lacking(lb_fingerprint_table *table)
 {
-    lb_fingerprint_bytes *b = t->bytes;
-    for (uint32_t i = 0; i < t->n; i++) {
-        lb_fingerprint_row *row = &t->rows[i];
+    lb_fingerprint_bytes *b = table->bytes;
+    for (uint32_t i = 0; i < table->n; i++) {
+        lb_fingerprint_row *row = &table->rows[i];
         bool kept = true;
         for (uint32_t k = 0; k < row->pieces; k++) kept &= b->pieces[row->first + k].held.tensor.data != NULL;
         if (!kept) row->lacks = strdup("its bytes were not kept");
@@ -224,28 +230,28 @@ void lb_fingerprint_files_lacking(lb_fingerprint_table *t)
 
 /* ---- a table in JSON --------------------------------------------------------------------------------------------- */
 
-static lb_status no_table(const lb_fingerprint_table *t, const char *what, lb_err *err)
+static lb_status no_table(const lb_fingerprint_table *table, const char *what, lb_err *err)
 {
     return lb_fail(err, LB_ERR_CORRUPT,
-                   "%s: is not a table of fingerprints (%s); `lastbit fingerprint --json FILE` writes one", t->path,
+                   "%s: is not a table of fingerprints (%s); `lastbit fingerprint --json FILE` writes one", table->path,
                    what);
 }
 
-static lb_status read_shape(const lb_fingerprint_table *t, const json_t *shape, lb_layout *layout, lb_err *err)
+static lb_status read_shape(const lb_fingerprint_table *table, const json_t *shape, lb_layout *layout, lb_err *err)
 {
     int64_t sizes[LB_MAX_DIMS] = {0};
     const size_t n = json_array_size(shape);
-    if (!json_is_array(shape) || n > LB_MAX_DIMS) return no_table(t, "a shape", err);
+    if (!json_is_array(shape) || n > LB_MAX_DIMS) return no_table(table, "a shape", err);
     for (size_t d = 0; d < n; d++) {
         const json_t *size = json_array_get(shape, d);
-        if (!json_is_integer(size) || json_integer_value(size) < 0) return no_table(t, "a shape", err);
+        if (!json_is_integer(size) || json_integer_value(size) < 0) return no_table(table, "a shape", err);
         sizes[d] = json_integer_value(size);
     }
     *layout = lb_layout_contiguous((int)n, sizes);
-    return lb_layout_numel(layout) < 0 ? no_table(t, "a shape", err) : LB_OK;
+    return lb_layout_numel(layout) < 0 ? no_table(table, "a shape", err) : LB_OK;
 }
 
-static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_fingerprint_row *row, lb_err *err)
+static lb_status read_row(const lb_fingerprint_table *table, const json_t *from, lb_fingerprint_row *row, lb_err *err)
 {
     const char *name = json_string_value(json_object_get(from, "name")),
                *dtype = json_string_value(json_object_get(from, "dtype")),
@@ -254,12 +260,12 @@ static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_
                *lacks = json_string_value(json_object_get(from, "lacks"));
     const json_t *rounded = json_object_get(from, "rounded");
     if (!name || !dtype || (!lacks && !lb_dtype_valid(lb_dtype_parse(dtype))))
-        return no_table(t, "a tensor's name or dtype", err);
+        return no_table(table, "a tensor's name or dtype", err);
     const size_t n = strlen(name);
     *row = (lb_fingerprint_row){.name = lb_text_is_name(name, n) ? strdup(name) : lb_text_name(name, n),
                                 .dtype = lb_dtype_parse(dtype)};
-    if (!row->name) return out_of_memory(t, err);
-    LB_TRY(read_shape(t, json_object_get(from, "shape"), &row->shape, err));
+    if (!row->name) return out_of_memory(table, err);
+    LB_TRY(read_shape(table, json_object_get(from, "shape"), &row->shape, err));
     row->constant = json_is_true(json_object_get(from, "constant"));
     for (size_t i = 0; i < json_array_size(rounded); i++) {
         const json_t *one = json_array_get(rounded, i);
@@ -269,10 +275,10 @@ static lb_status read_row(const lb_fingerprint_table *t, const json_t *from, lb_
             if (lb_dtype_parse(to) == lb_fingerprint_table_narrow(k))
                 row->has_rounded[k] = lb_fingerprint_parse(text, &row->rounded[k], NULL) == LB_OK;
     }
-    if (lacks) return (row->lacks = strdup(lacks)) ? LB_OK : out_of_memory(t, err);
+    if (lacks) return (row->lacks = strdup(lacks)) ? LB_OK : out_of_memory(table, err);
     if (!raw || !numbers || lb_fingerprint_parse(raw, &row->raw, NULL) != LB_OK ||
         lb_fingerprint_parse(numbers, &row->numbers, NULL) != LB_OK)
-        return no_table(t, "a fingerprint", err);
+        return no_table(table, "a fingerprint", err);
     return LB_OK;
 }
 
@@ -295,23 +301,23 @@ static lb_status read_rows(lb_fingerprint_table *t, const json_t *root, lb_err *
     return LB_OK;
 }
 
-lb_status lb_fingerprint_files_table(lb_fingerprint_table *t, lb_err *err)
+lb_status lb_fingerprint_files_table(lb_fingerprint_table *table, lb_err *err)
 {
     struct stat st;
     json_error_t why;
-    LB_TRY(lb_input_look(t->path, &st, err));
-    if (S_ISDIR(st.st_mode)) return lb_fail(err, LB_ERR_CORRUPT, "%s: is a folder", t->path);
+    LB_TRY(lb_input_look(table->path, &st, err));
+    if (S_ISDIR(st.st_mode)) return lb_fail(err, LB_ERR_CORRUPT, "%s: is a folder", table->path);
     const char *bytes;
     size_t size;
-    LB_TRY(lb_input_map(t->path, &bytes, &size, err));
+    LB_TRY(lb_input_map(table->path, &bytes, &size, err));
     json_t *root = lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why);
     lb_status status = LB_OK;
     if (root)
-        status = read_rows(t, root, err);
+        status = read_rows(table, root, err);
     else if (lb_decode_limit_json_status(LB_ERR_CORRUPT) != LB_ERR_CORRUPT)
-        status = lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: %s", t->path, why.text);
+        status = lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: %s", table->path, why.text);
     else
-        status = no_table(t, why.text, err);
+        status = no_table(table, why.text, err);
     json_decref(root);
     munmap((void *)(uintptr_t)bytes, size);
     return status;

@@ -83,14 +83,14 @@ static int by_side_name(const void *a, const void *b)
     return strcmp(sorted->names[*(const uint32_t *)a], sorted->names[*(const uint32_t *)b]);
 }
 
-static bool side_init(side *s, const lb_fingerprint_table *t)
+static bool side_init(side *s, const lb_fingerprint_table *table)
 {
-    *s = (side){t, calloc(t->n + 1u, sizeof(char *)), malloc((t->n + 1u) * sizeof(uint32_t)),
-                malloc((t->n + 1u) * sizeof(uint32_t))};
+    *s = (side){table, calloc(table->n + 1u, sizeof(char *)), malloc((table->n + 1u) * sizeof(uint32_t)),
+                malloc((table->n + 1u) * sizeof(uint32_t))};
     bool made = s->names && s->order && s->partners;
-    for (uint32_t i = 0; i < t->n && made; i++) {
+    for (uint32_t i = 0; i < table->n && made; i++) {
         s->order[i] = i, s->partners[i] = LB_NONE;
-        char *spelled = lb_gguf_names_spell(t->rows[i].name);
+        char *spelled = lb_gguf_names_spell(table->rows[i].name);
         s->names[i] = spelled ? bare_name(spelled) : NULL;
         made = s->names[i] != NULL;
         free(spelled);
@@ -157,35 +157,45 @@ static lb_status meet_all(side *a, side *b, lb_err *err)
 
 /* ---- two rows ---------------------------------------------------------------------------------------------------- */
 
-/* The numbers of x rounded to a narrow dtype, out of its table or of its bytes. */
-static lb_status rounded_numbers(const lb_fingerprint_table *t, lb_fingerprint_row *x, int k, bool *there, lb_err *err)
+/* The numbers of a row rounded to a narrow dtype, out of its table or of its bytes. */
+static lb_status rounded_numbers(const lb_fingerprint_table *table, lb_fingerprint_row *row, int k, bool *there,
+                                 lb_err *err)
 {
-    *there = x->has_rounded[k];
-    if (*there || !t->bytes || !lb_fingerprint_bytes_rounds(x->dtype, k)) return LB_OK;
-    const lb_layout shape = x->shape;
-    LB_TRY(lb_fingerprint_bytes_settle(t, x, &shape, true, err));
-    *there = x->has_rounded[k] && !x->lacks;
+    *there = row->has_rounded[k];
+    if (*there || !table->bytes || !lb_fingerprint_bytes_rounds(row->dtype, k)) return LB_OK;
+    const lb_layout shape = row->shape;
+    LB_TRY(lb_fingerprint_bytes_settle(table, row, &shape, true, err));
+    *there = row->has_rounded[k] && !row->lacks;
     return LB_OK;
 }
 
-/* Whether y is x, x cast, or x rounded; the other way round, too. `how` is "" or what was done. */
+/* What one row is of another. `how` is "" or what was done. */
+typedef struct likeness {
+    lb_fingerprint_kind kind;
+    char how[160];
+} likeness;
+
+/* Whether y is x, x cast, or x rounded; the other way round, too. */
 static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x, const lb_fingerprint_table *b,
-                            lb_fingerprint_row *y, lb_fingerprint_kind *kind, char how[160], lb_err *err)
+                            lb_fingerprint_row *y, likeness *likeness, lb_err *err)
 {
+    lb_fingerprint_kind *kind = &likeness->kind;
+    char *how = likeness->how;
+    const size_t size = sizeof likeness->how;
     *kind = LB_FINGERPRINT_IS_NUMBERS, how[0] = '\0';
     if (!lb_layout_same_shape(&x->shape, &y->shape)) {
         if (!lb_fingerprint_equal(x->numbers, y->numbers) || x->shape.ndim == 0 || y->shape.ndim == 0) return LB_OK;
         *kind = LB_FINGERPRINT_IS_LAYOUT;
-        snprintf(how, 160, "the same numbers in the same order, in another shape");
+        snprintf(how, size, "the same numbers in the same order, in another shape");
         return LB_OK;
     }
     if (x->dtype == y->dtype && lb_fingerprint_equal(x->raw, y->raw)) return *kind = LB_FINGERPRINT_IS_SAME, LB_OK;
     if (lb_fingerprint_equal(x->numbers, y->numbers)) {
         *kind = LB_FINGERPRINT_IS_CAST;
         if (x->dtype == y->dtype)
-            snprintf(how, 160, "signs of zeros or bits of NaN differ");
+            snprintf(how, size, "signs of zeros or bits of NaN differ");
         else
-            snprintf(how, 160, "%s as %s", lb_dtype_name(x->dtype), lb_dtype_name(y->dtype));
+            snprintf(how, size, "%s as %s", lb_dtype_name(x->dtype), lb_dtype_name(y->dtype));
         return LB_OK;
     }
     for (int k = 0; k < LB_FINGERPRINT_NARROW; k++) {
@@ -194,13 +204,13 @@ static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x
         LB_TRY(rounded_numbers(a, x, k, &there, err));
         if (there && lb_fingerprint_equal(x->rounded[k], y->numbers)) {
             *kind = LB_FINGERPRINT_IS_CAST;
-            snprintf(how, 160, "rounded to %s", narrow);
+            snprintf(how, size, "rounded to %s", narrow);
             return LB_OK;
         }
         LB_TRY(rounded_numbers(b, y, k, &there, err));
         if (there && lb_fingerprint_equal(y->rounded[k], x->numbers)) {
             *kind = LB_FINGERPRINT_IS_CAST;
-            snprintf(how, 160, "it is the other one rounded to %s", narrow);
+            snprintf(how, size, "it is the other one rounded to %s", narrow);
             return LB_OK;
         }
     }
@@ -209,15 +219,15 @@ static lb_status match_rows(const lb_fingerprint_table *a, lb_fingerprint_row *x
 
 /* Of a side without bytes a transposed tensor is known by turning the other side's. */
 static lb_status match_turned(const lb_fingerprint_table *a, const lb_fingerprint_row *x, const lb_fingerprint_table *b,
-                              const lb_fingerprint_row *y, lb_fingerprint_kind *kind, char how[160], lb_err *err)
+                              const lb_fingerprint_row *y, likeness *likeness, lb_err *err)
 {
     for (int turn = 0; turn < 2; turn++) {
         bool made;
         lb_fingerprint numbers;
         LB_TRY(lb_fingerprint_bytes_transposed(turn ? b : a, turn ? y : x, &made, &numbers, err));
         if (!made || !lb_fingerprint_equal(numbers, (turn ? x : y)->numbers)) continue;
-        *kind = LB_FINGERPRINT_IS_LAYOUT;
-        snprintf(how, 160, "transposed");
+        likeness->kind = LB_FINGERPRINT_IS_LAYOUT;
+        snprintf(likeness->how, sizeof likeness->how, "transposed");
         return LB_OK;
     }
     return LB_OK;
@@ -226,43 +236,44 @@ static lb_status match_turned(const lb_fingerprint_table *a, const lb_fingerprin
 /* ---- one pair of tables ------------------------------------------------------------------------------------------ */
 
 typedef struct pair {
-    lb_fingerprint_comparison *c;
+    lb_fingerprint_comparison *comparison;
     lb_fingerprint_table *const *tables, *const *others;
     uint32_t file, against, first; /* first: of its matches */
     const lb_fingerprint_table_options *options;
     side a, b;
 } pair;
 
-static lb_status add(pair *p, lb_fingerprint_kind kind, uint32_t row, uint32_t other, const char *how, lb_err *err)
+static lb_status add(pair *pair, lb_fingerprint_kind kind, uint32_t row, uint32_t other, const char *how, lb_err *err)
 {
-    lb_fingerprint_match *more = lb_array_grow(p->c->matches, p->c->n, sizeof *more);
+    lb_fingerprint_match *more = lb_array_grow(pair->comparison->matches, pair->comparison->n, sizeof *more);
     char *copy = strdup(how);
-    if (more) p->c->matches = more;
+    if (more) pair->comparison->matches = more;
     if (!more || !copy) {
         free(copy);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    more[p->c->n++] = (lb_fingerprint_match){.kind = kind,
-                                             .row = row,
-                                             .other = other,
-                                             .file = p->file,
-                                             .against = p->against,
-                                             .earlier = LB_NONE,
-                                             .later = LB_NONE,
-                                             .name = row == LB_NONE ? NULL : p->a.table->rows[row].name,
-                                             .partner = other == LB_NONE ? NULL : p->b.table->rows[other].name,
-                                             .how = copy};
+    more[pair->comparison->n++] =
+        (lb_fingerprint_match){.kind = kind,
+                               .row = row,
+                               .other = other,
+                               .file = pair->file,
+                               .against = pair->against,
+                               .earlier = LB_NONE,
+                               .later = LB_NONE,
+                               .name = row == LB_NONE ? NULL : pair->a.table->rows[row].name,
+                               .partner = other == LB_NONE ? NULL : pair->b.table->rows[other].name,
+                               .how = copy};
     return LB_OK;
 }
 
 /* The row of an earlier table by that name. */
-static lb_fingerprint_row *row_named(const lb_fingerprint_table *t, const char *name)
+static lb_fingerprint_row *row_named(const lb_fingerprint_table *table, const char *name)
 {
-    uint32_t low = 0, high = t->n;
+    uint32_t low = 0, high = table->n;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
-        const int order = strcmp(t->rows[middle].name, name);
-        if (order == 0) return &t->rows[middle];
+        const int order = strcmp(table->rows[middle].name, name);
+        if (order == 0) return &table->rows[middle];
         if (order < 0)
             low = middle + 1;
         else
@@ -277,16 +288,15 @@ static bool is_same_tensor(lb_fingerprint_kind kind)
 }
 
 /* The last earlier table whose numbers `y` has; LB_NONE. */
-static lb_status match_earlier(pair *p, const char *name, lb_fingerprint_row *y, uint32_t *earlier, lb_err *err)
+static lb_status match_earlier(pair *pair, const char *name, lb_fingerprint_row *y, uint32_t *earlier, lb_err *err)
 {
     *earlier = LB_NONE;
-    for (uint32_t i = p->file; i-- > 0 && *earlier == LB_NONE;) {
-        lb_fingerprint_row *x = row_named(p->tables[i], name);
-        lb_fingerprint_kind kind;
-        char how[160];
+    for (uint32_t i = pair->file; i-- > 0 && *earlier == LB_NONE;) {
+        lb_fingerprint_row *x = row_named(pair->tables[i], name);
+        likeness likeness;
         if (!x || x->lacks) continue;
-        LB_TRY(match_rows(p->tables[i], x, p->b.table, y, &kind, how, err));
-        if (is_same_tensor(kind)) *earlier = i;
+        LB_TRY(match_rows(pair->tables[i], x, pair->b.table, y, &likeness, err));
+        if (is_same_tensor(likeness.kind)) *earlier = i;
     }
     return LB_OK;
 }
@@ -294,111 +304,110 @@ static lb_status match_earlier(pair *p, const char *name, lb_fingerprint_row *y,
 /* A row whose shards no file places takes the other side's shape. */
 static lb_status settle_alike(const side *s, lb_fingerprint_row *row, const lb_fingerprint_row *like, lb_err *err)
 {
-    const lb_fingerprint_table *t = s->table;
-    if (!t->bytes || row->pieces < 2 || t->bytes->pieces[row->first].held.placed ||
+    const lb_fingerprint_table *table = s->table;
+    if (!table->bytes || row->pieces < 2 || table->bytes->pieces[row->first].held.placed ||
         lb_layout_same_shape(&row->shape, &like->shape))
         return LB_OK;
-    return lb_fingerprint_bytes_settle(t, row, &like->shape, false, err);
+    return lb_fingerprint_bytes_settle(table, row, &like->shape, false, err);
 }
 
-static lb_status compare_named(pair *p, uint32_t i, lb_err *err)
+static lb_status compare_named(pair *pair, uint32_t i, lb_err *err)
 {
-    const uint32_t k = p->a.partners[i];
-    lb_fingerprint_row *x = &p->a.table->rows[i], *y = &p->b.table->rows[k];
-    lb_fingerprint_kind kind;
-    char how[160];
-    LB_TRY(settle_alike(&p->a, x, y, err));
-    LB_TRY(settle_alike(&p->b, y, x, err));
-    if (x->lacks || y->lacks) return add(p, LB_FINGERPRINT_IS_UNKNOWN, i, k, x->lacks ? x->lacks : y->lacks, err);
-    LB_TRY(match_rows(p->a.table, x, p->b.table, y, &kind, how, err));
-    if (kind != LB_FINGERPRINT_IS_NUMBERS) return add(p, kind, i, k, how, err);
+    const uint32_t k = pair->a.partners[i];
+    lb_fingerprint_row *x = &pair->a.table->rows[i], *y = &pair->b.table->rows[k];
+    likeness likeness;
+    LB_TRY(settle_alike(&pair->a, x, y, err));
+    LB_TRY(settle_alike(&pair->b, y, x, err));
+    if (x->lacks || y->lacks) return add(pair, LB_FINGERPRINT_IS_UNKNOWN, i, k, x->lacks ? x->lacks : y->lacks, err);
+    LB_TRY(match_rows(pair->a.table, x, pair->b.table, y, &likeness, err));
+    if (likeness.kind != LB_FINGERPRINT_IS_NUMBERS) return add(pair, likeness.kind, i, k, likeness.how, err);
     uint32_t earlier;
-    LB_TRY(match_earlier(p, x->name, y, &earlier, err));
+    LB_TRY(match_earlier(pair, x->name, y, &earlier, err));
     if (earlier != LB_NONE) {
-        LB_TRY(add(p, LB_FINGERPRINT_IS_OLD, i, k, "", err));
-        p->c->matches[p->c->n - 1].earlier = earlier;
+        LB_TRY(add(pair, LB_FINGERPRINT_IS_OLD, i, k, "", err));
+        pair->comparison->matches[pair->comparison->n - 1].earlier = earlier;
         return LB_OK;
     }
-    LB_TRY(match_turned(p->a.table, x, p->b.table, y, &kind, how, err));
-    return add(p, kind, i, k, how, err);
+    LB_TRY(match_turned(pair->a.table, x, pair->b.table, y, &likeness, err));
+    return add(pair, likeness.kind, i, k, likeness.how, err);
 }
 
 /* What no name meets, by its numbers: a tensor that is left over on the other side, or one that is stored once there
  * and twice here. Of constants the second says nothing: two norms of ones are not one. */
-static lb_status compare_unnamed(pair *p, uint32_t i, lb_err *err)
+static lb_status compare_unnamed(pair *pair, uint32_t i, lb_err *err)
 {
-    lb_fingerprint_row *x = &p->a.table->rows[i];
+    lb_fingerprint_row *x = &pair->a.table->rows[i];
     for (int tied = 0; tied < 2 && !x->lacks; tied++)
-        for (uint32_t k = 0; k < p->b.table->n; k++) {
-            lb_fingerprint_row *y = &p->b.table->rows[k];
-            if (y->lacks || (p->b.partners[k] != LB_NONE) != (tied == 1) || (tied && x->constant) ||
+        for (uint32_t k = 0; k < pair->b.table->n; k++) {
+            lb_fingerprint_row *y = &pair->b.table->rows[k];
+            if (y->lacks || (pair->b.partners[k] != LB_NONE) != (tied == 1) || (tied && x->constant) ||
                 !lb_layout_same_shape(&x->shape, &y->shape) || !lb_fingerprint_equal(x->numbers, y->numbers))
                 continue;
-            if (!tied) meet(&p->a, i, &p->b, k);
-            return add(p, LB_FINGERPRINT_IS_NAME, i, k, x->dtype == y->dtype ? "" : "cast", err);
+            if (!tied) meet(&pair->a, i, &pair->b, k);
+            return add(pair, LB_FINGERPRINT_IS_NAME, i, k, x->dtype == y->dtype ? "" : "cast", err);
         }
-    if (x->lacks) return add(p, LB_FINGERPRINT_IS_UNKNOWN, i, LB_NONE, x->lacks, err);
-    return add(p, LB_FINGERPRINT_IS_MISSING, i, LB_NONE, "", err);
+    if (x->lacks) return add(pair, LB_FINGERPRINT_IS_UNKNOWN, i, LB_NONE, x->lacks, err);
+    return add(pair, LB_FINGERPRINT_IS_MISSING, i, LB_NONE, "", err);
 }
 
-static bool needs_contents(const pair *p)
+static bool needs_contents(const pair *pair)
 {
     bool left = false;
-    for (uint32_t i = p->first; i < p->c->n; i++)
-        left |=
-            p->c->matches[i].kind == LB_FINGERPRINT_IS_NUMBERS || p->c->matches[i].kind == LB_FINGERPRINT_IS_MISSING;
-    return left && lb_fingerprint_contents_are_there(p->a.table, p->b.table);
+    for (uint32_t i = pair->first; i < pair->comparison->n; i++)
+        left |= pair->comparison->matches[i].kind == LB_FINGERPRINT_IS_NUMBERS ||
+                pair->comparison->matches[i].kind == LB_FINGERPRINT_IS_MISSING;
+    return left && lb_fingerprint_contents_are_there(pair->a.table, pair->b.table);
 }
 
-static lb_status compare_pair(pair *p, lb_err *err)
+static lb_status compare_pair(pair *pair, lb_err *err)
 {
-    p->first = p->c->n;
-    LB_TRY(meet_all(&p->a, &p->b, err));
-    for (uint32_t i = 0; i < p->a.table->n; i++) {
-        if (p->options->progress) p->options->progress("comparing", i, p->a.table->n);
-        if (p->a.partners[i] != LB_NONE) LB_TRY(compare_named(p, i, err));
+    pair->first = pair->comparison->n;
+    LB_TRY(meet_all(&pair->a, &pair->b, err));
+    for (uint32_t i = 0; i < pair->a.table->n; i++) {
+        if (pair->options->progress) pair->options->progress("comparing", i, pair->a.table->n);
+        if (pair->a.partners[i] != LB_NONE) LB_TRY(compare_named(pair, i, err));
     }
-    for (uint32_t i = 0; i < p->a.table->n; i++)
-        if (p->a.partners[i] == LB_NONE) LB_TRY(compare_unnamed(p, i, err));
-    for (uint32_t k = 0; k < p->b.table->n; k++)
-        if (p->b.partners[k] == LB_NONE) LB_TRY(add(p, LB_FINGERPRINT_IS_ADDED, LB_NONE, k, "", err));
-    if (!needs_contents(p)) return LB_OK;
-    return lb_fingerprint_contents_compare(p->a.table, p->b.table, p->c->matches + p->first, p->c->n - p->first,
-                                           p->options, err);
+    for (uint32_t i = 0; i < pair->a.table->n; i++)
+        if (pair->a.partners[i] == LB_NONE) LB_TRY(compare_unnamed(pair, i, err));
+    for (uint32_t k = 0; k < pair->b.table->n; k++)
+        if (pair->b.partners[k] == LB_NONE) LB_TRY(add(pair, LB_FINGERPRINT_IS_ADDED, LB_NONE, k, "", err));
+    if (!needs_contents(pair)) return LB_OK;
+    return lb_fingerprint_contents_compare(pair->a.table, pair->b.table, pair->comparison->matches + pair->first,
+                                           pair->comparison->n - pair->first, pair->options, err);
 }
 
 /* ---- all pairs --------------------------------------------------------------------------------------------------- */
 
 /* Old numbers whose right ones the same tensor has in a later table of the other side. */
-static lb_status find_late(pair *p, uint32_t m, lb_err *err)
+static lb_status find_late(pair *pair, uint32_t m, lb_err *err)
 {
-    for (uint32_t i = 0; i < p->c->n; i++) {
-        lb_fingerprint_match *old = &p->c->matches[i];
-        lb_fingerprint_row *x = old->row == LB_NONE ? NULL : &p->tables[old->file]->rows[old->row];
+    for (uint32_t i = 0; i < pair->comparison->n; i++) {
+        lb_fingerprint_match *old = &pair->comparison->matches[i];
+        lb_fingerprint_row *x = old->row == LB_NONE ? NULL : &pair->tables[old->file]->rows[old->row];
         for (uint32_t j = old->against + 1; j < m && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
-            lb_fingerprint_row *y = row_named(p->others[j], old->partner);
-            lb_fingerprint_kind kind;
-            char how[160];
+            lb_fingerprint_row *y = row_named(pair->others[j], old->partner);
+            likeness likeness;
             if (!y || y->lacks) continue;
-            LB_TRY(match_rows(p->tables[old->file], x, p->others[j], y, &kind, how, err));
-            if (is_same_tensor(kind)) old->kind = LB_FINGERPRINT_IS_LATE, old->later = j;
+            LB_TRY(match_rows(pair->tables[old->file], x, pair->others[j], y, &likeness, err));
+            if (is_same_tensor(likeness.kind)) old->kind = LB_FINGERPRINT_IS_LATE, old->later = j;
         }
     }
     return LB_OK;
 }
 
-static lb_status compare_all(pair *p, uint32_t n, uint32_t m, lb_err *err)
+static lb_status compare_all(pair *pair, uint32_t n, uint32_t m, lb_err *err)
 {
     const bool synced = n == m;
     for (uint32_t j = 0; j < m; j++) {
-        p->file = synced ? j : n - 1, p->against = j;
-        const bool made = side_init(&p->a, p->tables[p->file]);
-        lb_status status = side_init(&p->b, p->others[j]) && made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        if (status == LB_OK) status = compare_pair(p, err);
-        side_release(&p->a), side_release(&p->b);
+        pair->file = synced ? j : n - 1, pair->against = j;
+        const bool made = side_init(&pair->a, pair->tables[pair->file]);
+        lb_status status =
+            side_init(&pair->b, pair->others[j]) && made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        if (status == LB_OK) status = compare_pair(pair, err);
+        side_release(&pair->a), side_release(&pair->b);
         LB_TRY(status);
     }
-    return synced ? find_late(p, m, err) : LB_OK;
+    return synced ? find_late(pair, m, err) : LB_OK;
 }
 
 lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint32_t n,
@@ -409,23 +418,24 @@ lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint
     lb_fingerprint_table_options chosen = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     if (!n || !m) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
-    pair p = {.c = calloc(1, sizeof *p.c), .tables = tables, .others = others, .options = &chosen};
-    if (!p.c) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    const lb_status status = compare_all(&p, n, m, err);
-    for (uint32_t i = 0; i < p.c->n; i++) {
-        p.c->n_findings += lb_fingerprint_kind_is_finding(p.c->matches[i].kind);
-        p.c->n_unknown += p.c->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;
+    pair pair = {
+        .comparison = calloc(1, sizeof *pair.comparison), .tables = tables, .others = others, .options = &chosen};
+    if (!pair.comparison) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_status status = compare_all(&pair, n, m, err);
+    for (uint32_t i = 0; i < pair.comparison->n; i++) {
+        pair.comparison->n_findings += lb_fingerprint_kind_is_finding(pair.comparison->matches[i].kind);
+        pair.comparison->n_unknown += pair.comparison->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;
     }
     if (status == LB_OK)
-        *comparison = p.c;
+        *comparison = pair.comparison;
     else
-        lb_fingerprint_comparison_free(p.c);
+        lb_fingerprint_comparison_free(pair.comparison);
     return status;
 }
 
-void lb_fingerprint_comparison_free(lb_fingerprint_comparison *c)
+void lb_fingerprint_comparison_free(lb_fingerprint_comparison *comparison)
 {
-    if (!c) return;
-    for (uint32_t i = 0; i < c->n; i++) free(c->matches[i].how);
-    free(c->matches), free(c);
+    if (!comparison) return;
+    for (uint32_t i = 0; i < comparison->n; i++) free(comparison->matches[i].how);
+    free(comparison->matches), free(comparison);
 }

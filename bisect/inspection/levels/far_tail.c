@@ -27,44 +27,44 @@ static double middle_of(int bin)
     return ldexp(1 + (bin % OCTAVE + 0.5) / OCTAVE, bin / OCTAVE + LOWEST);
 }
 
-void lb_far_tail_add(lb_far_tail *t, double s)
+void lb_far_tail_add(lb_far_tail *tail, double s)
 {
-    t->total += 1;
-    if (s > 0) t->weight[bin_of(s)] += 1;
-    if (t->total < FORGET) return;
-    for (int i = 0; i < LB_TAIL_BINS; i++) t->weight[i] *= 0.5;
-    t->total *= 0.5;
+    tail->total += 1;
+    if (s > 0) tail->weight[bin_of(s)] += 1;
+    if (tail->total < FORGET) return;
+    for (int i = 0; i < LB_TAIL_BINS; i++) tail->weight[i] *= 0.5;
+    tail->total *= 0.5;
 }
 
 /* Lower border of the bins that hold the highest `share` of all. */
-static int tail_begin(const lb_far_tail *t, double share, double *weight)
+static int tail_begin(const lb_far_tail *tail, double share, double *weight)
 {
     int bin = LB_TAIL_BINS;
     *weight = 0;
-    while (bin > 0 && *weight < share * t->total) *weight += t->weight[--bin];
+    while (bin > 0 && *weight < share * tail->total) *weight += tail->weight[--bin];
     return bin;
 }
 
-static double height_above(const lb_far_tail *t, double share, double width, double logp)
+static double height_above(const lb_far_tail *tail, double share, double width, double logp)
 {
     double k, sum = 0, squares = 0;
-    const int begin = tail_begin(t, share, &k);
+    const int begin = tail_begin(tail, share, &k);
     const double independent = k / width, u = ldexp(1 + begin % OCTAVE / (double)OCTAVE, begin / OCTAVE + LOWEST);
-    if (t->total < LEAST_SAMPLES || independent < LEAST_TAIL) return INFINITY;
+    if (tail->total < LEAST_SAMPLES || independent < LEAST_TAIL) return INFINITY;
     for (int i = begin; i < LB_TAIL_BINS; i++) {
         const double excess = middle_of(i) - u;
-        sum += t->weight[i] * excess, squares += t->weight[i] * excess * excess;
+        sum += tail->weight[i] * excess, squares += tail->weight[i] * excess * excess;
     }
     const double mean = sum / k, variance = squares / k - mean * mean;
     double shape = variance > 0 ? 0.5 * (1 - mean * mean / variance) : 0;
     shape = shape < 0 ? 0 : shape > LARGEST_SHAPE ? LARGEST_SHAPE : shape;
     shape *= independent / (independent + SHAPE_PRIOR);
-    const double scale = mean * (1 - shape) * (1 + 1 / sqrt(independent)), far = log(k / t->total) + logp;
+    const double scale = mean * (1 - shape) * (1 + 1 / sqrt(independent)), far = log(k / tail->total) + logp;
     return u + scale * (shape > 1e-3 ? expm1(shape * far) / shape : far);
 }
 
-double lb_far_tail_height(const lb_far_tail *t, double width, double logp)
+double lb_far_tail_height(const lb_far_tail *tail, double width, double logp)
 {
-    const double near = height_above(t, QUANTILE, width, logp), far = height_above(t, RARE, width, logp);
+    const double near = height_above(tail, QUANTILE, width, logp), far = height_above(tail, RARE, width, logp);
     return isfinite(far) ? fmax(near, far) : near;
 }

@@ -14,10 +14,10 @@
  * sums' own excursions. A loss falls, which the levels follow with half of their slope; what rises is followed late.
  * Nothing is judged before 64 steps, and what a step says is learned 128 steps later (a quarter of the run so far, if
  * that is less), and not at all when an alarm came in between: a slow rise does not teach the detector that it is
- * normal. A rise below `least` and a digit is none, however sure it is, nor is one that what wanders would make by
- * itself: by its deviation over the steps that a level looks back, by the root of the time over more. Wider noise has
- * to be wider than its width comes to be by chance, which the few independent widths that a past has show within wide
- * bounds.
+ * normal. A rise smaller than `least` plus one digit does not count, however sure it is; nor does one as large as a
+ * series that wanders makes by itself: its deviation over the steps that a level looks back, and more by the root of
+ * the time over more steps. Wider noise has to be wider than the width becomes by chance; a past holds few independent
+ * widths, so that the bounds of that are wide.
  *
  * p of step n is LB_WATCH_FALSE_ALARMS x log(1000) / ((n + 1000) log²(n + 1000)) / 18 statistics (nine of each of two
  * signals): the sum over all steps of a run of any length is below LB_WATCH_FALSE_ALARMS, the probability that a run

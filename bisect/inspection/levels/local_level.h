@@ -16,10 +16,10 @@ typedef struct lb_local_level {
 } lb_local_level;
 
 /* What the next number is expected to be. */
-double lb_local_level_expected(const lb_local_level *l);
+double lb_local_level_expected(const lb_local_level *level);
 /* A number was `innovation` above what was expected; `limit`: where it is clipped. `ease`: 1, or less while something
  * seems to rise, and the level should not follow it upwards. */
-void lb_local_level_follow(lb_local_level *l, double innovation, double limit, double ease);
+void lb_local_level_follow(lb_local_level *level, double innovation, double limit, double ease);
 /* The series goes on from another level. */
 void lb_local_level_move(lb_local_level *l, double level);
 

@@ -10,10 +10,10 @@ enum { OCTAVE = 4, LOWEST = -2, LEAST_EXCESSES = 12, LATELY = 32 };
 #define SAFETY_OF_FEW 1.4 /* of sums that few numbers make: their tail is what was seen least of */
 #define HIGHEST_FADES 0.9998
 
-void lb_rising_sum_init(lb_rising_sum *s, double kappa)
+void lb_rising_sum_init(lb_rising_sum *sum, double kappa)
 {
-    memset(s, 0, sizeof *s);
-    s->kappa = kappa;
+    memset(sum, 0, sizeof *sum);
+    sum->kappa = kappa;
 }
 
 static double border(int bin)
@@ -21,33 +21,33 @@ static double border(int bin)
     return exp2(LOWEST + bin / (double)OCTAVE);
 }
 
-static void end_excursion(lb_rising_sum *s)
+static void end_excursion(lb_rising_sum *sum)
 {
-    const int bin = (int)floor((log2(s->peak) - LOWEST) * OCTAVE);
-    s->heights[bin < 0 ? 0 : bin >= LB_SUM_HEIGHTS ? LB_SUM_HEIGHTS - 1 : bin] += 1;
-    s->n_heights += 1;
-    s->highest = fmax(s->highest, s->peak);
-    lb_rising_sum_drop(s);
+    const int bin = (int)floor((log2(sum->peak) - LOWEST) * OCTAVE);
+    sum->heights[bin < 0 ? 0 : bin >= LB_SUM_HEIGHTS ? LB_SUM_HEIGHTS - 1 : bin] += 1;
+    sum->n_heights += 1;
+    sum->highest = fmax(sum->highest, sum->peak);
+    lb_rising_sum_drop(sum);
 }
 
-void lb_rising_sum_drop(lb_rising_sum *s)
+void lb_rising_sum_drop(lb_rising_sum *sum)
 {
-    s->g = s->peak = s->told = s->from = 0, s->length = 0;
+    sum->g = sum->peak = sum->told = sum->from = 0, sum->length = 0;
 }
 
-void lb_rising_sum_take(lb_rising_sum *s, double v, double number, double level)
+void lb_rising_sum_take(lb_rising_sum *sum, double v, double number, double level)
 {
-    s->highest *= HIGHEST_FADES;
-    const double g = s->g + v - s->kappa;
+    sum->highest *= HIGHEST_FADES;
+    const double g = sum->g + v - sum->kappa;
     if (g <= 0) {
-        if (s->peak > 0) end_excursion(s);
-        s->g = 0;
+        if (sum->peak > 0) end_excursion(sum);
+        sum->g = 0;
         return;
     }
-    if (!s->length++) s->from = level, s->told = 0;
-    s->told += (number - s->told) / (s->length < LATELY ? s->length : LATELY);
-    s->g = g;
-    s->peak = fmax(s->peak, g);
+    if (!sum->length++) sum->from = level, sum->told = 0;
+    sum->told += (number - sum->told) / (sum->length < LATELY ? sum->length : LATELY);
+    sum->g = g;
+    sum->peak = fmax(sum->peak, g);
 }
 
 /* By how much the highest excursions exceed the border of their bin, in their mean: 1 / theta. 0: too few were seen. */
@@ -61,19 +61,20 @@ static double mean_excess(const lb_rising_sum *s)
     return sum / k * (1 + 1.5 / sqrt(k));
 }
 
-void lb_rising_sum_fit(lb_rising_sum *s, const lb_noise_law *law, double memory)
+void lb_rising_sum_fit(lb_rising_sum *sum, const lb_noise_law *law, double memory)
 {
-    const double excess = mean_excess(s), theta = lb_noise_law_exponent(law, s->kappa) / memory;
-    s->exponent = excess > 0 ? fmin(theta, 1 / excess) : theta;
+    const double excess = mean_excess(sum), theta = lb_noise_law_exponent(law, sum->kappa) / memory;
+    sum->exponent = excess > 0 ? fmin(theta, 1 / excess) : theta;
 }
 
-double lb_rising_sum_threshold(const lb_rising_sum *s, double logp)
+double lb_rising_sum_threshold(const lb_rising_sum *sum, double logp)
 {
-    return s->exponent > 0 ? fmax((s->kappa < 2 ? SAFETY : SAFETY_OF_FEW) * logp / s->exponent, 1.5 * s->highest)
-                           : INFINITY;
+    return sum->exponent > 0
+               ? fmax((sum->kappa < 2 ? SAFETY : SAFETY_OF_FEW) * logp / sum->exponent, 1.5 * sum->highest)
+               : INFINITY;
 }
 
-double lb_rising_sum_rise(const lb_rising_sum *s)
+double lb_rising_sum_rise(const lb_rising_sum *sum)
 {
-    return s->length ? s->told - s->from : 0;
+    return sum->length ? sum->told - sum->from : 0;
 }

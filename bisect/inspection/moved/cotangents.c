@@ -18,58 +18,62 @@ typedef struct search {
 } search;
 
 /* A gradient comes from the loss's seed, and not from the node itself. */
-static void consider(void *context, uint32_t v)
+static void consider(void *context, uint32_t value)
 {
     search *s = context;
-    const lb_program *p = s->run->program;
-    const uint32_t giver = s->run->graph.giver[v];
-    if (giver == LB_NONE || p->ops[giver].phase != LB_PHASE_BACKWARD || p->ops[giver].node == s->node) return;
-    if (!lb_dtype_is_float(p->values[v].dtype) || !same_shape(&p->values[v].layout, s->like)) return;
-    if (!lb_trained_from(s->run, s->trained, v) || v == s->found) return;
-    s->found = v, s->candidates++;
+    const lb_program *program = s->run->program;
+    const uint32_t giver = s->run->graph.giver[value];
+    if (giver == LB_NONE || program->ops[giver].phase != LB_PHASE_BACKWARD || program->ops[giver].node == s->node)
+        return;
+    if (!lb_dtype_is_float(program->values[value].dtype) || !same_shape(&program->values[value].layout, s->like))
+        return;
+    if (!lb_trained_from(s->run, s->trained, value) || value == s->found) return;
+    s->found = value, s->candidates++;
 }
 
-bool lb_cotangents_node(const lb_program *p, uint32_t op, int64_t *node)
+bool lb_cotangents_node(const lb_program *program, uint32_t op, int64_t *node)
 {
-    const lb_op *o = &p->ops[op];
+    const lb_op *o = &program->ops[op];
     *node = o->node - 1;
-    if (o->phase != LB_PHASE_FORWARD || o->node < 1 || lb_op_is_source(p, o)) return false;
+    if (o->phase != LB_PHASE_FORWARD || o->node < 1 || lb_op_is_source(program, o)) return false;
     for (uint32_t i = op; i-- > 0;) {
-        const lb_op *before = &p->ops[i];
+        const lb_op *before = &program->ops[i];
         if (before->phase == LB_PHASE_FORWARD && before->thread == o->thread && before->node >= 0 &&
-            !lb_op_is_source(p, before))
+            !lb_op_is_source(program, before))
             return o->node > before->node;
     }
     return true;
 }
 
-bool lb_cotangents_is_custom(const lb_program *p, uint32_t op)
+bool lb_cotangents_is_custom(const lb_program *program, uint32_t op)
 {
-    const lb_op *o = &p->ops[op];
-    const char *name = o->node_name == LB_NONE ? "" : lb_program_text(p, o->node_name);
+    const lb_op *o = &program->ops[op];
+    const char *name = o->node_name == LB_NONE ? "" : lb_program_text(program, o->node_name);
     const size_t n = strlen(name);
     return o->phase == LB_PHASE_BACKWARD && n > 8 && strcmp(name + n - 8, "Backward") == 0 && !strstr(name, "::");
 }
 
 bool lb_cotangents_is_foreign(const lb_moved_run *run, uint32_t op)
 {
-    const lb_program *p = run->program;
+    const lb_program *program = run->program;
     const uint32_t forward = run->graph.forward[op];
-    return p->ops[op].line && forward != LB_NONE && p->ops[forward].line && p->ops[op].line != p->ops[forward].line;
+    return program->ops[op].line && forward != LB_NONE && program->ops[forward].line &&
+           program->ops[op].line != program->ops[forward].line;
 }
 
-static bool is_custom_node(const lb_program *p, int64_t node)
+static bool is_custom_node(const lb_program *program, int64_t node)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].node == node && lb_cotangents_is_custom(p, i)) return true;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].node == node && lb_cotangents_is_custom(program, i)) return true;
     return false;
 }
 
-lb_check_seen lb_cotangents_seen(const lb_program *p, uint32_t op)
+lb_check_seen lb_cotangents_seen(const lb_program *program, uint32_t op)
 {
     int64_t node;
-    if (lb_cotangents_node(p, op, &node) && !is_custom_node(p, node)) return LB_SEEN_FOLLOWED;
-    return p->ops[op].node > 0 && is_custom_node(p, p->ops[op].node - 1) ? LB_SEEN_WRAPPED : LB_SEEN_CONSTANT;
+    if (lb_cotangents_node(program, op, &node) && !is_custom_node(program, node)) return LB_SEEN_FOLLOWED;
+    return program->ops[op].node > 0 && is_custom_node(program, program->ops[op].node - 1) ? LB_SEEN_WRAPPED
+                                                                                           : LB_SEEN_CONSTANT;
 }
 
 /* Ops whose backward reads their result, by torch's derivatives.yaml: autograd keeps it detached, right behind the
@@ -123,59 +127,63 @@ static bool keeps_result(const char *name)
     return strncmp(base, "_scaled_dot_product", 19) == 0 || strncmp(base, "native_", 7) == 0;
 }
 
-bool lb_cotangents_detaches(const lb_program *p, uint32_t op)
+bool lb_cotangents_detaches(const lb_program *program, uint32_t op)
 {
-    const lb_op *o = &p->ops[op];
-    if (strcmp(lb_op_name(p, o), "aten::detach") != 0 || o->phase != LB_PHASE_FORWARD) return false;
-    if (!op || !o->args || lb_op_args(p, o)[0].tag != LB_ARG_VALUE) return true;
-    if (lb_cotangents_seen(p, op) == LB_SEEN_WRAPPED) return false; /* a function of the program's own saves a result */
+    const lb_op *o = &program->ops[op];
+    if (strcmp(lb_op_name(program, o), "aten::detach") != 0 || o->phase != LB_PHASE_FORWARD) return false;
+    if (!op || !o->args || lb_op_args(program, o)[0].tag != LB_ARG_VALUE) return true;
+    if (lb_cotangents_seen(program, op) == LB_SEEN_WRAPPED)
+        return false; /* a function of the program's own saves a result */
     for (uint32_t i = op - 1;; i--) {
-        const lb_op *before = &p->ops[i];
+        const lb_op *before = &program->ops[i];
         for (uint32_t k = 0; k < lb_op_outcomes(before); k++)
-            if (lb_op_outcome(p, before, k) == lb_op_args(p, o)[0].u.value) return !keeps_result(lb_op_name(p, before));
-        if (!i || strcmp(lb_op_name(p, before), "aten::detach") != 0) return true;
+            if (lb_op_outcome(program, before, k) == lb_op_args(program, o)[0].u.value)
+                return !keeps_result(lb_op_name(program, before));
+        if (!i || strcmp(lb_op_name(program, before), "aten::detach") != 0) return true;
     }
 }
 
 /* The first op of backward that runs a node, from what it reads. */
-static uint32_t gradient_of(const lb_moved_run *run, const lb_trained *t, const uint32_t *first, uint32_t n,
+static uint32_t gradient_of(const lb_moved_run *run, const lb_trained *trained, const uint32_t *first, uint32_t n,
                             int64_t node, const lb_layout *like)
 {
-    const lb_program *p = run->program;
-    search s = {run, t, node, like, LB_NONE, 0};
+    const lb_program *program = run->program;
+    search s = {run, trained, node, like, LB_NONE, 0};
     for (uint32_t k = 0; k < n; k++)
-        if (p->ops[first[k]].node == node) {
-            if (lb_cotangents_is_custom(p, first[k])) return LB_NONE;
-            lb_op_each_input(p, &p->ops[first[k]], consider, &s);
+        if (program->ops[first[k]].node == node) {
+            if (lb_cotangents_is_custom(program, first[k])) return LB_NONE;
+            lb_op_each_input(program, &program->ops[first[k]], consider, &s);
             break;
         }
     return s.candidates == 1 ? s.found : LB_NONE;
 }
 
-static uint32_t list_backward(const lb_program *p, uint32_t *ops)
+static uint32_t list_backward(const lb_program *program, uint32_t *ops)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_BACKWARD && p->ops[i].node >= 0 && !(p->ops[i].flags & LB_OP_RECOMPUTE))
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].phase == LB_PHASE_BACKWARD && program->ops[i].node >= 0 &&
+            !(program->ops[i].flags & LB_OP_RECOMPUTE))
             ops[n++] = i;
     return n;
 }
 
-lb_status lb_cotangents_add(lb_moved_run *run, const lb_trained *t, lb_err *err)
+lb_status lb_cotangents_add(lb_moved_run *run, const lb_trained *trained, lb_err *err)
 {
-    const lb_program *p = run->program;
-    uint32_t *ops = malloc(((size_t)p->n_ops + 1) * sizeof *ops);
-    if (!ops) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    const uint32_t n = list_backward(p, ops);
+    const lb_program *program = run->program;
+    uint32_t *ops = malloc(((size_t)program->n_ops + 1) * sizeof *ops);
+    if (!ops) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", program->n_ops);
+    const uint32_t n = list_backward(program, ops);
     lb_status status = LB_OK;
-    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+    for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {
         int64_t node;
-        if (lb_op_outcomes(&p->ops[i]) < 1 || !lb_cotangents_node(p, i, &node)) continue;
-        const uint32_t v = lb_op_outcome(p, &p->ops[i], 0);
-        if (v == LB_NONE || !run->graph.given[v] || run->graph.giver[v] != i || !lb_dtype_is_float(p->values[v].dtype))
+        if (lb_op_outcomes(&program->ops[i]) < 1 || !lb_cotangents_node(program, i, &node)) continue;
+        const uint32_t v = lb_op_outcome(program, &program->ops[i], 0);
+        if (v == LB_NONE || !run->graph.given[v] || run->graph.giver[v] != i ||
+            !lb_dtype_is_float(program->values[v].dtype))
             continue;
-        if (run->site_of[v] != LB_NONE || !lb_trained_moves(run, t, v)) continue;
-        const uint32_t g = gradient_of(run, t, ops, n, node, &p->values[v].layout);
+        if (run->site_of[v] != LB_NONE || !lb_trained_moves(run, trained, v)) continue;
+        const uint32_t g = gradient_of(run, trained, ops, n, node, &program->values[v].layout);
         if (g != LB_NONE && !lb_moved_run_add_site(run, v, g, i, LB_NONE))
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
     }
@@ -199,23 +207,25 @@ static bool is_sites_gradient(const lb_moved_run *run, uint32_t v)
     return false;
 }
 
-static void go_back(walk *w, uint32_t v, bool begin)
+static void go_back(walk *walk, uint32_t value, bool begin)
 {
-    const lb_value_graph *g = &w->run->graph;
-    const lb_program *p = w->run->program;
-    if (w->seen[v] || w->n >= w->max) return;
-    w->seen[v] = 1;
-    if (!begin && is_sites_gradient(w->run, v)) return;
-    const uint32_t op = g->giver[v];
-    if (op == LB_NONE || p->ops[op].phase != LB_PHASE_BACKWARD || p->ops[op].flags & LB_OP_RECOMPUTE) return;
-    if (g->given[v]) w->ops[w->n++] = op;
-    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) go_back(w, g->preds[k], begin && !g->given[v]);
+    const lb_value_graph *graph = &walk->run->graph;
+    const lb_program *program = walk->run->program;
+    if (walk->seen[value] || walk->n >= walk->max) return;
+    walk->seen[value] = 1;
+    if (!begin && is_sites_gradient(walk->run, value)) return;
+    const uint32_t op = graph->giver[value];
+    if (op == LB_NONE || program->ops[op].phase != LB_PHASE_BACKWARD || program->ops[op].flags & LB_OP_RECOMPUTE)
+        return;
+    if (graph->given[value]) walk->ops[walk->n++] = op;
+    for (uint32_t k = graph->first_pred[value]; k < graph->first_pred[value + 1]; k++)
+        go_back(walk, graph->preds[k], begin && !graph->given[value]);
 }
 
 uint32_t lb_cotangents_between(const lb_moved_run *run, uint32_t gradient, uint32_t *ops, uint32_t max)
 {
-    walk w = {.run = run, .seen = calloc((size_t)run->program->n_values + 1, 1), .ops = ops, .max = max};
-    if (w.seen) go_back(&w, gradient, true);
-    free(w.seen);
-    return w.n;
+    walk walk = {.run = run, .seen = calloc((size_t)run->program->n_values + 1, 1), .ops = ops, .max = max};
+    if (walk.seen) go_back(&walk, gradient, true);
+    free(walk.seen);
+    return walk.n;
 }

@@ -25,8 +25,8 @@ uint32_t lb_masters_held(const lb_moved_run *run, const lb_group *group, int64_t
 bool lb_masters_leads(const lb_moved_run *run, uint32_t op);
 /* The source of which a value is a cast or a copy; LB_NONE: of none, or `value` is. */
 uint32_t lb_masters_made_of(const lb_moved_run *run, uint32_t value);
-/* The parameter of which a group holds a master, as the step begins with it; LB_NONE: it is none. `read`: the gradient
- * that its optimizer read; LB_NONE. */
+/* The parameter of which a group holds a master, as the step begins with it; LB_NONE: it holds no master.
+ * `read`: the gradient that its optimizer read; LB_NONE. */
 uint32_t lb_masters_copy(const lb_moved_run *run, const lb_group *group, const lb_group_param *param, uint32_t held,
                          uint32_t read);
 /* Of all that the gradient which an optimizer read follows from, element by element: what is the gradient of a

@@ -27,15 +27,15 @@ typedef struct joint_run {
     uint32_t n;
 } joint_run;
 
-static run *run_of(const joint_run *j, int32_t rank)
+static run *run_of(const joint_run *joint_run, int32_t rank)
 {
-    return &j->ranks[lb_moved_run_of(j->runs, j->n, rank)];
+    return &joint_run->ranks[lb_moved_run_of(joint_run->runs, joint_run->n, rank)];
 }
 
-static bool has_all_losses(const joint_run *j)
+static bool has_all_losses(const joint_run *joint_run)
 {
-    for (uint32_t i = 0; i < j->n; i++)
-        if (j->ranks[i].first || j->ranks[i].seen < j->ranks[i].moved->n_roots) return false;
+    for (uint32_t i = 0; i < joint_run->n; i++)
+        if (joint_run->ranks[i].first || joint_run->ranks[i].seen < joint_run->ranks[i].moved->n_roots) return false;
     return true;
 }
 
@@ -53,26 +53,26 @@ static double direction(uint32_t seed, uint32_t site, int64_t element)
 }
 
 /* Copies have the direction of the first one. */
-static uint32_t key_of(const lb_moved_run *p, uint32_t site)
+static uint32_t key_of(const lb_moved_run *run, uint32_t site)
 {
-    return p->sites[site].first_site != LB_NONE ? p->sites[site].first_site : site;
+    return run->sites[site].first_site != LB_NONE ? run->sites[site].first_site : site;
 }
 
 /* The direction of one element of a site. */
-static double along(const lb_moved_site *s, uint32_t seed, uint32_t key, int64_t element)
+static double along(const lb_moved_site *site, uint32_t seed, uint32_t key, int64_t element)
 {
-    return s->left_out >= 0 && element / s->width == s->left_out ? 0 : direction(seed, key, element);
+    return site->left_out >= 0 && element / site->width == site->left_out ? 0 : direction(seed, key, element);
 }
 
 /* A value of nothing but zeros (an adapter's second factor, a bias) is moved by a hundredth. */
-static double reach(const lb_moved_site *s)
+static double reach(const lb_moved_site *site)
 {
-    return s->size > 0 ? s->size : 0.01;
+    return site->size > 0 ? site->size : 0.01;
 }
 
-static bool is_real(const lb_tensor *t)
+static bool is_real(const lb_tensor *tensor)
 {
-    return t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+    return tensor->data && lb_dtype_is_float(tensor->dtype) && !lb_dtype_is_complex(tensor->dtype);
 }
 
 static double root_mean_square(const double *x, int64_t n)
@@ -88,36 +88,37 @@ double *lb_moved_run_recorded(const lb_moved_run *run, uint32_t value, lb_tensor
     return lb_shadow_numbers_copy(tensor);
 }
 
-static void measure_value(lb_moved_site *s, const lb_tensor *t)
+static void measure_value(lb_moved_site *site, const lb_tensor *tensor)
 {
-    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
+    double *x = is_real(tensor) ? lb_shadow_numbers_copy(tensor) : NULL;
     if (!x) return;
-    s->size = root_mean_square(x, lb_layout_numel(&t->layout)), s->moved = isfinite(s->size);
+    site->size = root_mean_square(x, lb_layout_numel(&tensor->layout)), site->moved = isfinite(site->size);
     free(x);
 }
 
 /* Products of a gradient with the directions; returns the root of its mean square, NaN where it has no numbers. */
-static double multiply(const lb_moved_site *s, uint32_t key, const lb_tensor *t, double dots[LB_MOVED_RUN_SEEDS])
+static double multiply(const lb_moved_site *site, uint32_t key, const lb_tensor *tensor,
+                       double dots[LB_MOVED_RUN_SEEDS])
 {
-    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
-    const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
+    double *x = is_real(tensor) ? lb_shadow_numbers_copy(tensor) : NULL;
+    const int64_t n = x ? lb_layout_numel(&tensor->layout) : 0;
     for (uint32_t seed = 0; x && seed < LB_MOVED_RUN_SEEDS; seed++) {
         dots[seed] = 0;
-        for (int64_t i = 0; i < n; i++) dots[seed] += x[i] * along(s, seed, key, i) * reach(s);
+        for (int64_t i = 0; i < n; i++) dots[seed] += x[i] * along(site, seed, key, i) * reach(site);
     }
     const double norm = x ? root_mean_square(x, n) : NAN;
     free(x);
     return norm;
 }
 
-static void move(const run *r, uint32_t row, const lb_tensor *t)
+static void move(const run *run, uint32_t row, const lb_tensor *tensor)
 {
-    double *x = is_real(t) ? lb_shadow_numbers_copy(t) : NULL;
-    const int64_t n = x ? lb_layout_numel(&t->layout) : 0;
-    const lb_moved_site *s = &r->moved->sites[row];
-    const double size = r->step * reach(s) * s->weight;
-    for (int64_t i = 0; i < n; i++) x[i] += size * along(s, r->seed, key_of(r->moved, row), i);
-    if (x) lb_shadow_put(t, x);
+    double *x = is_real(tensor) ? lb_shadow_numbers_copy(tensor) : NULL;
+    const int64_t n = x ? lb_layout_numel(&tensor->layout) : 0;
+    const lb_moved_site *site = &run->moved->sites[row];
+    const double size = run->step * reach(site) * site->weight;
+    for (int64_t i = 0; i < n; i++) x[i] += size * along(site, run->seed, key_of(run->moved, row), i);
+    if (x) lb_shadow_put(tensor, x);
     free(x);
 }
 
@@ -125,13 +126,14 @@ static void measure_gradients(run *r, const lb_event *event)
 {
     lb_moved_run *p = r->moved;
     for (uint32_t i = 0; i < p->n_sites; i++) {
-        lb_moved_site *s = &p->sites[i];
-        lb_tensor t;
-        if (s->gradient != LB_NONE && p->graph.giver[s->gradient] == event->op &&
-            lb_event_exact(event, s->gradient, &t))
-            s->norm = multiply(s, key_of(p, i), &t, s->dots), s->measured = isfinite(s->norm);
-        if (s->read != LB_NONE && p->graph.giver[s->read] == event->op && lb_event_exact(event, s->read, &t))
-            multiply(s, key_of(p, i), &t, s->read_dots);
+        lb_moved_site *site = &p->sites[i];
+        lb_tensor tensor;
+        if (site->gradient != LB_NONE && p->graph.giver[site->gradient] == event->op &&
+            lb_event_exact(event, site->gradient, &tensor))
+            site->norm = multiply(site, key_of(p, i), &tensor, site->dots), site->measured = isfinite(site->norm);
+        if (site->read != LB_NONE && p->graph.giver[site->read] == event->op &&
+            lb_event_exact(event, site->read, &tensor))
+            multiply(site, key_of(p, i), &tensor, site->read_dots);
     }
 }
 
@@ -139,35 +141,36 @@ static void note_losses(run *r, const lb_event *event)
 {
     lb_moved_run *p = r->moved;
     for (uint32_t i = 0; i < p->n_roots; i++) {
-        lb_tensor t;
-        if (p->graph.giver[p->roots[i].value] != event->op || !lb_event_exact(event, p->roots[i].value, &t)) continue;
-        if (!is_real(&t) || lb_layout_numel(&t.layout) != 1) continue;
-        lb_shadow_numbers(&t, &r->losses[i]);
+        lb_tensor tensor;
+        if (p->graph.giver[p->roots[i].value] != event->op || !lb_event_exact(event, p->roots[i].value, &tensor))
+            continue;
+        if (!is_real(&tensor) || lb_layout_numel(&tensor.layout) != 1) continue;
+        lb_shadow_numbers(&tensor, &r->losses[i]);
         r->seen++, p->roots[i].seen = true;
         if (r->first) p->roots[i].loss = r->losses[i];
     }
 }
 
-static void look_at(run *r, uint32_t v, const lb_tensor *t)
+static void look_at(run *r, uint32_t v, const lb_tensor *tensor)
 {
     lb_moved_run *p = r->moved;
     const uint32_t row = p->site_of[v];
-    if (r->first && row != LB_NONE) measure_value(&p->sites[row], t);
+    if (r->first && row != LB_NONE) measure_value(&p->sites[row], tensor);
     if (r->first) return;
-    if (row != LB_NONE && p->active[row]) move(r, row, t);
+    if (row != LB_NONE && p->active[row]) move(r, row, tensor);
 }
 
 static bool note_op(void *context, const lb_event *event)
 {
-    const joint_run *j = context;
-    run *r = run_of(j, event->rank);
-    if (r->first && r->moved->note) r->moved->note(r->moved->context, event);
+    const joint_run *joint_run = context;
+    run *run = run_of(joint_run, event->rank);
+    if (run->first && run->moved->note) run->moved->note(run->moved->context, event);
     if (!event->shadow) return true;
     for (uint32_t i = 0; i < event->n_results; i++)
-        if (event->values[i] != LB_NONE && event->shadow[i].data) look_at(r, event->values[i], &event->shadow[i]);
-    note_losses(r, event);
-    if (r->first) measure_gradients(r, event);
-    return !has_all_losses(j);
+        if (event->values[i] != LB_NONE && event->shadow[i].data) look_at(run, event->values[i], &event->shadow[i]);
+    note_losses(run, event);
+    if (run->first) measure_gradients(run, event);
+    return !has_all_losses(joint_run);
 }
 
 static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
@@ -231,85 +234,90 @@ lb_status lb_moved_run_exact(lb_moved_run *const *runs, uint32_t n, const lb_obs
     return status;
 }
 
-static lb_moved_run *rank_at(const lb_moved_run *p, uint32_t i)
+static lb_moved_run *rank_at(const lb_moved_run *run, uint32_t i)
 {
-    return p->together ? p->together[i] : (lb_moved_run *)p;
+    return run->together ? run->together[i] : (lb_moved_run *)run;
 }
 
-static uint32_t ranks_of(const lb_moved_run *p)
+static uint32_t ranks_of(const lb_moved_run *run)
 {
-    return p->together ? p->n_together : 1;
+    return run->together ? run->n_together : 1;
 }
 
 /* Ranks with a loss of their own: of a pipeline its last stages. */
-static uint32_t ranks_with_losses(const lb_moved_run *p)
+static uint32_t ranks_with_losses(const lb_moved_run *run)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < ranks_of(p); i++) n += rank_at(p, i)->n_roots > 0;
+    for (uint32_t i = 0; i < ranks_of(run); i++) n += rank_at(run, i)->n_roots > 0;
     return n ? n : 1;
 }
 
 /* As `how` says, on each rank; `*losses`: the mean over ranks that have some of the losses whose bits `roots` has. */
-static lb_status run_once(lb_moved_run *p, const run *how, uint64_t roots, double *losses, double *largest, lb_err *err)
+static lb_status run_once(lb_moved_run *moved, const run *how, uint64_t roots, double *losses, double *largest,
+                          lb_err *err)
 {
-    lb_moved_run *alone[1] = {p};
-    joint_run j = {p->together ? p->together : alone, calloc(ranks_of(p), sizeof *j.ranks), ranks_of(p)};
-    if (!j.ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", j.n);
-    for (uint32_t i = 0; i < j.n; i++) j.ranks[i] = *how, j.ranks[i].moved = j.runs[i];
-    const lb_observer observer = {.context = &j, .op = note_op, .source = take_source};
-    p->runs++;
-    const lb_status status = lb_moved_run_exact(j.runs, j.n, &observer, err);
+    lb_moved_run *alone[1] = {moved};
+    joint_run joint_run = {moved->together ? moved->together : alone, calloc(ranks_of(moved), sizeof *joint_run.ranks),
+                           ranks_of(moved)};
+    if (!joint_run.ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", joint_run.n);
+    for (uint32_t i = 0; i < joint_run.n; i++) joint_run.ranks[i] = *how, joint_run.ranks[i].moved = joint_run.runs[i];
+    const lb_observer observer = {.context = &joint_run, .op = note_op, .source = take_source};
+    moved->runs++;
+    const lb_status status = lb_moved_run_exact(joint_run.runs, joint_run.n, &observer, err);
     *losses = 0;
-    for (uint32_t i = 0; i < j.n && status == LB_OK; i++)
-        for (uint32_t k = 0; k < j.ranks[i].moved->n_roots; k++) {
+    for (uint32_t i = 0; i < joint_run.n && status == LB_OK; i++)
+        for (uint32_t k = 0; k < joint_run.ranks[i].moved->n_roots; k++) {
             if (!(roots >> k & 1)) continue;
-            *losses += j.ranks[i].losses[k] / ranks_with_losses(p);
-            *largest = fmax(*largest, fabs(j.ranks[i].losses[k]));
+            *losses += joint_run.ranks[i].losses[k] / ranks_with_losses(moved);
+            *largest = fmax(*largest, fabs(joint_run.ranks[i].losses[k]));
         }
-    for (uint32_t i = 0; i < j.n; i++) free(j.ranks[i].source);
-    free(j.ranks);
+    for (uint32_t i = 0; i < joint_run.n; i++) free(joint_run.ranks[i].source);
+    free(joint_run.ranks);
     return status;
 }
 
 /* What a site changes the loss by, whatever the signs of its direction: n numbers of variance 1/3. */
-static double change_of(const lb_moved_run *p, const lb_moved_site *s)
+static double change_of(const lb_moved_run *run, const lb_moved_site *site)
 {
-    const int64_t n = lb_layout_numel(&p->program->values[s->value].layout);
-    return s->measured ? s->norm * reach(s) * sqrt((double)n / 3) : 0;
+    const int64_t n = lb_layout_numel(&run->program->values[site->value].layout);
+    return site->measured ? site->norm * reach(site) * sqrt((double)n / 3) : 0;
 }
 
 /* Sites above the lowest quarter are moved by as little as changes the loss like that. Copies of a parameter on several
  * ranks are moved alike: by what the first of them says, whose rank was weighed before. */
-static bool weigh(lb_moved_run *p, const lb_moved_run *whole)
+static bool weigh(lb_moved_run *run, const lb_moved_run *whole)
 {
-    double *changes = malloc(((size_t)p->n_sites + 1) * sizeof *changes), largest = 0;
+    double *changes = malloc(((size_t)run->n_sites + 1) * sizeof *changes), largest = 0;
     uint32_t n = 0;
     if (!changes) return false;
-    for (uint32_t i = 0; i < p->n_sites; i++)
-        if (change_of(p, &p->sites[i]) > 0) changes[n++] = change_of(p, &p->sites[i]);
+    for (uint32_t i = 0; i < run->n_sites; i++)
+        if (change_of(run, &run->sites[i]) > 0) changes[n++] = change_of(run, &run->sites[i]);
     if (n) qsort(changes, n, sizeof *changes, lb_by_f64);
-    for (uint32_t i = 0; i < p->n_roots; i++) largest = fmax(largest, fabs(p->roots[i].loss));
+    for (uint32_t i = 0; i < run->n_roots; i++) largest = fmax(largest, fabs(run->roots[i].loss));
     const double enough = n ? fmax(changes[n / 4], 1e-6 * largest) : 0;
     free(changes);
-    for (uint32_t i = 0; i < p->n_sites; i++) {
-        lb_moved_site *s = &p->sites[i];
-        const double change = change_of(p, s);
-        s->weight = change > enough ? enough / change : 1;
-        if (s->first_site != LB_NONE) s->weight = rank_at(whole, s->first_rank)->sites[s->first_site].weight;
+    for (uint32_t i = 0; i < run->n_sites; i++) {
+        lb_moved_site *site = &run->sites[i];
+        const double change = change_of(run, site);
+        site->weight = change > enough ? enough / change : 1;
+        if (site->first_site != LB_NONE)
+            site->weight = rank_at(whole, site->first_rank)->sites[site->first_site].weight;
         for (uint32_t seed = 0; seed < LB_MOVED_RUN_SEEDS; seed++)
-            s->dots[seed] = (s->dots[seed] - s->start_dots[seed]) * s->weight, s->read_dots[seed] *= s->weight;
+            site->dots[seed] = (site->dots[seed] - site->start_dots[seed]) * site->weight,
+            site->read_dots[seed] *= site->weight;
     }
     return true;
 }
 
-lb_status lb_moved_run_measure(lb_moved_run *p, lb_err *err)
+lb_status lb_moved_run_measure(lb_moved_run *moved, lb_err *err)
 {
-    const run r = {.first = true};
+    const run run = {.first = true};
     double losses, largest = 0;
-    LB_TRY(run_once(p, &r, 0, &losses, &largest, err));
-    for (uint32_t i = 0; i < ranks_of(p); i++) {
-        if (!weigh(rank_at(p, i), p)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", p->n_sites);
-        rank_at(p, i)->measured = true;
+    LB_TRY(run_once(moved, &run, 0, &losses, &largest, err));
+    for (uint32_t i = 0; i < ranks_of(moved); i++) {
+        if (!weigh(rank_at(moved, i), moved))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", moved->n_sites);
+        rank_at(moved, i)->measured = true;
     }
     return LB_OK;
 }
@@ -318,28 +326,28 @@ lb_status lb_moved_run_measure(lb_moved_run *p, lb_err *err)
 typedef struct sides {
     double slope; /* (loss(+step) - loss(-step)) / 2 step */
     double bend; /* (loss(+step) + loss(-step) - 2 loss(0)) / step: of the order of the step where the loss is smooth */
+    double largest; /* of the losses' sizes */
 } sides;
 
-static double loss_of(lb_moved_run *p, uint64_t roots)
+static double loss_of(lb_moved_run *run, uint64_t roots)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < ranks_of(p); i++)
-        for (uint32_t k = 0; k < rank_at(p, i)->n_roots; k++)
-            if (roots >> k & 1) sum += rank_at(p, i)->roots[k].loss / ranks_of(p);
+    for (uint32_t i = 0; i < ranks_of(run); i++)
+        for (uint32_t k = 0; k < rank_at(run, i)->n_roots; k++)
+            if (roots >> k & 1) sum += rank_at(run, i)->roots[k].loss / ranks_of(run);
     return sum;
 }
 
-/* `*largest`: of the losses' sizes. */
-static lb_status try_sides(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, sides *sides, double *largest,
-                           lb_err *err)
+static lb_status try_sides(lb_moved_run *moved, uint32_t seed, uint64_t roots, double step, sides *sides, lb_err *err)
 {
     double sums[2];
+    sides->largest = 0;
     for (int side = 0; side < 2; side++) {
-        const run r = {.seed = seed, .step = side ? -step : step};
-        LB_TRY(run_once(p, &r, roots, &sums[side], largest, err));
+        const run run = {.seed = seed, .step = side ? -step : step};
+        LB_TRY(run_once(moved, &run, roots, &sums[side], &sides->largest, err));
     }
     sides->slope = (sums[0] - sums[1]) / (2 * step);
-    sides->bend = (sums[0] + sums[1] - 2 * loss_of(p, roots)) / step;
+    sides->bend = (sums[0] + sums[1] - 2 * loss_of(moved, roots)) / step;
     return LB_OK;
 }
 
@@ -351,57 +359,61 @@ static double kink_of(const sides *s)
     return fabs(second - first) <= 0.25 * fabs(second) ? fabs(second) : 0;
 }
 
-lb_status lb_moved_run_quotient(lb_moved_run *p, uint32_t seed, uint64_t roots, double step, lb_quotient *q,
+lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots, double step, lb_quotient *quotient,
                                 lb_err *err)
 {
     sides s[3];
     double largest = 0;
-    for (int i = 0; i < 3; i++) LB_TRY(try_sides(p, seed, roots, ldexp(step, -i), &s[i], &largest, err));
+    for (int i = 0; i < 3; i++) {
+        LB_TRY(try_sides(run, seed, roots, ldexp(step, -i), &s[i], err));
+        largest = fmax(largest, s[i].largest);
+    }
     const double first = (4 * s[1].slope - s[0].slope) / 3, second = (4 * s[2].slope - s[1].slope) / 3;
-    *q = (lb_quotient){.derivative = (16 * second - first) / 15};
-    q->noise = 0x1p-46 * largest / step;
-    q->error = fabs(second - first) + kink_of(s) + q->noise;
-    for (uint32_t k = 0; k < ranks_of(p); k++) {
-        const lb_moved_run *rank = rank_at(p, k);
+    *quotient = (lb_quotient){.derivative = (16 * second - first) / 15};
+    quotient->noise = 0x1p-46 * largest / step;
+    quotient->error = fabs(second - first) + kink_of(s) + quotient->noise;
+    for (uint32_t k = 0; k < ranks_of(run); k++) {
+        const lb_moved_run *rank = rank_at(run, k);
         for (uint32_t i = 0; i < rank->n_sites; i++) {
             const lb_moved_site *s = &rank->sites[i];
-            const double dot = rank->active[i] ? (p->reads ? s->read_dots : s->dots)[seed] * s->share : 0;
-            q->said += dot, q->scale += fabs(dot);
+            const double dot = rank->active[i] ? (run->reads ? s->read_dots : s->dots)[seed] * s->share : 0;
+            quotient->said += dot, quotient->scale += fabs(dot);
         }
     }
     return LB_OK;
 }
 
-bool lb_moved_run_add_site(lb_moved_run *p, uint32_t value, uint32_t gradient, uint32_t at, uint32_t row)
+bool lb_moved_run_add_site(lb_moved_run *run, uint32_t value, uint32_t gradient, uint32_t at, uint32_t row)
 {
-    if (p->site_of[value] != LB_NONE) return false;
-    lb_moved_site *sites = lb_array_grow(p->sites, p->n_sites, sizeof *sites);
+    if (run->site_of[value] != LB_NONE) return false;
+    lb_moved_site *sites = lb_array_grow(run->sites, run->n_sites, sizeof *sites);
     if (!sites) return false;
-    p->sites = sites;
-    p->sites[p->n_sites] = (lb_moved_site){
+    run->sites = sites;
+    run->sites[run->n_sites] = (lb_moved_site){
         .value = value, .gradient = gradient, .at = at, .row = row, .read = LB_NONE, .start = LB_NONE, .left_out = -1};
-    p->sites[p->n_sites].first_site = LB_NONE, p->sites[p->n_sites].share = 1.0 / ranks_with_losses(p);
-    p->site_of[value] = p->n_sites++;
+    run->sites[run->n_sites].first_site = LB_NONE, run->sites[run->n_sites].share = 1.0 / ranks_with_losses(run);
+    run->site_of[value] = run->n_sites++;
     return true;
 }
 
-lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *p, lb_err *err)
+lb_status lb_moved_run_open(const lb_program_view *view, lb_moved_run *run, lb_err *err)
 {
-    *p = (lb_moved_run){.view = view, .program = view->program};
+    *run = (lb_moved_run){.view = view, .program = view->program};
     const size_t n = (size_t)view->program->n_values + 1;
-    LB_TRY(lb_value_graph_make(view->program, &p->graph, err));
-    LB_TRY(lb_prepared_make(view->program, NULL, NULL, &p->prepared, err));
-    p->site_of = malloc(n * sizeof *p->site_of), p->active = calloc(n, 1), p->spare = lb_memory_new(0);
-    if (!p->site_of || !p->active || !p->spare) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
-    memset(p->site_of, 0xFF, n * sizeof *p->site_of);
+    LB_TRY(lb_value_graph_make(view->program, &run->graph, err));
+    LB_TRY(lb_prepared_make(view->program, NULL, NULL, &run->prepared, err));
+    run->site_of = malloc(n * sizeof *run->site_of), run->active = calloc(n, 1), run->spare = lb_memory_new(0);
+    if (!run->site_of || !run->active || !run->spare)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    memset(run->site_of, 0xFF, n * sizeof *run->site_of);
     return LB_OK;
 }
 
-void lb_moved_run_close(lb_moved_run *p)
+void lb_moved_run_close(lb_moved_run *run)
 {
-    free(p->active), free(p->site_of), free(p->sites);
-    lb_memory_free(p->spare);
-    lb_prepared_free(p->prepared);
-    lb_value_graph_release(&p->graph);
-    *p = (lb_moved_run){0};
+    free(run->active), free(run->site_of), free(run->sites);
+    lb_memory_free(run->spare);
+    lb_prepared_free(run->prepared);
+    lb_value_graph_release(&run->graph);
+    *run = (lb_moved_run){0};
 }

@@ -90,7 +90,7 @@ bool lb_moved_run_add_site(lb_moved_run *run, uint32_t value, uint32_t gradient,
 /* The recorded numbers of a value, malloc'ed; NULL: there are none. */
 double *lb_moved_run_recorded(const lb_moved_run *run, uint32_t value, lb_tensor *tensor);
 /* The first run: sizes, losses, weights and dots of all sites; of those of all ranks that run together, too. */
-lb_status lb_moved_run_measure(lb_moved_run *run, lb_err *err);
+lb_status lb_moved_run_measure(lb_moved_run *moved, lb_err *err);
 /* Along direction `seed` over the active sites, of the losses whose bits `roots` has, by steps of `step` and its half
  * and quarter. Of ranks that run together: the mean of what each rank's losses and sites give. */
 lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots, double step, lb_quotient *quotient,

@@ -7,149 +7,150 @@ typedef struct change {
     bool (*apply)(lb_optimizer_rule *rule, double *steps);
 } change;
 
-static bool decay_to(lb_optimizer_rule *r, lb_decay_way way)
+static bool decay_to(lb_optimizer_rule *rule, lb_decay_way way)
 {
-    const bool other = r->weight_decay != 0 && r->decay != way;
-    r->decay = way;
+    const bool other = rule->weight_decay != 0 && rule->decay != way;
+    rule->decay = way;
     return other;
 }
 
-static bool decay_behind(lb_optimizer_rule *r, double *steps)
+static bool decay_behind(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    return r->decay == LB_DECAY_BEFORE && decay_to(r, LB_DECAY_BEHIND);
+    return rule->decay == LB_DECAY_BEFORE && decay_to(rule, LB_DECAY_BEHIND);
 }
 
-static bool decay_coupled(lb_optimizer_rule *r, double *steps)
+static bool decay_coupled(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    return decay_to(r, LB_DECAY_COUPLED);
+    return decay_to(rule, LB_DECAY_COUPLED);
 }
 
-static bool decay_decoupled(lb_optimizer_rule *r, double *steps)
+static bool decay_decoupled(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    return r->decay == LB_DECAY_COUPLED && decay_to(r, LB_DECAY_BEFORE);
+    return rule->decay == LB_DECAY_COUPLED && decay_to(rule, LB_DECAY_BEFORE);
 }
 
-static bool decay_fully(lb_optimizer_rule *r, double *steps)
+static bool decay_fully(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->decays_fully = true;
-    return r->weight_decay != 0 && r->decay != LB_DECAY_COUPLED;
+    rule->decays_fully = true;
+    return rule->weight_decay != 0 && rule->decay != LB_DECAY_COUPLED;
 }
 
-static bool no_decay(lb_optimizer_rule *r, double *steps)
+static bool no_decay(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const bool other = r->weight_decay != 0;
-    r->weight_decay = 0;
+    const bool other = rule->weight_decay != 0;
+    rule->weight_decay = 0;
     return other;
 }
 
-static bool is_adam(const lb_optimizer_rule *r)
+static bool is_adam(const lb_optimizer_rule *rule)
 {
-    return r->family == LB_FAMILY_ADAM;
+    return rule->family == LB_FAMILY_ADAM;
 }
 
-static bool eps_early(lb_optimizer_rule *r, double *steps)
+static bool eps_early(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->root_eps = LB_ROOT_EPS_EARLY;
-    return is_adam(r) && r->second_corrected;
+    rule->root_eps = LB_ROOT_EPS_EARLY;
+    return is_adam(rule) && rule->second_corrected;
 }
 
-static bool eps_inside(lb_optimizer_rule *r, double *steps)
+static bool eps_inside(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->root_eps = LB_ROOT_EPS_UNDER;
-    return (is_adam(r) || r->family == LB_FAMILY_NADAM) && r->eps != 0;
+    rule->root_eps = LB_ROOT_EPS_UNDER;
+    return (is_adam(rule) || rule->family == LB_FAMILY_NADAM) && rule->eps != 0;
 }
 
 /* TensorFlow's RMSprop has it so. */
-static bool eps_inside_rms(lb_optimizer_rule *r, double *steps)
+static bool eps_inside_rms(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->root_eps = LB_ROOT_EPS_UNDER;
-    return r->family == LB_FAMILY_RMSPROP && r->eps != 0;
+    rule->root_eps = LB_ROOT_EPS_UNDER;
+    return rule->family == LB_FAMILY_RMSPROP && rule->eps != 0;
 }
 
-static bool first_uncorrected(lb_optimizer_rule *r, double *steps)
+static bool first_uncorrected(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const bool other = is_adam(r) && r->first_corrected;
-    r->first_corrected = false;
+    const bool other = is_adam(rule) && rule->first_corrected;
+    rule->first_corrected = false;
     return other;
 }
 
-static bool second_uncorrected(lb_optimizer_rule *r, double *steps)
+static bool second_uncorrected(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const bool other = is_adam(r) && r->second_corrected;
-    r->second_corrected = false;
+    const bool other = is_adam(rule) && rule->second_corrected;
+    rule->second_corrected = false;
     return other;
 }
 
-static bool uncorrected(lb_optimizer_rule *r, double *steps)
+static bool uncorrected(lb_optimizer_rule *rule, double *steps)
 {
-    return first_uncorrected(r, steps) & second_uncorrected(r, steps);
+    return first_uncorrected(rule, steps) & second_uncorrected(rule, steps);
 }
 
-static bool step_early(lb_optimizer_rule *r, double *steps)
+static bool step_early(lb_optimizer_rule *rule, double *steps)
 {
     *steps += 1;
-    return lb_optimizer_rule_counts_steps(r);
+    return lb_optimizer_rule_counts_steps(rule);
 }
 
-static bool step_late(lb_optimizer_rule *r, double *steps)
+static bool step_late(lb_optimizer_rule *rule, double *steps)
 {
     *steps -= 1;
-    return lb_optimizer_rule_counts_steps(r) && *steps >= 1;
+    return lb_optimizer_rule_counts_steps(rule) && *steps >= 1;
 }
 
-static bool betas_exchanged(lb_optimizer_rule *r, double *steps)
+static bool betas_exchanged(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const double first = r->first;
-    const bool other = r->family != LB_FAMILY_SGD && r->family != LB_FAMILY_ADAGRAD && r->first != r->second;
-    r->first = r->second, r->second = first;
+    const double first = rule->first;
+    const bool other =
+        rule->family != LB_FAMILY_SGD && rule->family != LB_FAMILY_ADAGRAD && rule->first != rule->second;
+    rule->first = rule->second, rule->second = first;
     return other;
 }
 
-static bool ascends(lb_optimizer_rule *r, double *steps)
+static bool ascends(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->ascends = !r->ascends;
+    rule->ascends = !rule->ascends;
     return true;
 }
 
-static bool no_largest(lb_optimizer_rule *r, double *steps)
+static bool no_largest(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const bool other = r->largest;
-    r->largest = false;
+    const bool other = rule->largest;
+    rule->largest = false;
     return other;
 }
 
-static bool nesterov(lb_optimizer_rule *r, double *steps)
+static bool nesterov(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->nesterov = !r->nesterov;
-    return r->family == LB_FAMILY_SGD && r->first != 0;
+    rule->nesterov = !rule->nesterov;
+    return rule->family == LB_FAMILY_SGD && rule->first != 0;
 }
 
-static bool undampened(lb_optimizer_rule *r, double *steps)
+static bool undampened(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    r->dampening = r->dampening != 0 ? 0 : r->first;
-    return r->family == LB_FAMILY_SGD && r->first != 0;
+    rule->dampening = rule->dampening != 0 ? 0 : rule->first;
+    return rule->family == LB_FAMILY_SGD && rule->first != 0;
 }
 
-static bool no_momentum(lb_optimizer_rule *r, double *steps)
+static bool no_momentum(lb_optimizer_rule *rule, double *steps)
 {
     (void)steps;
-    const bool other = r->first != 0 && (r->family == LB_FAMILY_SGD || r->family == LB_FAMILY_RMSPROP);
-    r->first = 0;
+    const bool other = rule->first != 0 && (rule->family == LB_FAMILY_SGD || rule->family == LB_FAMILY_RMSPROP);
+    rule->first = 0;
     return other;
 }
 

@@ -12,34 +12,33 @@ static bool is(const char *text, const char *word)
 /* What is wrong, by its kind, and the same where one number tells it; the proof in figures stands below. */
 static const struct {
     const char *kind, *text, *by_factor;
-} WORDS[] = {
-    {"gradient", "a gradient is not the derivative of the loss", NULL},
-    {"scale", "a gradient is the derivative of the loss times a constant",
-     "a gradient is %s the derivative of the loss"},
-    {"detached", "the loss depends on a parameter that gets no gradient", NULL},
-    {"redrawn", "a recomputation drew other numbers than the forward", NULL},
-    {"lost", "gradients lack some of the losses that were differentiated", NULL},
-    {"read", "an optimizer read something else than backward gave", "an optimizer read %s what backward gave"},
-    {"update", "an optimizer does something else than the rule of its name",
-     "an optimizer moves parameters %s as far as the rule of its name"},
-    {"future", "scores depend on the tokens that they are to predict", NULL},
-    {"target", "scores are compared with a token further on than the next", NULL},
-    {"rows", "sequences of the batch meet", NULL},
-    {"documents", "packed documents meet", NULL},
-    {"padding", "what the attention mask hides is seen", NULL},
-    {"carried", "a micro-batch depends on one before it", NULL},
-    {"positions", "padding shifts the positions behind it", NULL},
-    {"weights", "micro-batches were divided once too often",
-     "micro-batches were divided once too often: the loss is %s what a mean gives"},
-    {"means", "micro-batches were each divided by their own number of tokens",
-     "micro-batches were each divided by their own number of tokens: those of the shortest weigh %s those of the "
-     "longest"},
-    {"unwritten", "numbers were read that no op wrote", NULL},
-    {"dropped", "NaN goes in, and finite numbers come out that follow from it", NULL},
-    {"rounded", "one line rounds more than all others together", NULL},
-    {"absorbed", "parameters of 16 bits do not move", NULL},
-    {"saturated", "numbers lie beyond the range of their dtype", NULL},
-    {"underflow", "numbers became zero", NULL}};
+} WORDS[] = {{"gradient", "a gradient is not the derivative of the loss", NULL},
+             {"scale", "a gradient is the derivative of the loss times a constant",
+              "a gradient is %s the derivative of the loss"},
+             {"detached", "the loss depends on a parameter that gets no gradient", NULL},
+             {"redrawn", "a recomputation drew other numbers than the forward", NULL},
+             {"lost", "gradients lack some of the losses that were differentiated", NULL},
+             {"read", "an optimizer read something else than backward gave", "an optimizer read %s what backward gave"},
+             {"update", "an optimizer does something else than the rule of its name",
+              "an optimizer moves parameters %s as far as the rule of its name"},
+             {"future", "scores depend on the tokens that they are to predict", NULL},
+             {"target", "scores are compared with a token further on than the next", NULL},
+             {"rows", "sequences of the batch meet", NULL},
+             {"documents", "packed documents meet", NULL},
+             {"padding", "what the attention mask hides is seen", NULL},
+             {"carried", "a micro-batch depends on one before it", NULL},
+             {"positions", "padding shifts the positions behind it", NULL},
+             {"weights", "micro-batches were divided once too often",
+              "micro-batches were divided once too often: the loss is %s what a mean gives"},
+             {"means", "micro-batches were each divided by their own number of tokens",
+              "micro-batches were each divided by their own number of tokens: "
+              "those of the shortest weigh %s those of the longest"},
+             {"unwritten", "numbers were read that no op wrote", NULL},
+             {"dropped", "NaN goes in, and finite numbers come out that follow from it", NULL},
+             {"rounded", "one line rounds more than all others together", NULL},
+             {"absorbed", "parameters of 16 bits do not move", NULL},
+             {"saturated", "numbers lie beyond the range of their dtype", NULL},
+             {"underflow", "numbers became zero", NULL}};
 
 /* "2 times", "1/4 of" */
 static void say_factor(double factor, char *text, size_t size)

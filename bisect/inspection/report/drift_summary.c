@@ -48,26 +48,26 @@ typedef struct layer_phase {
 
 static const char *const MEASURES[] = {"rel_l2", "max_abs", "max_ulp", "bound_ratio"};
 
-static void add_row(layer_phase *l, const json_t *row)
+static void add_row(layer_phase *layer_phase, const json_t *row)
 {
     const int verdict = lb_column_verdict_rank(text_of(row, "verdict"));
     const int local = lb_column_verdict_rank(text_of(row, "local"));
     const int inherited = lb_column_verdict_rank(text_of(row, "inherited"));
     const double size = number_of(row, "rel_l2");
-    if (verdict > l->verdict || (verdict == l->verdict && size > l->numbers[0]))
-        l->worst_rank = rank_of(row), l->why = text_of(row, "why");
-    if (verdict > l->verdict) l->verdict = verdict;
-    if (local > l->local) l->local = local;
-    if (inherited > l->inherited) l->inherited = inherited;
+    if (verdict > layer_phase->verdict || (verdict == layer_phase->verdict && size > layer_phase->numbers[0]))
+        layer_phase->worst_rank = rank_of(row), layer_phase->why = text_of(row, "why");
+    if (verdict > layer_phase->verdict) layer_phase->verdict = verdict;
+    if (local > layer_phase->local) layer_phase->local = local;
+    if (inherited > layer_phase->inherited) layer_phase->inherited = inherited;
     for (size_t i = 0; i < sizeof MEASURES / sizeof *MEASURES; i++) {
         const double x = number_of(row, MEASURES[i]);
-        if (!(x <= l->numbers[i]) && x == x) l->numbers[i] = x;
+        if (!(x <= layer_phase->numbers[i]) && x == x) layer_phase->numbers[i] = x;
     }
-    l->differing += json_integer_value(json_object_get(row, "differing"));
-    l->elements += json_integer_value(json_object_get(row, "elements"));
+    layer_phase->differing += json_integer_value(json_object_get(row, "differing"));
+    layer_phase->elements += json_integer_value(json_object_get(row, "elements"));
     char name[24];
     snprintf(name, sizeof name, "%lld", (long long)rank_of(row));
-    if (verdict > 0) json_object_set_new(l->ranks, name, json_null());
+    if (verdict > 0) json_object_set_new(layer_phase->ranks, name, json_null());
 }
 
 static const char *word_of(int rank)
@@ -75,15 +75,17 @@ static const char *word_of(int rank)
     return rank < 0 ? "" : lb_verdict_words[rank];
 }
 
-static json_t *layer_json(const layer_phase *l)
+static json_t *layer_json(const layer_phase *layer_phase)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s}", "layer", l->layer, "phase", l->phase,
-                          "verdict", word_of(l->verdict), "local", word_of(l->local), "inherited",
-                          word_of(l->inherited), "ranks", (json_int_t)json_object_size(l->ranks), "worst_rank",
-                          l->worst_rank, "differing", l->differing, "elements", l->elements, "why", l->why);
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s}", "layer", layer_phase->layer, "phase",
+                  layer_phase->phase, "verdict", word_of(layer_phase->verdict), "local", word_of(layer_phase->local),
+                  "inherited", word_of(layer_phase->inherited), "ranks",
+                  (json_int_t)json_object_size(layer_phase->ranks), "worst_rank", layer_phase->worst_rank, "differing",
+                  layer_phase->differing, "elements", layer_phase->elements, "why", layer_phase->why);
     for (size_t i = 0; i < sizeof MEASURES / sizeof *MEASURES; i++)
-        json_object_set_new(o, MEASURES[i], number(l->numbers[i]));
-    return o;
+        json_object_set_new(object, MEASURES[i], number(layer_phase->numbers[i]));
+    return object;
 }
 
 /* The row number of a key, given out in the order of first appearance. */
@@ -163,20 +165,20 @@ static void take_verdict(char *cell, const char *word)
     if (verdict >= 0 && (*cell == '.' || '0' + verdict > *cell)) *cell = (char)('0' + verdict);
 }
 
-static void fill_map(map *m, const json_t *rows, json_t *ids)
+static void fill_map(map *map, const json_t *rows, json_t *ids)
 {
-    const size_t columns = (m->n_layers + m->group - 1) / m->group;
-    memset(m->verdicts, '.', columns * m->n_ranks), memset(m->sizes, '.', columns * m->n_ranks);
-    memset(m->made, '.', columns * m->n_ranks);
+    const size_t columns = (map->n_layers + map->group - 1) / map->group;
+    memset(map->verdicts, '.', columns * map->n_ranks), memset(map->sizes, '.', columns * map->n_ranks);
+    memset(map->made, '.', columns * map->n_ranks);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const json_int_t rank = rank_of(row);
-        const json_int_t *at = bsearch(&rank, m->ranks, m->n_ranks, sizeof rank, by_value);
-        const size_t cell = (size_t)(at - m->ranks) * columns + id_of(ids, text_of(row, "layer")) / m->group;
+        const json_int_t *at = bsearch(&rank, map->ranks, map->n_ranks, sizeof rank, by_value);
+        const size_t cell = (size_t)(at - map->ranks) * columns + id_of(ids, text_of(row, "layer")) / map->group;
         const char size = letter_of(number_of(row, "rel_l2"));
-        take_verdict(&m->verdicts[cell], text_of(row, "verdict"));
-        take_verdict(&m->made[cell], text_of(row, "local"));
-        if (size > m->sizes[cell]) m->sizes[cell] = size;
+        take_verdict(&map->verdicts[cell], text_of(row, "verdict"));
+        take_verdict(&map->made[cell], text_of(row, "local"));
+        if (size > map->sizes[cell]) map->sizes[cell] = size;
     }
 }
 
@@ -194,31 +196,31 @@ static json_t *layers_of(const json_t *rows)
 
 static json_t *map_json(const json_t *rows)
 {
-    map m = {.group = 1};
+    map map = {.group = 1};
     json_t *ids = json_object(), *names = json_array(), *ranks = json_array(), *found = NULL, *unused;
     const char *layer;
     for (size_t i = 0; i < json_array_size(rows); i++) id_of(ids, text_of(json_array_get(rows, i), "layer"));
-    m.n_layers = json_object_size(ids);
-    m.ranks = ranks_of(rows, &m.n_ranks);
-    while (m.n_layers / m.group * m.n_ranks > LB_MAP_CELLS) m.group *= 2;
-    m.verdicts = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
-    m.sizes = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
-    m.made = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
-    if (m.ranks && m.verdicts && m.sizes && m.made) {
-        fill_map(&m, rows, ids);
-        const size_t cells = (m.n_layers + m.group - 1) / m.group * m.n_ranks;
+    map.n_layers = json_object_size(ids);
+    map.ranks = ranks_of(rows, &map.n_ranks);
+    while (map.n_layers / map.group * map.n_ranks > LB_MAP_CELLS) map.group *= 2;
+    map.verdicts = malloc((map.n_layers / map.group + 1) * map.n_ranks + 1);
+    map.sizes = malloc((map.n_layers / map.group + 1) * map.n_ranks + 1);
+    map.made = malloc((map.n_layers / map.group + 1) * map.n_ranks + 1);
+    if (map.ranks && map.verdicts && map.sizes && map.made) {
+        fill_map(&map, rows, ids);
+        const size_t cells = (map.n_layers + map.group - 1) / map.group * map.n_ranks;
         json_object_foreach(ids, layer, unused)
         {
-            json_t *name = (size_t)json_integer_value(unused) % m.group == 0 ? json_string(layer) : NULL;
+            json_t *name = (size_t)json_integer_value(unused) % map.group == 0 ? json_string(layer) : NULL;
             if (name) json_array_append_new(names, lb_column_text_cut(name));
             json_decref(name);
         }
-        for (size_t i = 0; i < m.n_ranks; i++) json_array_append_new(ranks, json_integer(m.ranks[i]));
+        for (size_t i = 0; i < map.n_ranks; i++) json_array_append_new(ranks, json_integer(map.ranks[i]));
         found = json_pack("{s:O, s:O, s:I, s:I, s:s#, s:s#, s:s#}", "layers", names, "ranks", ranks, "group",
-                          (json_int_t)m.group, "of", (json_int_t)m.n_layers, "verdicts", m.verdicts, (int)cells, "made",
-                          m.made, (int)cells, "sizes", m.sizes, (int)cells);
+                          (json_int_t)map.group, "of", (json_int_t)map.n_layers, "verdicts", map.verdicts, (int)cells,
+                          "made", map.made, (int)cells, "sizes", map.sizes, (int)cells);
     }
-    free(m.ranks), free(m.verdicts), free(m.sizes), free(m.made);
+    free(map.ranks), free(map.verdicts), free(map.sizes), free(map.made);
     json_decref(ids), json_decref(names), json_decref(ranks);
     return found;
 }

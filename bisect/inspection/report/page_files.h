@@ -29,7 +29,7 @@ enum lb_page_part {
 typedef struct lb_page_file {
     const char *bytes; /* no NUL behind them */
     size_t n;
-    const char *hash; /* "sha256-…", as a policy names it; "" for what is no script and no style */
+    const char *hash; /* "sha256-…", as a policy names it; "" for files of other kinds */
 } lb_page_file;
 
 lb_page_file lb_page_file_get(enum lb_page_part part);

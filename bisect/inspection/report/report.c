@@ -33,8 +33,8 @@ static lb_status read_schema(const json_t *result, const char *name, char comman
     int major = 0;
     if (!schema || sscanf(schema, "lastbit.%31[a-z]/%d", command, &major) != 2)
         return lb_fail(err, LB_ERR_CORRUPT,
-                       "%s: expected an object with a field \"schema\" such as \"lastbit.diff/1\", as commands print "
-                       "it with --json",
+                       "%s: expected an object with a field \"schema\" such as \"lastbit.diff/1\", "
+                       "as commands print it with --json",
                        name);
     if (major != 1)
         return lb_fail(err, LB_ERR_VERSION, "%s: its schema is %.60s, and this program knows lastbit.%s/1", name,

@@ -42,9 +42,9 @@ static int64_t place_of(const lb_layout *layout, int64_t i)
 
 /* `numbers` are the elements of a source; those that `change` names become what it says. The window of the change may
  * be a part of the source, or begin elsewhere; what they do not share is left alone. */
-static bool put_change(const lb_program *p, const lb_changed_value *change, uint32_t source, double *numbers)
+static bool put_change(const lb_program *program, const lb_changed_value *change, uint32_t source, double *numbers)
 {
-    const lb_value *window = &p->values[change->value], *whole = &p->values[source];
+    const lb_value *window = &program->values[change->value], *whole = &program->values[source];
     const int64_t n = lb_layout_numel(&whole->layout), m = lb_layout_numel(&window->layout);
     int64_t first, last;
     if (lb_layout_dense_range(&whole->layout, &first, &last, NULL) != LB_OK || last - first > (int64_t)1 << 32)
@@ -61,63 +61,66 @@ static bool put_change(const lb_program *p, const lb_changed_value *change, uint
     return true;
 }
 
-static bool is_changed_by(const run *r, const lb_changed_value *change, uint32_t source)
+static bool is_changed_by(const run *run, const lb_changed_value *change, uint32_t source)
 {
-    const lb_program *p = r->moved->program;
-    const uint32_t giver = r->moved->graph.giver[change->value];
-    return giver != LB_NONE && giver == r->moved->graph.giver[source] && lb_op_is_source(p, &p->ops[giver]) &&
-           p->values[source].storage == p->values[change->value].storage;
+    const lb_program *program = run->moved->program;
+    const uint32_t giver = run->moved->graph.giver[change->value];
+    return giver != LB_NONE && giver == run->moved->graph.giver[source] &&
+           lb_op_is_source(program, &program->ops[giver]) &&
+           program->values[source].storage == program->values[change->value].storage;
 }
 
 static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    run *r = run_of(context, rank);
+    run *run = run_of(context, rank);
     lb_tensor recorded;
     bool any = false;
     (void)step;
-    if (!r->fed || value >= r->moved->program->n_values || r->asked[value]++) return false;
-    for (uint32_t i = 0; i < r->changed->n_changes; i++) any |= is_changed_by(r, &r->changed->changes[i], value);
-    if (!any || lb_program_view_value(r->moved->view, value, &recorded, NULL) != LB_OK) return false;
-    free(r->source);
-    r->source = lb_shadow_numbers_copy(&recorded);
-    bool done = r->source != NULL;
-    for (uint32_t i = 0; i < r->changed->n_changes && done; i++)
-        if (is_changed_by(r, &r->changed->changes[i], value))
-            done = put_change(r->moved->program, &r->changed->changes[i], value, r->source);
+    if (!run->fed || value >= run->moved->program->n_values || run->asked[value]++) return false;
+    for (uint32_t i = 0; i < run->changed->n_changes; i++) any |= is_changed_by(run, &run->changed->changes[i], value);
+    if (!any || lb_program_view_value(run->moved->view, value, &recorded, NULL) != LB_OK) return false;
+    free(run->source);
+    run->source = lb_shadow_numbers_copy(&recorded);
+    bool done = run->source != NULL;
+    for (uint32_t i = 0; i < run->changed->n_changes && done; i++)
+        if (is_changed_by(run, &run->changed->changes[i], value))
+            done = put_change(run->moved->program, &run->changed->changes[i], value, run->source);
     if (!done) {
-        r->status = LB_ERR_NOMEM;
+        run->status = LB_ERR_NOMEM;
         return false;
     }
     /* f64 holds whole numbers up to 2^53, and is converted to what the source is held in. */
-    *tensor = (lb_tensor){r->source, LB_F64, lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
+    *tensor = (lb_tensor){run->source, LB_F64, lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
     return true;
 }
 
 /* A changed value that an op computed. */
-static void put_computed(const run *r, const lb_event *event)
+static void put_computed(const run *run, const lb_event *event)
 {
-    const lb_program *p = r->moved->program;
-    for (uint32_t i = 0; i < r->changed->n_changes; i++) {
-        const lb_changed_value *change = &r->changed->changes[i];
-        lb_tensor t;
-        if (r->moved->graph.giver[change->value] != event->op || lb_op_is_source(p, &p->ops[event->op])) continue;
-        if (!lb_event_exact(event, change->value, &t)) continue;
-        const int64_t n = lb_layout_numel(&t.layout);
+    const lb_program *program = run->moved->program;
+    for (uint32_t i = 0; i < run->changed->n_changes; i++) {
+        const lb_changed_value *change = &run->changed->changes[i];
+        lb_tensor tensor;
+        if (run->moved->graph.giver[change->value] != event->op || lb_op_is_source(program, &program->ops[event->op]))
+            continue;
+        if (!lb_event_exact(event, change->value, &tensor)) continue;
+        const int64_t n = lb_layout_numel(&tensor.layout);
         double *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
         for (int64_t k = 0; numbers && k < n; k++) numbers[k] = (double)change->numbers[k];
-        if (numbers) lb_shadow_put(&t, numbers);
+        if (numbers) lb_shadow_put(&tensor, numbers);
         free(numbers);
     }
 }
 
 static bool note_op(void *context, const lb_event *event)
 {
-    run *r = run_of(context, event->rank);
-    if (r->status != LB_OK) return false;
-    if (r->fed) put_computed(r, event);
-    if (!r->leads) return !r->changed->look_beside || r->changed->look_beside(r->changed->context, r->moved, event);
-    if (r->changed->look && !r->changed->look(r->changed->context, event)) return false;
-    return event->op < r->changed->last;
+    run *run = run_of(context, event->rank);
+    if (run->status != LB_OK) return false;
+    if (run->fed) put_computed(run, event);
+    if (!run->leads)
+        return !run->changed->look_beside || run->changed->look_beside(run->changed->context, run->moved, event);
+    if (run->changed->look && !run->changed->look(run->changed->context, event)) return false;
+    return event->op < run->changed->last;
 }
 
 typedef struct inputs {
@@ -133,13 +136,13 @@ static void note_input(void *context, uint32_t value)
 
 static bool computes(void *context, int32_t rank, int64_t step, uint32_t op)
 {
-    const run *r = run_of(context, rank);
-    inputs in = {r->moved->program, false};
+    const run *run = run_of(context, rank);
+    inputs in = {run->moved->program, false};
     (void)step;
-    if (r->changed->holds) return false;
+    if (run->changed->holds) return false;
     lb_op_each_input(in.program, &in.program->ops[op], note_input, &in);
-    if (in.any_float && r->changed->chose) *r->changed->chose = true;
-    return !r->changed->holds_whole || in.any_float;
+    if (in.any_float && run->changed->chose) *run->changed->chose = true;
+    return !run->changed->holds_whole || in.any_float;
 }
 
 /* Beginnings of the step count by their ops: several make one run. */
@@ -178,13 +181,13 @@ static bool begin(ranks_run *all, const lb_changed_run *changed)
     return true;
 }
 
-lb_status lb_changed_run_run(lb_moved_run *moved, const lb_changed_run *changed, lb_err *err)
+lb_status lb_changed_run_run(lb_moved_run *run, const lb_changed_run *changed, lb_err *err)
 {
-    lb_moved_run *alone[1] = {moved};
-    ranks_run all = {.runs = moved->together ? moved->together : alone, .n = moved->together ? moved->n_together : 1};
+    lb_moved_run *alone[1] = {run};
+    ranks_run all = {.runs = run->together ? run->together : alone, .n = run->together ? run->n_together : 1};
     all.ranks = calloc(all.n, sizeof *all.ranks);
     const lb_observer observer = {.context = &all, .op = note_op, .source = take_source, .computes = computes};
-    count_run(moved, changed);
+    count_run(run, changed);
     lb_status status =
         all.ranks && begin(&all, changed) ? lb_moved_run_exact(all.runs, all.n, &observer, err) : LB_ERR_NOMEM;
     for (uint32_t i = 0; all.ranks && i < all.n; i++) {

@@ -25,8 +25,8 @@ static int64_t rows_of(const lb_relation_run *r, uint32_t loss)
 static lb_token_sum *sum_scores(const lb_relation_run *r, uint32_t number, const lb_event *event)
 {
     const lb_scored_rows *loss = &r->scored->losses[number];
-    lb_tensor t;
-    double *x = lb_event_exact(event, loss->scores, &t) ? lb_shadow_numbers_copy(&t) : NULL;
+    lb_tensor tensor;
+    double *x = lb_event_exact(event, loss->scores, &tensor) ? lb_shadow_numbers_copy(&tensor) : NULL;
     const int64_t n = rows_of(r, number);
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     for (int64_t i = 0; sums && i < n; i++) {
@@ -38,9 +38,9 @@ static lb_token_sum *sum_scores(const lb_relation_run *r, uint32_t number, const
     return sums;
 }
 
-static void compare_scores(trial *t, uint32_t number, const lb_token_sum *now)
+static void compare_scores(trial *trial, uint32_t number, const lb_token_sum *now)
 {
-    const lb_relation_run *r = t->relation;
+    const lb_relation_run *r = trial->relation;
     const lb_scored_rows *loss = &r->scored->losses[number];
     const int64_t n = rows_of(r, number), columns = r->scored->ids[loss->ids].columns;
     for (int64_t i = 0; i < n; i++) {
@@ -48,62 +48,62 @@ static void compare_scores(trial *t, uint32_t number, const lb_token_sum *now)
         lb_scored_rows_token(loss, i, &sequence, &column);
         const double gap = lb_token_rows_gap(&r->scores[number][i], &now[i]);
         const bool moves = !(gap <= LB_TOKEN_ROWS_ROUNDING);
-        t->answer->moved += moves;
+        trial->answer->moved += moves;
         if (loss->targets[i] < 0 || loss->targets[i] >= loss->classes) continue;
-        if (!t->tokens->stays[loss->ids][sequence * columns + column]) continue;
-        t->answer->compared++, t->answer->broken += moves;
-        if (moves && !(gap <= t->answer->largest))
-            t->answer->largest = gap, t->answer->loss = number, t->answer->row = i;
+        if (!trial->tokens->stays[loss->ids][sequence * columns + column]) continue;
+        trial->answer->compared++, trial->answer->broken += moves;
+        if (moves && !(gap <= trial->answer->largest))
+            trial->answer->largest = gap, trial->answer->loss = number, trial->answer->row = i;
     }
 }
 
-static void look_at_loss(trial *t, uint32_t number, const lb_event *event)
+static void look_at_loss(trial *trial, uint32_t number, const lb_event *event)
 {
-    lb_relation_run *r = t->relation;
+    lb_relation_run *r = trial->relation;
     lb_token_sum *sums = sum_scores(r, number, event);
-    if (!t->tokens) {
+    if (!trial->tokens) {
         r->scores[number] = sums;
         return;
     }
     if (sums && r->scores[number])
-        compare_scores(t, number, sums);
+        compare_scores(trial, number, sums);
     else
-        t->answer->unseen = true;
+        trial->answer->unseen = true;
     free(sums);
 }
 
 /* ---- what lies before them ---- */
 
-static bool is_softmax(const lb_program *p, uint32_t op)
+static bool is_softmax(const lb_program *program, uint32_t op)
 {
-    return strstr(lb_op_name(p, &p->ops[op]), "softmax") != NULL;
+    return strstr(lb_op_name(program, &program->ops[op]), "softmax") != NULL;
 }
 
-static void compare_value(trial *t, uint32_t v, const lb_token_sum *now, int64_t n)
+static void compare_value(trial *trial, uint32_t v, const lb_token_sum *now, int64_t n)
 {
-    const lb_relation_run *r = t->relation;
-    const uint8_t *stays = t->tokens->stays[r->scored->losses[r->loss_of[v]].ids];
-    t->kept[v] = 1;
-    for (int64_t i = 0; i < n && t->kept[v] == 1; i++)
-        if (stays[i] && !(lb_token_rows_gap(&r->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) t->kept[v] = 2;
+    const lb_relation_run *r = trial->relation;
+    const uint8_t *stays = trial->tokens->stays[r->scored->losses[r->loss_of[v]].ids];
+    trial->kept[v] = 1;
+    for (int64_t i = 0; i < n && trial->kept[v] == 1; i++)
+        if (stays[i] && !(lb_token_rows_gap(&r->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) trial->kept[v] = 2;
 }
 
-static void look_at_value(trial *t, uint32_t op, uint32_t v, const lb_tensor *tensor)
+static void look_at_value(trial *trial, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
-    lb_relation_run *r = t->relation;
-    if (r->loss_of[v] == LB_NONE || (t->tokens && !r->values[v])) return;
-    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[v]].ids];
+    lb_relation_run *r = trial->relation;
+    if (r->loss_of[value] == LB_NONE || (trial->tokens && !r->values[value])) return;
+    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[value]].ids];
     lb_token_rows shape;
     if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(r->run->program, op), &shape)) return;
     double *x = lb_shadow_numbers_copy(tensor);
     const int64_t n = ids->rows * ids->columns;
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     if (sums) lb_token_rows_add_up(&shape, x, sums);
-    t->failed |= !sums;
-    if (!t->tokens)
-        free(r->values[v]), r->values[v] = sums;
+    trial->failed |= !sums;
+    if (!trial->tokens)
+        free(r->values[value]), r->values[value] = sums;
     else if (sums)
-        compare_value(t, v, sums, n), free(sums);
+        compare_value(trial, value, sums, n), free(sums);
     free(x);
 }
 
@@ -117,68 +117,71 @@ static lb_beside *beside_of(const lb_relation_run *r, const lb_moved_run *run)
 }
 
 /* Must the token stay in every micro-batch? Which one a value of another rank is of is not known. */
-static bool stays_everywhere(const trial *t, const lb_token_ids *like, int64_t i)
+static bool stays_everywhere(const trial *trial, const lb_token_ids *like, int64_t i)
 {
-    const lb_scored_step *s = t->relation->scored;
+    const lb_scored_step *scored = trial->relation->scored;
     bool stays = true;
-    for (uint32_t k = 0; k < s->n_losses; k++) {
-        const lb_token_ids *ids = &s->ids[s->losses[k].ids];
-        if (ids->rows == like->rows && ids->columns == like->columns) stays &= t->tokens->stays[s->losses[k].ids][i];
+    for (uint32_t k = 0; k < scored->n_losses; k++) {
+        const lb_token_ids *ids = &scored->ids[scored->losses[k].ids];
+        if (ids->rows == like->rows && ids->columns == like->columns)
+            stays &= trial->tokens->stays[scored->losses[k].ids][i];
     }
     return stays;
 }
 
-static void look_at_beside(trial *t, lb_beside *b, uint32_t op, uint32_t v, const lb_tensor *tensor)
+static void look_at_beside(trial *trial, lb_beside *b, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
-    const lb_scored_step *s = t->relation->scored;
-    const lb_token_ids *ids = &s->ids[s->losses[0].ids];
+    const lb_scored_step *scored = trial->relation->scored;
+    const lb_token_ids *ids = &scored->ids[scored->losses[0].ids];
     const int64_t n = ids->rows * ids->columns;
     lb_token_rows shape;
-    if (t->tokens && !b->values[v]) return;
+    if (trial->tokens && !b->values[value]) return;
     if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(b->run->program, op), &shape)) return;
     double *x = lb_shadow_numbers_copy(tensor);
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     if (sums) lb_token_rows_add_up(&shape, x, sums);
-    t->failed |= !sums;
+    trial->failed |= !sums;
     free(x);
-    if (!t->tokens) {
-        free(b->values[v]), b->values[v] = sums;
+    if (!trial->tokens) {
+        free(b->values[value]), b->values[value] = sums;
         return;
     }
-    b->kept[v] = 1;
-    for (int64_t i = 0; sums && i < n && b->kept[v] == 1; i++)
-        if (stays_everywhere(t, ids, i) && !(lb_token_rows_gap(&b->values[v][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
-            b->kept[v] = 2;
+    b->kept[value] = 1;
+    for (int64_t i = 0; sums && i < n && b->kept[value] == 1; i++)
+        if (stays_everywhere(trial, ids, i) &&
+            !(lb_token_rows_gap(&b->values[value][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
+            b->kept[value] = 2;
     free(sums);
 }
 
 static bool is_looked_at(const lb_event *event, uint32_t i)
 {
-    const lb_tensor *t = &event->shadow[i];
-    return event->values[i] != LB_NONE && t->data && lb_dtype_is_float(t->dtype) && !lb_dtype_is_complex(t->dtype);
+    const lb_tensor *tensor = &event->shadow[i];
+    return event->values[i] != LB_NONE && tensor->data && lb_dtype_is_float(tensor->dtype) &&
+           !lb_dtype_is_complex(tensor->dtype);
 }
 
 static bool look_beside(void *context, const lb_moved_run *run, const lb_event *event)
 {
-    trial *t = context;
-    lb_beside *b = beside_of(t->relation, run);
+    trial *trial = context;
+    lb_beside *b = beside_of(trial->relation, run);
     if (!b || run->program->ops[event->op].phase != LB_PHASE_FORWARD || !event->shadow) return true;
     for (uint32_t i = 0; i < event->n_results; i++)
-        if (is_looked_at(event, i)) look_at_beside(t, b, event->op, event->values[i], &event->shadow[i]);
-    return !t->failed;
+        if (is_looked_at(event, i)) look_at_beside(trial, b, event->op, event->values[i], &event->shadow[i]);
+    return !trial->failed;
 }
 
 static bool look(void *context, const lb_event *event)
 {
-    trial *t = context;
-    const lb_program *p = t->relation->run->program;
-    if (p->ops[event->op].phase == LB_PHASE_FORWARD && event->shadow)
+    trial *trial = context;
+    const lb_program *program = trial->relation->run->program;
+    if (program->ops[event->op].phase == LB_PHASE_FORWARD && event->shadow)
         for (uint32_t i = 0; i < event->n_results; i++) {
-            if (is_looked_at(event, i)) look_at_value(t, event->op, event->values[i], &event->shadow[i]);
+            if (is_looked_at(event, i)) look_at_value(trial, event->op, event->values[i], &event->shadow[i]);
         }
-    for (uint32_t i = 0; i < t->relation->scored->n_losses; i++)
-        if (t->relation->scored->losses[i].op == event->op) look_at_loss(t, i, event);
-    return !t->failed;
+    for (uint32_t i = 0; i < trial->relation->scored->n_losses; i++)
+        if (trial->relation->scored->losses[i].op == event->op) look_at_loss(trial, i, event);
+    return !trial->failed;
 }
 
 /* ---- runs ---- */
@@ -229,32 +232,34 @@ static void close_beside(lb_relation_run *r)
     free(r->beside);
 }
 
-lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *r,
+lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *relation,
                                lb_err *err)
 {
     const size_t n = (size_t)run->program->n_values + 1;
-    *r = (lb_relation_run){.run = run, .scored = scored, .holds = holds};
-    r->loss_of = malloc(n * sizeof *r->loss_of);
-    r->values = calloc(n, sizeof *r->values);
-    r->scores = calloc((size_t)scored->n_losses + 1, sizeof *r->scores);
-    if (!r->loss_of || !r->values || !r->scores) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
-    memset(r->loss_of, 0xFF, n * sizeof *r->loss_of);
-    if (!list_ancestors(r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
-    if (scored->home && !open_beside(r)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for values of other ranks");
-    trial t = {.relation = r};
+    *relation = (lb_relation_run){.run = run, .scored = scored, .holds = holds};
+    relation->loss_of = malloc(n * sizeof *relation->loss_of);
+    relation->values = calloc(n, sizeof *relation->values);
+    relation->scores = calloc((size_t)scored->n_losses + 1, sizeof *relation->scores);
+    if (!relation->loss_of || !relation->values || !relation->scores)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    memset(relation->loss_of, 0xFF, n * sizeof *relation->loss_of);
+    if (!list_ancestors(relation)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+    if (scored->home && !open_beside(relation))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for values of other ranks");
+    trial trial = {.relation = relation};
     const lb_changed_run plain = {
-        .holds = holds, .last = last_loss(scored), .look = look, .look_beside = look_beside, .context = &t};
+        .holds = holds, .last = last_loss(scored), .look = look, .look_beside = look_beside, .context = &trial};
     LB_TRY(lb_changed_run_run(run, &plain, err));
-    return t.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for sums of tokens") : LB_OK;
+    return trial.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for sums of tokens") : LB_OK;
 }
 
-void lb_relation_run_close(lb_relation_run *r)
+void lb_relation_run_close(lb_relation_run *relation)
 {
-    for (uint32_t v = 0; r->values && v < r->run->program->n_values; v++) free(r->values[v]);
-    for (uint32_t i = 0; r->scores && i < r->scored->n_losses; i++) free(r->scores[i]);
-    free(r->loss_of), free(r->values), free(r->scores);
-    close_beside(r);
-    *r = (lb_relation_run){0};
+    for (uint32_t v = 0; relation->values && v < relation->run->program->n_values; v++) free(relation->values[v]);
+    for (uint32_t i = 0; relation->scores && i < relation->scored->n_losses; i++) free(relation->scores[i]);
+    free(relation->loss_of), free(relation->values), free(relation->scores);
+    close_beside(relation);
+    *relation = (lb_relation_run){0};
 }
 
 /* A shape may tell the wrong dimension (as many channels as tokens), and scores of tokens by tokens are hidden later: a
@@ -272,18 +277,18 @@ static bool first_broken(const lb_moved_run *run, const uint8_t *kept, uint32_t 
 }
 
 /* On the rank that looked the tokens up, on one between, or on the one that scores them. */
-static bool name_op(trial *t)
+static bool name_op(trial *trial)
 {
-    const lb_relation_run *r = t->relation;
+    const lb_relation_run *r = trial->relation;
     const lb_moved_run *home = r->scored->home;
-    bool done = first_broken(r->run, t->kept, &t->answer->op);
+    bool done = first_broken(r->run, trial->kept, &trial->answer->op);
     for (int others = 0; others < 2 && done && r->beside; others++)
-        for (uint32_t i = 0; i < r->run->n_together && done && !t->answer->place; i++) {
+        for (uint32_t i = 0; i < r->run->n_together && done && !trial->answer->place; i++) {
             const lb_beside *b = &r->beside[i];
             uint32_t op = LB_NONE;
             if (!b->run || (b->run == home) == others) continue;
             done = first_broken(b->run, b->kept, &op);
-            if (op != LB_NONE) t->answer->op = op, t->answer->place = b->run;
+            if (op != LB_NONE) trial->answer->op = op, trial->answer->place = b->run;
         }
     return done;
 }
@@ -298,40 +303,40 @@ static int64_t *changed_numbers(const lb_token_ids *ids, const uint8_t *changed)
     return NULL;
 }
 
-lb_status lb_relation_run_try(lb_relation_run *r, const lb_relation_tokens *tokens, lb_relation_answer *answer,
+lb_status lb_relation_run_try(lb_relation_run *relation, const lb_relation_tokens *tokens, lb_relation_answer *answer,
                               lb_err *err)
 {
-    const uint32_t n = r->scored->n_ids;
+    const uint32_t n = relation->scored->n_ids;
     lb_changed_value *changes = calloc((size_t)n + 1, sizeof *changes);
     int64_t **numbers = calloc((size_t)n + 1, sizeof *numbers);
     uint32_t made = 0;
     bool done = changes && numbers;
     *answer = (lb_relation_answer){.op = LB_NONE};
     for (uint32_t i = 0; i < n && done; i++) {
-        const lb_token_ids *ids = &r->scored->ids[i];
+        const lb_token_ids *ids = &relation->scored->ids[i];
         if (!ids->spare || !memchr(tokens->changed[i], 1, (size_t)(ids->rows * ids->columns))) continue;
         numbers[made] = changed_numbers(ids, tokens->changed[i]);
         done = numbers[made] != NULL;
         changes[made] = (lb_changed_value){ids->value, numbers[made]}, made++;
     }
-    trial t = {.relation = r, .tokens = tokens, .answer = answer};
-    t.kept = calloc((size_t)r->run->program->n_values + 1, 1);
-    done &= t.kept != NULL;
+    trial trial = {.relation = relation, .tokens = tokens, .answer = answer};
+    trial.kept = calloc((size_t)relation->run->program->n_values + 1, 1);
+    done &= trial.kept != NULL;
     const lb_changed_run changed = {.changes = changes,
                                     .n_changes = made,
-                                    .holds = r->holds,
-                                    .holds_whole = r->holds_whole,
-                                    .chose = &r->chose,
-                                    .last = last_loss(r->scored),
+                                    .holds = relation->holds,
+                                    .holds_whole = relation->holds_whole,
+                                    .chose = &relation->chose,
+                                    .last = last_loss(relation->scored),
                                     .look = look,
                                     .look_beside = look_beside,
-                                    .home = r->scored->home,
-                                    .context = &t};
-    lb_status status = done ? lb_changed_run_run(r->run, &changed, err) : LB_ERR_NOMEM;
-    if (status == LB_OK && answer->broken && !name_op(&t)) status = LB_ERR_NOMEM;
+                                    .home = relation->scored->home,
+                                    .context = &trial};
+    lb_status status = done ? lb_changed_run_run(relation->run, &changed, err) : LB_ERR_NOMEM;
+    if (status == LB_OK && answer->broken && !name_op(&trial)) status = LB_ERR_NOMEM;
     for (uint32_t i = 0; i < made; i++) free(numbers[i]);
-    free(numbers), free(changes), free(t.kept);
-    if (status == LB_ERR_NOMEM || t.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for other tokens");
+    free(numbers), free(changes), free(trial.kept);
+    if (status == LB_ERR_NOMEM || trial.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for other tokens");
     return status;
 }
 

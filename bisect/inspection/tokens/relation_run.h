@@ -1,4 +1,4 @@
-/* One relation tried: some tokens of a step are changed, others must not be met by that.
+/* One relation tried: some tokens of a step are changed, and the rows of others must stay as they are.
  *
  *      carried     change the first micro-batch  all rows of those behind it stay
  *      future      change tokens 7 8 9 …         rows of tokens 0 … 6 stay

@@ -15,14 +15,14 @@ enum { MOST_SHIFT = 6, LEAST_MATCHES = 3, MOST_LISTED = 64 };
 
 bool lb_scored_rows_ancestors(const lb_moved_run *run, uint32_t value, uint8_t *ancestors)
 {
-    const lb_value_graph *g = &run->graph;
+    const lb_value_graph *graph = &run->graph;
     uint32_t *stack = malloc(((size_t)run->program->n_values + 1) * sizeof *stack), n = 0;
     if (!stack) return false;
     if (!ancestors[value]) ancestors[value] = 1, stack[n++] = value;
     while (n) {
         const uint32_t v = stack[--n];
-        for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++) {
-            const uint32_t w = g->preds[e];
+        for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++) {
+            const uint32_t w = graph->preds[e];
             if (!ancestors[w]) ancestors[w] = 1, stack[n++] = w;
         }
     }
@@ -30,35 +30,36 @@ bool lb_scored_rows_ancestors(const lb_moved_run *run, uint32_t value, uint8_t *
     return true;
 }
 
-bool lb_scored_rows_follows(const lb_moved_run *run, const uint8_t *marked, uint32_t v)
+bool lb_scored_rows_follows(const lb_moved_run *run, const uint8_t *marked, uint32_t value)
 {
-    const lb_value_graph *g = &run->graph;
-    bool any = marked[v];
-    for (uint32_t e = g->first_pred[v]; !g->given[v] && e < g->first_pred[v + 1]; e++) any |= marked[g->preds[e]];
+    const lb_value_graph *graph = &run->graph;
+    bool any = marked[value];
+    for (uint32_t e = graph->first_pred[value]; !graph->given[value] && e < graph->first_pred[value + 1]; e++)
+        any |= marked[graph->preds[e]];
     return any;
 }
 
 void lb_scored_rows_descend(const lb_moved_run *run, uint8_t *marked)
 {
-    const lb_program *p = run->program;
-    const lb_value_graph *g = &run->graph;
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++) {
-            const uint32_t v = lb_op_outcome(p, &p->ops[i], k);
-            if (v == LB_NONE || !g->given[v] || g->giver[v] != i) continue;
-            for (uint32_t e = g->first_pred[v]; e < g->first_pred[v + 1]; e++)
-                marked[v] |= lb_scored_rows_follows(run, marked, g->preds[e]);
+    const lb_program *program = run->program;
+    const lb_value_graph *graph = &run->graph;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
+            const uint32_t v = lb_op_outcome(program, &program->ops[i], k);
+            if (v == LB_NONE || !graph->given[v] || graph->giver[v] != i) continue;
+            for (uint32_t e = graph->first_pred[v]; e < graph->first_pred[v + 1]; e++)
+                marked[v] |= lb_scored_rows_follows(run, marked, graph->preds[e]);
         }
 }
 
 /* Whole numbers that no float number had a part in: what a program was given, and no choice that it made. */
 static bool is_given_integer(const lb_moved_run *run, uint32_t value, uint8_t *seen)
 {
-    const lb_program *p = run->program;
-    memset(seen, 0, (size_t)p->n_values + 1);
+    const lb_program *program = run->program;
+    memset(seen, 0, (size_t)program->n_values + 1);
     if (!lb_scored_rows_ancestors(run, value, seen)) return false;
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (seen[v] && lb_dtype_is_float(p->values[v].dtype)) return false;
+    for (uint32_t v = 0; v < program->n_values; v++)
+        if (seen[v] && lb_dtype_is_float(program->values[v].dtype)) return false;
     return true;
 }
 
@@ -67,18 +68,19 @@ static bool is_given_integer(const lb_moved_run *run, uint32_t value, uint8_t *s
 /* A parameter, or what was made of parameters alone: gathered from its parts, unpacked from fewer bits. */
 static bool is_table(const lb_moved_run *run, uint32_t value, uint8_t *seen)
 {
-    const lb_program *p = run->program;
+    const lb_program *program = run->program;
     const uint32_t table = lb_value_graph_source(&run->graph, value);
-    if (table != LB_NONE && p->values[table].flags & LB_VALUE_PARAMETER) return true;
-    memset(seen, 0, (size_t)p->n_values + 1);
+    if (table != LB_NONE && program->values[table].flags & LB_VALUE_PARAMETER) return true;
+    memset(seen, 0, (size_t)program->n_values + 1);
     if (!lb_scored_rows_ancestors(run, value, seen)) return false;
     bool any = false, other = false;
-    for (uint32_t v = 0; v < p->n_values && !other; v++) {
+    for (uint32_t v = 0; v < program->n_values && !other; v++) {
         const uint32_t giver = seen[v] ? run->graph.giver[v] : LB_NONE;
         if (giver == LB_NONE) continue;
-        const bool source = lb_op_is_source(p, &p->ops[giver]), parameter = p->values[v].flags & LB_VALUE_PARAMETER;
+        const bool source = lb_op_is_source(program, &program->ops[giver]),
+                   parameter = program->values[v].flags & LB_VALUE_PARAMETER;
         any |= source && parameter;
-        other = (source && !parameter) || p->ops[giver].flags & LB_OP_RANDOM;
+        other = (source && !parameter) || program->ops[giver].flags & LB_OP_RANDOM;
     }
     return any && !other;
 }
@@ -86,35 +88,36 @@ static bool is_table(const lb_moved_run *run, uint32_t value, uint8_t *seen)
 /* The indices of a look-up; LB_NONE. */
 static uint32_t looked_up(const lb_moved_run *run, const lb_op *op)
 {
-    const lb_program *p = run->program;
-    const lb_arg *args = lb_op_args(p, op);
+    const lb_program *program = run->program;
+    const lb_arg *args = lb_op_args(program, op);
     uint32_t indices = LB_NONE;
     if (op->phase != LB_PHASE_FORWARD || op->args < 2 || args[0].tag != LB_ARG_VALUE) return LB_NONE;
-    if (lb_program_name_extends(lb_op_name(p, op), "aten::embedding") && args[1].tag == LB_ARG_VALUE)
+    if (lb_program_name_extends(lb_op_name(program, op), "aten::embedding") && args[1].tag == LB_ARG_VALUE)
         indices = args[1].u.value;
-    else if (lb_program_name_extends(lb_op_name(p, op), "aten::index") && args[1].tag == LB_ARG_LIST &&
-             args[1].count == 1 && p->args[args[1].u.first].tag == LB_ARG_VALUE)
-        indices = p->args[args[1].u.first].u.value;
+    else if (lb_program_name_extends(lb_op_name(program, op), "aten::index") && args[1].tag == LB_ARG_LIST &&
+             args[1].count == 1 && program->args[args[1].u.first].tag == LB_ARG_VALUE)
+        indices = program->args[args[1].u.first].u.value;
     if (indices == LB_NONE) return LB_NONE;
-    const lb_value *v = &p->values[indices];
-    const bool whole = lb_dtype_is_integer(v->dtype) && v->dtype != LB_BOOL;
-    return whole && v->layout.ndim >= 1 && v->layout.ndim <= 2 ? indices : LB_NONE;
+    const lb_value *value = &program->values[indices];
+    const bool whole = lb_dtype_is_integer(value->dtype) && value->dtype != LB_BOOL;
+    return whole && value->layout.ndim >= 1 && value->layout.ndim <= 2 ? indices : LB_NONE;
 }
 
 /* A loss that takes one of each row's numbers by a given whole number. */
 static bool is_loss(const lb_moved_run *run, uint32_t i, lb_scored_rows *loss, uint8_t *seen)
 {
-    const lb_program *p = run->program;
-    const lb_op *op = &p->ops[i];
-    const lb_arg *args = lb_op_args(p, op);
-    const char *name = lb_op_name(p, op);
+    const lb_program *program = run->program;
+    const lb_op *op = &program->ops[i];
+    const lb_arg *args = lb_op_args(program, op);
+    const char *name = lb_op_name(program, op);
     const bool gathers = lb_program_name_extends(name, "aten::gather");
     const bool picks = gathers || lb_program_name_extends(name, "aten::nll_loss_forward") ||
                        lb_program_name_extends(name, "aten::nll_loss2d_forward");
     if (!picks || op->phase != LB_PHASE_FORWARD || op->args < 2 || args[0].tag != LB_ARG_VALUE) return false;
     const lb_arg *label = &args[gathers && op->args > 2 ? 2 : 1];
     if (label->tag != LB_ARG_VALUE) return false;
-    const lb_layout *scores = &p->values[args[0].u.value].layout, *labels = &p->values[label->u.value].layout;
+    const lb_layout *scores = &program->values[args[0].u.value].layout,
+                    *labels = &program->values[label->u.value].layout;
     const int at = gathers ? scores->ndim - 1 : 1;
     if (scores->ndim < 2 || scores->shape[at] < 2) return false;
     *loss =
@@ -128,39 +131,42 @@ static bool is_loss(const lb_moved_run *run, uint32_t i, lb_scored_rows *loss, u
 /* What backward gave for the scores: of the first op there that reads the labels and gives as many numbers. */
 static uint32_t find_gradient(const lb_moved_run *run, const lb_scored_rows *loss)
 {
-    const lb_program *p = run->program;
-    const int64_t n = lb_layout_numel(&p->values[loss->scores].layout);
-    for (uint32_t i = loss->op + 1; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (op->phase != LB_PHASE_BACKWARD || lb_op_reads(p, op, p->values[loss->labels].storage) == LB_NONE) continue;
+    const lb_program *program = run->program;
+    const int64_t n = lb_layout_numel(&program->values[loss->scores].layout);
+    for (uint32_t i = loss->op + 1; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (op->phase != LB_PHASE_BACKWARD ||
+            lb_op_reads(program, op, program->values[loss->labels].storage) == LB_NONE)
+            continue;
         for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
-            const uint32_t v = lb_op_outcome(p, op, k);
-            if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
-            if (lb_layout_same_shape(&p->values[v].layout, &p->values[loss->scores].layout) && n > 0) return v;
+            const uint32_t v = lb_op_outcome(program, op, k);
+            if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
+            if (lb_layout_same_shape(&program->values[v].layout, &program->values[loss->scores].layout) && n > 0)
+                return v;
         }
     }
     return LB_NONE;
 }
 
-static bool add_ids(const lb_moved_run *run, lb_scored_step *s, uint32_t value, uint32_t op)
+static bool add_ids(const lb_moved_run *run, lb_scored_step *scored, uint32_t value, uint32_t op)
 {
-    const lb_layout *l = &run->program->values[value].layout;
-    for (uint32_t i = 0; i < s->n_ids; i++)
-        if (s->ids[i].value == value) return true;
-    for (int first = l->ndim == 2 && l->shape[0] > 1 && l->shape[1] > 1; first >= 0; first--) {
-        lb_token_ids *ids = s->n_ids < MOST_LISTED ? lb_array_grow(s->ids, s->n_ids, sizeof *ids) : NULL;
-        if (!ids) return s->n_ids == MOST_LISTED;
-        s->ids = ids;
-        s->ids[s->n_ids++] = (lb_token_ids){.value = value,
-                                            .op = op,
-                                            .rows = l->ndim == 2 ? l->shape[first] : 1,
-                                            .columns = l->shape[l->ndim - 1 - first],
-                                            .tokens_first = first};
+    const lb_layout *layout = &run->program->values[value].layout;
+    for (uint32_t i = 0; i < scored->n_ids; i++)
+        if (scored->ids[i].value == value) return true;
+    for (int first = layout->ndim == 2 && layout->shape[0] > 1 && layout->shape[1] > 1; first >= 0; first--) {
+        lb_token_ids *ids = scored->n_ids < MOST_LISTED ? lb_array_grow(scored->ids, scored->n_ids, sizeof *ids) : NULL;
+        if (!ids) return scored->n_ids == MOST_LISTED;
+        scored->ids = ids;
+        scored->ids[scored->n_ids++] = (lb_token_ids){.value = value,
+                                                      .op = op,
+                                                      .rows = layout->ndim == 2 ? layout->shape[first] : 1,
+                                                      .columns = layout->shape[layout->ndim - 1 - first],
+                                                      .tokens_first = first};
     }
     return true;
 }
 
-static bool list_ids(const lb_moved_run *run, lb_scored_step *s)
+static bool list_ids(const lb_moved_run *run, lb_scored_step *scored)
 {
     uint8_t *seen = malloc((size_t)run->program->n_values + 1);
     bool done = seen != NULL;
@@ -168,23 +174,23 @@ static bool list_ids(const lb_moved_run *run, lb_scored_step *s)
         const lb_op *op = &run->program->ops[i];
         const uint32_t ids = looked_up(run, op);
         if (ids != LB_NONE && is_table(run, lb_op_args(run->program, op)[0].u.value, seen))
-            done = add_ids(run, s, ids, i);
+            done = add_ids(run, scored, ids, i);
     }
     free(seen);
     return done;
 }
 
-static bool list_losses(const lb_moved_run *run, lb_scored_step *s)
+static bool list_losses(const lb_moved_run *run, lb_scored_step *scored)
 {
     uint8_t *seen = malloc((size_t)run->program->n_values + 1);
     bool done = seen != NULL;
     for (uint32_t i = 0; i < run->program->n_ops && done; i++) {
         lb_scored_rows loss;
-        if (!is_loss(run, i, &loss, seen) || s->n_losses == MOST_LISTED) continue;
-        lb_scored_rows *losses = lb_array_grow(s->losses, s->n_losses, sizeof *losses);
+        if (!is_loss(run, i, &loss, seen) || scored->n_losses == MOST_LISTED) continue;
+        lb_scored_rows *losses = lb_array_grow(scored->losses, scored->n_losses, sizeof *losses);
         done &= losses != NULL;
         loss.gradient = find_gradient(run, &loss);
-        if (losses) s->losses = losses, s->losses[s->n_losses++] = loss;
+        if (losses) scored->losses = losses, scored->losses[scored->n_losses++] = loss;
     }
     free(seen);
     return done;
@@ -201,10 +207,10 @@ typedef struct reading {
 
 static int64_t *whole_numbers(const lb_event *event, uint32_t value)
 {
-    lb_tensor t;
-    if (!lb_event_exact(event, value, &t)) return NULL;
-    const int64_t n = lb_layout_numel(&t.layout);
-    double *x = lb_shadow_numbers_copy(&t);
+    lb_tensor tensor;
+    if (!lb_event_exact(event, value, &tensor)) return NULL;
+    const int64_t n = lb_layout_numel(&tensor.layout);
+    double *x = lb_shadow_numbers_copy(&tensor);
     int64_t *whole = x ? malloc(((size_t)n + 1) * sizeof *whole) : NULL;
     for (int64_t i = 0; whole && i < n; i++) whole[i] = (int64_t)x[i];
     free(x);
@@ -234,8 +240,9 @@ static bool reads(const lb_moved_run *run, uint32_t op, uint32_t ids)
 /* What each row weighs in the loss that backward began from: the loss has - the score at the label in it. */
 static void read_weights(lb_scored_rows *loss, const lb_event *event, int64_t n)
 {
-    lb_tensor t;
-    double *x = loss->targets && lb_event_exact(event, loss->gradient, &t) ? lb_shadow_numbers_copy(&t) : NULL;
+    lb_tensor tensor;
+    double *x =
+        loss->targets && lb_event_exact(event, loss->gradient, &tensor) ? lb_shadow_numbers_copy(&tensor) : NULL;
     loss->weights = x ? malloc(((size_t)n + 1) * sizeof *loss->weights) : NULL;
     for (int64_t i = 0; loss->weights && i < n; i++) {
         int64_t stride;
@@ -286,25 +293,25 @@ static int64_t count_fits(const lb_scored_rows *loss, const lb_token_ids *ids, i
 }
 
 /* Elements between the rows of a value that has so many for each sequence; 0: it is no such value. */
-static int64_t row_stride(const lb_layout *l, int64_t sequences, int64_t per_row)
+static int64_t row_stride(const lb_layout *layout, int64_t sequences, int64_t per_row)
 {
-    if (l->ndim == 3 && l->shape[0] == sequences && l->shape[1] == per_row) return l->stride[1];
-    return l->ndim == 2 && sequences == 1 && l->shape[0] == per_row ? l->stride[0] : 0;
+    if (layout->ndim == 3 && layout->shape[0] == sequences && layout->shape[1] == per_row) return layout->stride[1];
+    return layout->ndim == 2 && sequences == 1 && layout->shape[0] == per_row ? layout->stride[0] : 0;
 }
 
 /* Where the rows of the scores begin: the first of a window on scores of every token. -1: not known. */
 static int64_t first_token(const lb_moved_run *run, const lb_scored_rows *loss, const lb_token_ids *ids,
                            const uint8_t *ancestors)
 {
-    const lb_program *p = run->program;
+    const lb_program *program = run->program;
     if (loss->per_row == ids->columns) return 0;
-    for (uint32_t v = 0; v < p->n_values; v++) {
-        const int64_t stride = row_stride(&p->values[v].layout, ids->rows, loss->per_row);
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        const int64_t stride = row_stride(&program->values[v].layout, ids->rows, loss->per_row);
         if (!ancestors[v] || stride <= 0) continue;
-        for (uint32_t w = 0; w < p->n_values; w++)
-            if (p->values[w].storage == p->values[v].storage &&
-                row_stride(&p->values[w].layout, ids->rows, ids->columns) == stride)
-                return (p->values[v].layout.offset - p->values[w].layout.offset) / stride;
+        for (uint32_t w = 0; w < program->n_values; w++)
+            if (program->values[w].storage == program->values[v].storage &&
+                row_stride(&program->values[w].layout, ids->rows, ids->columns) == stride)
+                return (program->values[v].layout.offset - program->values[w].layout.offset) / stride;
     }
     return -1;
 }
@@ -334,39 +341,40 @@ static bool align(const lb_moved_run *run, lb_scored_rows *loss, const lb_token_
 
 /* The same tokens as the program was given them: some of them may be looked up by a copy (those of another table where
  * its rows end), and are changed where they come from. */
-static uint32_t given_as(const lb_moved_run *run, const lb_scored_step *s, uint32_t number, uint8_t *ancestors)
+static uint32_t given_as(const lb_moved_run *run, const lb_scored_step *scored, uint32_t number, uint8_t *ancestors)
 {
-    const lb_token_ids *ids = &s->ids[number];
+    const lb_token_ids *ids = &scored->ids[number];
     const size_t n = (size_t)(ids->rows * ids->columns);
     memset(ancestors, 0, (size_t)run->program->n_values + 1);
     if (!lb_scored_rows_ancestors(run, ids->value, ancestors)) return number;
-    for (uint32_t i = 0; i < s->n_ids; i++)
-        if (ancestors[s->ids[i].value] && s->ids[i].tokens && s->ids[i].rows == ids->rows &&
-            s->ids[i].columns == ids->columns && !memcmp(s->ids[i].tokens, ids->tokens, n * sizeof *ids->tokens))
+    for (uint32_t i = 0; i < scored->n_ids; i++)
+        if (ancestors[scored->ids[i].value] && scored->ids[i].tokens && scored->ids[i].rows == ids->rows &&
+            scored->ids[i].columns == ids->columns &&
+            !memcmp(scored->ids[i].tokens, ids->tokens, n * sizeof *ids->tokens))
             return i;
     return number;
 }
 
-static bool align_all(const lb_moved_run *run, lb_scored_step *s)
+static bool align_all(const lb_moved_run *run, lb_scored_step *scored)
 {
     const size_t n = (size_t)run->program->n_values + 1;
     uint8_t *ancestors = malloc(n);
     uint32_t kept = 0;
     bool done = ancestors != NULL;
-    for (uint32_t i = 0; i < s->n_losses && done; i++) {
-        lb_scored_rows loss = s->losses[i];
+    for (uint32_t i = 0; i < scored->n_losses && done; i++) {
+        lb_scored_rows loss = scored->losses[i];
         bool found = false;
         memset(ancestors, 0, n);
         done = lb_scored_rows_ancestors(run, loss.scores, ancestors);
-        for (uint32_t k = s->n_ids; k-- > 0 && done && !found;)
-            found = align(run, &loss, &s->ids[k], k, ancestors, s->home != NULL);
-        if (found && !s->home) loss.ids = given_as(run, s, loss.ids, ancestors);
+        for (uint32_t k = scored->n_ids; k-- > 0 && done && !found;)
+            found = align(run, &loss, &scored->ids[k], k, ancestors, scored->home != NULL);
+        if (found && !scored->home) loss.ids = given_as(run, scored, loss.ids, ancestors);
         if (found)
-            s->losses[kept++] = loss;
+            scored->losses[kept++] = loss;
         else
             free(loss.targets), free(loss.weights);
     }
-    if (done) s->n_losses = kept;
+    if (done) scored->n_losses = kept;
     free(ancestors);
     return done;
 }
@@ -428,33 +436,34 @@ void lb_scored_rows_token(const lb_scored_rows *loss, int64_t row, int64_t *sequ
     *sequence = row / loss->per_row, *column = row % loss->per_row + loss->first;
 }
 
-static uint32_t last_read(const lb_moved_run *run, const lb_scored_step *s)
+static uint32_t last_read(const lb_moved_run *run, const lb_scored_step *scored)
 {
     uint32_t last = 0;
-    for (uint32_t i = 0; i < s->n_losses; i++) {
-        const uint32_t v = s->losses[i].gradient, op = v == LB_NONE ? s->losses[i].op : run->graph.giver[v];
+    for (uint32_t i = 0; i < scored->n_losses; i++) {
+        const uint32_t v = scored->losses[i].gradient, op = v == LB_NONE ? scored->losses[i].op : run->graph.giver[v];
         if (op != LB_NONE && op > last) last = op;
     }
     return last;
 }
 
-static bool has_collective(const lb_program *p, uint32_t last)
+static bool has_collective(const lb_program *program, uint32_t last)
 {
-    for (uint32_t i = 0; i < p->n_ops && i <= last; i++)
-        if (p->ops[i].flags & LB_OP_COLLECTIVE) return true;
+    for (uint32_t i = 0; i < program->n_ops && i <= last; i++)
+        if (program->ops[i].flags & LB_OP_COLLECTIVE) return true;
     return false;
 }
 
-lb_moved_run *lb_scored_rows_home(lb_moved_run *run, const lb_scored_step *s)
+lb_moved_run *lb_scored_rows_home(lb_moved_run *run, const lb_scored_step *scored)
 {
-    return s->home ? s->home : run;
+    return scored->home ? scored->home : run;
 }
 
-static void release_ids(lb_scored_step *s)
+static void release_ids(lb_scored_step *scored)
 {
-    for (uint32_t i = 0; i < s->n_ids; i++) free(s->ids[i].tokens), free(s->ids[i].spare), free(s->ids[i].ordinary);
-    free(s->ids);
-    s->ids = NULL, s->n_ids = 0;
+    for (uint32_t i = 0; i < scored->n_ids; i++)
+        free(scored->ids[i].tokens), free(scored->ids[i].spare), free(scored->ids[i].ordinary);
+    free(scored->ids);
+    scored->ids = NULL, scored->n_ids = 0;
 }
 
 /* The tokens of another rank, as its embeddings read them. */
@@ -464,89 +473,93 @@ static bool read_beside(void *context, const lb_moved_run *run, const lb_event *
     return run != r->beside || read_tokens(r, run, event);
 }
 
-static lb_status read_other(lb_moved_run *run, lb_moved_run *other, lb_scored_step *s, lb_err *err)
+static lb_status read_other(lb_moved_run *run, lb_moved_run *other, lb_scored_step *scored, lb_err *err)
 {
-    reading r = {.run = run, .scored = s, .beside = other};
-    const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look_beside = read_beside, .context = &r};
+    reading r = {.run = run, .scored = scored, .beside = other};
+    const lb_changed_run plain = {
+        .holds = true, .last = last_read(run, scored), .look_beside = read_beside, .context = &r};
     LB_TRY(lb_changed_run_run(run, &plain, err));
     return r.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens") : LB_OK;
 }
 
 /* Does a loss score tokens that the other rank looked up? */
-static bool is_home(const lb_moved_run *run, const lb_scored_step *s)
+static bool is_home(const lb_moved_run *run, const lb_scored_step *scored)
 {
     uint8_t *ancestors = malloc((size_t)run->program->n_values + 1);
     bool found = false;
-    for (uint32_t i = 0; ancestors && i < s->n_losses && !found; i++) {
-        lb_scored_rows loss = s->losses[i];
+    for (uint32_t i = 0; ancestors && i < scored->n_losses && !found; i++) {
+        lb_scored_rows loss = scored->losses[i];
         memset(ancestors, 0, (size_t)run->program->n_values + 1);
         if (!lb_scored_rows_ancestors(run, loss.scores, ancestors)) break;
-        for (uint32_t k = s->n_ids; k-- > 0 && !found;) found = align(run, &loss, &s->ids[k], k, ancestors, true);
+        for (uint32_t k = scored->n_ids; k-- > 0 && !found;)
+            found = align(run, &loss, &scored->ids[k], k, ancestors, true);
     }
     free(ancestors);
     return found;
 }
 
 /* The losses of a pipeline's last stage: the rank that looked their tokens up. */
-static lb_status find_home(lb_moved_run *run, lb_scored_step *s, lb_err *err)
+static lb_status find_home(lb_moved_run *run, lb_scored_step *scored, lb_err *err)
 {
-    for (uint32_t i = 0; i < run->n_together && !s->home; i++) {
+    for (uint32_t i = 0; i < run->n_together && !scored->home; i++) {
         lb_moved_run *other = run->together[i];
         if (other == run) continue;
-        if (!list_ids(other, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
-        if (s->n_ids) LB_TRY(read_other(run, other, s, err));
-        if (is_home(run, s)) s->home = other;
-        if (!s->home) release_ids(s);
+        if (!list_ids(other, scored)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+        if (scored->n_ids) LB_TRY(read_other(run, other, scored, err));
+        if (is_home(run, scored)) scored->home = other;
+        if (!scored->home) release_ids(scored);
     }
     return LB_OK;
 }
 
 /* Does a loss follow from what another rank sent? */
-static bool follows_message(const lb_moved_run *run, const lb_scored_step *s)
+static bool follows_message(const lb_moved_run *run, const lb_scored_step *scored)
 {
-    const lb_program *p = run->program;
-    uint8_t *ancestors = calloc((size_t)p->n_values + 1, 1);
+    const lb_program *program = run->program;
+    uint8_t *ancestors = calloc((size_t)program->n_values + 1, 1);
     bool follows = false;
-    for (uint32_t i = 0; ancestors && i < s->n_losses; i++)
-        follows |= !lb_scored_rows_ancestors(run, s->losses[i].scores, ancestors);
-    for (uint32_t v = 0; ancestors && v < p->n_values && !follows; v++) {
+    for (uint32_t i = 0; ancestors && i < scored->n_losses; i++)
+        follows |= !lb_scored_rows_ancestors(run, scored->losses[i].scores, ancestors);
+    for (uint32_t v = 0; ancestors && v < program->n_values && !follows; v++) {
         const uint32_t giver = ancestors[v] ? run->graph.giver[v] : LB_NONE;
-        follows = giver != LB_NONE && strstr(lb_op_name(p, &p->ops[giver]), "recv");
+        follows = giver != LB_NONE && strstr(lb_op_name(program, &program->ops[giver]), "recv");
     }
     free(ancestors);
     return follows;
 }
 
-lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *s, lb_err *err)
+lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *scored, lb_err *err)
 {
-    *s = (lb_scored_step){0};
-    if (!list_ids(run, s) || !list_losses(run, s)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
-    const bool elsewhere = !s->n_ids && s->n_losses && follows_message(run, s);
-    if (!s->n_losses || (!s->n_ids && !(elsewhere && run->together))) {
-        s->apart = elsewhere, s->n_losses = 0;
+    *scored = (lb_scored_step){0};
+    if (!list_ids(run, scored) || !list_losses(run, scored))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for losses");
+    const bool elsewhere = !scored->n_ids && scored->n_losses && follows_message(run, scored);
+    if (!scored->n_losses || (!scored->n_ids && !(elsewhere && run->together))) {
+        scored->apart = elsewhere, scored->n_losses = 0;
         return LB_OK;
     }
-    s->waits = !run->together && has_collective(run->program, last_read(run, s));
-    if (s->waits) {
-        for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
-        s->n_losses = 0;
+    scored->waits = !run->together && has_collective(run->program, last_read(run, scored));
+    if (scored->waits) {
+        for (uint32_t i = 0; i < scored->n_losses; i++)
+            free(scored->losses[i].targets), free(scored->losses[i].weights);
+        scored->n_losses = 0;
         return LB_OK;
     }
-    reading r = {.run = run, .scored = s};
-    const lb_changed_run plain = {.holds = true, .last = last_read(run, s), .look = read_numbers, .context = &r};
+    reading r = {.run = run, .scored = scored};
+    const lb_changed_run plain = {.holds = true, .last = last_read(run, scored), .look = read_numbers, .context = &r};
     LB_TRY(lb_changed_run_run(run, &plain, err));
-    if (elsewhere && !r.failed) LB_TRY(find_home(run, s, err));
-    bool done = !r.failed && align_all(run, s);
-    s->apart = elsewhere && !s->home;
-    for (uint32_t i = 0; i < s->n_ids && done; i++)
-        if (s->ids[i].tokens) done = list_spares(&s->ids[i]);
+    if (elsewhere && !r.failed) LB_TRY(find_home(run, scored, err));
+    bool done = !r.failed && align_all(run, scored);
+    scored->apart = elsewhere && !scored->home;
+    for (uint32_t i = 0; i < scored->n_ids && done; i++)
+        if (scored->ids[i].tokens) done = list_spares(&scored->ids[i]);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
 }
 
-void lb_scored_rows_release(lb_scored_step *s)
+void lb_scored_rows_release(lb_scored_step *scored)
 {
-    for (uint32_t i = 0; i < s->n_losses; i++) free(s->losses[i].targets), free(s->losses[i].weights);
-    release_ids(s);
-    free(s->losses);
-    *s = (lb_scored_step){0};
+    for (uint32_t i = 0; i < scored->n_losses; i++) free(scored->losses[i].targets), free(scored->losses[i].weights);
+    release_ids(scored);
+    free(scored->losses);
+    *scored = (lb_scored_step){0};
 }

@@ -15,9 +15,10 @@ typedef struct marking {
     bool found;
 } marking;
 
-static bool is_mask_alone(const marking *m, uint32_t v)
+static bool is_mask_alone(const marking *marking, uint32_t v)
 {
-    return lb_scored_rows_follows(m->run, m->mask, v) && !lb_scored_rows_follows(m->run, m->weights, v);
+    return lb_scored_rows_follows(marking->run, marking->mask, v) &&
+           !lb_scored_rows_follows(marking->run, marking->weights, v);
 }
 
 static bool is_among(const char *name, const char *const *names, size_t n)
@@ -43,44 +44,46 @@ static void look_at_input(void *context, uint32_t v)
 }
 
 /* Back from what a softmax reads, by the ops that put a mask there. */
-static void look_back(marking *m, uint32_t v, int depth)
+static void look_back(marking *marking, uint32_t value, int depth)
 {
     static const char *const puts[] = {"aten::add",   "aten::add_",  "aten::masked_fill", "aten::masked_fill_",
                                        "aten::where", "aten::mul",   "aten::div",         "aten::_to_copy",
                                        "aten::sub",   "aten::clone", "aten::maximum",     "aten::max",
                                        "aten::cat",   "aten::clamp", "aten::clamp_min"};
-    const lb_program *p = m->run->program;
-    const uint32_t giver = m->run->graph.giver[v];
-    if (depth > 6 || m->found || giver == LB_NONE) return;
-    step_back s = {m, depth};
-    if (is_among(lb_op_name(p, &p->ops[giver]), puts, sizeof puts / sizeof *puts))
-        lb_op_each_input(p, &p->ops[giver], look_at_input, &s);
+    const lb_program *program = marking->run->program;
+    const uint32_t giver = marking->run->graph.giver[value];
+    if (depth > 6 || marking->found || giver == LB_NONE) return;
+    step_back s = {marking, depth};
+    if (is_among(lb_op_name(program, &program->ops[giver]), puts, sizeof puts / sizeof *puts))
+        lb_op_each_input(program, &program->ops[giver], look_at_input, &s);
 }
 
 /* Does attention read it: under a softmax, or as the mask of a kernel for attention? */
-static bool hides_from_attention(marking *m)
+static bool hides_from_attention(marking *marking)
 {
-    const lb_program *p = m->run->program;
-    for (uint32_t i = 0; i < p->n_ops && !m->found; i++) {
-        const lb_op *op = &p->ops[i];
-        const char *name = lb_op_name(p, op);
+    const lb_program *program = marking->run->program;
+    for (uint32_t i = 0; i < program->n_ops && !marking->found; i++) {
+        const lb_op *op = &program->ops[i];
+        const char *name = lb_op_name(program, op);
         const bool kernel = strstr(name, "scaled_dot_product") != NULL;
         const bool softmax = strstr(name, "softmax") != NULL;
         if (op->phase != LB_PHASE_FORWARD || !(kernel || softmax) || !op->args) continue;
-        if (softmax && lb_op_args(p, op)[0].tag == LB_ARG_VALUE) look_back(m, lb_op_args(p, op)[0].u.value, 0);
+        if (softmax && lb_op_args(program, op)[0].tag == LB_ARG_VALUE)
+            look_back(marking, lb_op_args(program, op)[0].u.value, 0);
         for (uint32_t k = 3; kernel && k < op->args; k++)
-            if (lb_op_args(p, op)[k].tag == LB_ARG_VALUE) m->found |= is_mask_alone(m, lb_op_args(p, op)[k].u.value);
+            if (lb_op_args(program, op)[k].tag == LB_ARG_VALUE)
+                marking->found |= is_mask_alone(marking, lb_op_args(program, op)[k].u.value);
     }
-    return m->found;
+    return marking->found;
 }
 
 /* ---- sources by their numbers ---- */
 
 static double *numbers_of(const lb_moved_run *run, uint32_t value)
 {
-    lb_tensor t;
-    if (lb_program_view_value(run->view, value, &t, NULL) != LB_OK || !t.data) return NULL;
-    return lb_shadow_numbers_copy(&t);
+    lb_tensor tensor;
+    if (lb_program_view_value(run->view, value, &tensor, NULL) != LB_OK || !tensor.data) return NULL;
+    return lb_shadow_numbers_copy(&tensor);
 }
 
 /* Two numbers: 0 where it hides and 1, or 0 and what a softmax makes nothing of. `*hides`: the one that hides. */
@@ -98,14 +101,14 @@ static bool is_mask(const double *x, int64_t n, double *hides)
 }
 
 /* Is it of one number for each token, whatever dimensions of one it has? */
-static bool is_by_token(const lb_layout *l, const lb_token_ids *ids)
+static bool is_by_token(const lb_layout *layout, const lb_token_ids *ids)
 {
     int64_t shape[2] = {1, 1};
     int n = 0;
-    for (int d = 0; d < l->ndim; d++) {
-        if (l->shape[d] == 1) continue;
+    for (int d = 0; d < layout->ndim; d++) {
+        if (layout->shape[d] == 1) continue;
         if (n == 2) return false;
-        shape[n++] = l->shape[d];
+        shape[n++] = layout->shape[d];
     }
     return n == 2 ? shape[0] == ids->rows && shape[1] == ids->columns : n == 1 && shape[0] == ids->columns;
 }
@@ -132,13 +135,15 @@ static int64_t count_documents(const double *x, int64_t rows, int64_t columns, i
 static bool is_for_attention(const lb_moved_run *run, uint32_t value, bool *hides)
 {
     const size_t size = (size_t)run->program->n_values + 1;
-    marking m = {run, calloc(size, 1), calloc(size, 1), false};
-    const bool done = m.weights && m.mask;
+    marking marking = {run, calloc(size, 1), calloc(size, 1), false};
+    const bool done = marking.weights && marking.mask;
     for (uint32_t v = 0; done && v < run->program->n_values; v++)
-        m.weights[v] = (run->program->values[v].flags & LB_VALUE_PARAMETER) != 0;
-    if (done) m.mask[value] = 1, lb_scored_rows_descend(run, m.weights), lb_scored_rows_descend(run, m.mask);
-    *hides = done && hides_from_attention(&m);
-    free(m.weights), free(m.mask);
+        marking.weights[v] = (run->program->values[v].flags & LB_VALUE_PARAMETER) != 0;
+    if (done)
+        marking.mask[value] = 1, lb_scored_rows_descend(run, marking.weights),
+        lb_scored_rows_descend(run, marking.mask);
+    *hides = done && hides_from_attention(&marking);
+    free(marking.weights), free(marking.mask);
     return done;
 }
 
@@ -190,32 +195,32 @@ static bool try_positions(uint32_t value, const double *x, int64_t given, const 
 lb_status lb_token_marks_find(lb_moved_run *run, const lb_scored_step *scored, uint32_t loss, lb_token_marks *marks,
                               lb_err *err)
 {
-    const lb_program *p = run->program;
+    const lb_program *program = run->program;
     const lb_token_ids *ids = &scored->ids[scored->losses[loss].ids];
     const int64_t n = ids->rows * ids->columns;
-    uint8_t *ancestors = calloc((size_t)p->n_values + 1, 1);
+    uint8_t *ancestors = calloc((size_t)program->n_values + 1, 1);
     const bool looks_up = run == scored->home; /* whatever that rank reads leads to the scores of another */
     bool done = ancestors && (looks_up || lb_scored_rows_ancestors(run, scored->losses[loss].scores, ancestors));
-    if (done && looks_up) memset(ancestors, 1, (size_t)p->n_values + 1);
+    if (done && looks_up) memset(ancestors, 1, (size_t)program->n_values + 1);
     *marks = (lb_token_marks){.mask = LB_NONE, .positions = LB_NONE};
-    for (uint32_t i = 0; i < p->n_ops && done; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const uint32_t v = lb_op_results(p, &p->ops[i])[0];
-        const lb_layout *l = &p->values[v].layout;
-        const int64_t given = lb_layout_numel(l);
-        const bool by_token = is_by_token(l, ids);
-        if (!ancestors[v] || !(by_token || lb_token_squares_shape(l, ids->rows, ids->columns))) continue;
+    for (uint32_t i = 0; i < program->n_ops && done; i++) {
+        if (!lb_op_is_source(program, &program->ops[i])) continue;
+        const uint32_t value = lb_op_results(program, &program->ops[i])[0];
+        const lb_layout *layout = &program->values[value].layout;
+        const int64_t given = lb_layout_numel(layout);
+        const bool by_token = is_by_token(layout, ids);
+        if (!ancestors[value] || !(by_token || lb_token_squares_shape(layout, ids->rows, ids->columns))) continue;
         if (((!scored->home || looks_up) && run->graph.giver[ids->value] == i) ||
-            p->values[v].flags & LB_VALUE_PARAMETER)
+            program->values[value].flags & LB_VALUE_PARAMETER)
             continue;
-        double *x = numbers_of(run, v);
+        double *x = numbers_of(run, value);
         double hides;
         if (x && !by_token)
-            done = try_square(run, v, x, ids, marks);
+            done = try_square(run, value, x, ids, marks);
         else if (x && !marks->hidden && given == n && is_mask(x, n, &hides))
-            done = try_mask(run, v, x, n, hides, marks);
-        else if (x && !marks->document && lb_dtype_is_integer(p->values[v].dtype) && !(n % given))
-            done = try_positions(v, x, given, ids, marks);
+            done = try_mask(run, value, x, n, hides, marks);
+        else if (x && !marks->document && lb_dtype_is_integer(program->values[value].dtype) && !(n % given))
+            done = try_positions(value, x, given, ids, marks);
         free(x);
     }
     free(ancestors);

@@ -4,21 +4,21 @@
 #include <math.h>
 #include <string.h>
 
-static int64_t product(const lb_layout *l, int from)
+static int64_t product(const lb_layout *layout, int from)
 {
     int64_t n = 1;
-    for (int d = from; d < l->ndim; d++) n *= l->shape[d];
+    for (int d = from; d < layout->ndim; d++) n *= layout->shape[d];
     return n;
 }
 
-bool lb_token_rows_of(const lb_layout *l, int64_t rows, int64_t columns, bool weighed, lb_token_rows *shape)
+bool lb_token_rows_of(const lb_layout *layout, int64_t rows, int64_t columns, bool weighed, lb_token_rows *shape)
 {
-    const int64_t *s = l->shape;
-    const int n = l->ndim;
+    const int64_t *s = layout->shape;
+    const int n = layout->ndim;
     bool square = false;
     if (n < 2) return false;
     if (s[0] == rows && s[1] == columns)
-        *shape = (lb_token_rows){rows, 1, columns, product(l, 2), false};
+        *shape = (lb_token_rows){rows, 1, columns, product(layout, 2), false};
     else if (n == 4 && s[0] == rows && s[2] == columns)
         *shape = (lb_token_rows){rows, s[1], columns, s[3], false}, square = s[3] == columns;
     else if (n == 3 && s[1] == columns && s[0] % rows == 0)
@@ -26,13 +26,13 @@ bool lb_token_rows_of(const lb_layout *l, int64_t rows, int64_t columns, bool we
     else if (n == 3 && s[0] == rows && s[2] == columns)
         *shape = (lb_token_rows){rows, s[1], columns, 1, false};
     else if (n >= 3 && s[0] == columns && s[1] == rows)
-        *shape = (lb_token_rows){rows, 1, columns, product(l, 2), true};
+        *shape = (lb_token_rows){rows, 1, columns, product(layout, 2), true};
     else if (s[0] == rows * columns)
-        *shape = (lb_token_rows){rows, 1, columns, product(l, 1), false};
+        *shape = (lb_token_rows){rows, 1, columns, product(layout, 1), false};
     else
         return false;
     square |= shape->heads == 1 && shape->inner == columns && n > 2;
-    return (!square || weighed) && lb_layout_numel(l) > 0;
+    return (!square || weighed) && lb_layout_numel(layout) > 0;
 }
 
 /* Of (-1, 1), a function of the position alone. */
@@ -58,18 +58,19 @@ lb_token_sum lb_token_rows_sum(const double *numbers, int64_t n, int64_t stride)
     return s;
 }
 
-void lb_token_rows_add_up(const lb_token_rows *t, const double *numbers, lb_token_sum *sums)
+void lb_token_rows_add_up(const lb_token_rows *shape, const double *numbers, lb_token_sum *sums)
 {
-    for (int64_t i = 0; i < t->rows * t->columns; i++) sums[i] = (lb_token_sum){0, 0};
-    for (int64_t row = 0; row < t->rows; row++)
-        for (int64_t head = 0; head < t->heads; head++)
-            for (int64_t column = 0; column < t->columns; column++) {
-                const int64_t at =
-                    t->tokens_first ? column * t->rows + row : (row * t->heads + head) * t->columns + column;
-                const double *x = numbers + at * t->inner;
-                for (int64_t i = 0; i < t->inner; i++) add(&sums[row * t->columns + column], x[i], head * t->inner + i);
+    for (int64_t i = 0; i < shape->rows * shape->columns; i++) sums[i] = (lb_token_sum){0, 0};
+    for (int64_t row = 0; row < shape->rows; row++)
+        for (int64_t head = 0; head < shape->heads; head++)
+            for (int64_t column = 0; column < shape->columns; column++) {
+                const int64_t at = shape->tokens_first ? column * shape->rows + row
+                                                       : (row * shape->heads + head) * shape->columns + column;
+                const double *x = numbers + at * shape->inner;
+                for (int64_t i = 0; i < shape->inner; i++)
+                    add(&sums[row * shape->columns + column], x[i], head * shape->inner + i);
             }
-    for (int64_t i = 0; i < t->rows * t->columns; i++) sums[i].norm = sqrt(sums[i].norm);
+    for (int64_t i = 0; i < shape->rows * shape->columns; i++) sums[i].norm = sqrt(sums[i].norm);
 }
 
 double lb_token_rows_gap(const lb_token_sum *a, const lb_token_sum *b)

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-bool lb_token_squares_shape(const lb_layout *l, int64_t rows, int64_t columns)
+bool lb_token_squares_shape(const lb_layout *layout, int64_t rows, int64_t columns)
 {
     int64_t shape[3] = {1, 1, 1};
     int n = 3;
-    for (int d = l->ndim - 1; d >= 0; d--) {
-        if (l->shape[d] == 1) continue;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (layout->shape[d] == 1) continue;
         if (n == 0) return false;
-        shape[--n] = l->shape[d];
+        shape[--n] = layout->shape[d];
     }
     return columns > 2 && shape[2] == columns && shape[1] == columns && (shape[0] == 1 || shape[0] == rows);
 }
@@ -86,20 +86,20 @@ static bool are_alike(const int64_t *tokens, const uint8_t *hidden, int64_t n)
     return true;
 }
 
-lb_square_kind lb_token_squares_read(const lb_token_squares *s, int64_t rows, const int64_t *tokens, uint8_t *hidden,
-                                     int32_t *document)
+lb_square_kind lb_token_squares_read(const lb_token_squares *squares, int64_t rows, const int64_t *tokens,
+                                     uint8_t *hidden, int32_t *document)
 {
-    square q = {.columns = s->columns};
+    square q = {.columns = squares->columns};
     bool padding = true, documents = true, any = false, many = false;
-    if (!find_hiding(s, &q.hides)) return LB_SQUARE_NONE;
+    if (!find_hiding(squares, &q.hides)) return LB_SQUARE_NONE;
     for (int64_t row = 0; row < rows && (padding || documents); row++) {
-        q.numbers = s->numbers + (s->n > 1 ? row : 0) * s->columns * s->columns;
-        padding = padding && read_padding(&q, hidden + row * s->columns);
-        documents = documents && read_documents(&q, document + row * s->columns);
-        any |= padding && memchr(hidden + row * s->columns, 1, (size_t)s->columns) != NULL;
-        many |= documents && document[(row + 1) * s->columns - 1] > 0;
+        q.numbers = squares->numbers + (squares->n > 1 ? row : 0) * squares->columns * squares->columns;
+        padding = padding && read_padding(&q, hidden + row * squares->columns);
+        documents = documents && read_documents(&q, document + row * squares->columns);
+        any |= padding && memchr(hidden + row * squares->columns, 1, (size_t)squares->columns) != NULL;
+        many |= documents && document[(row + 1) * squares->columns - 1] > 0;
     }
     documents = documents && many, padding = padding && any;
-    if (padding && (!documents || are_alike(tokens, hidden, rows * s->columns))) return LB_SQUARE_PADDING;
+    if (padding && (!documents || are_alike(tokens, hidden, rows * squares->columns))) return LB_SQUARE_PADDING;
     return documents ? LB_SQUARE_DOCUMENTS : LB_SQUARE_NONE;
 }

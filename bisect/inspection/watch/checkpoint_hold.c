@@ -3,17 +3,17 @@
 
 #include <stdio.h>
 
-lb_hold_answer lb_hold_take(lb_hold_state *s, int64_t step, bool out)
+lb_hold_answer lb_hold_take(lb_hold_state *state, int64_t step, bool out)
 {
-    if (!s->on && !out) return LB_HOLD_NONE;
-    if (!s->on) {
-        *s = (lb_hold_state){true, step, step, 0};
+    if (!state->on && !out) return LB_HOLD_NONE;
+    if (!state->on) {
+        *state = (lb_hold_state){true, step, step, 0};
         return LB_HOLD_BEGINS;
     }
-    s->quiet = out ? 0 : s->quiet + 1;
-    if (out) s->last_out = step;
-    if (s->quiet < LB_HOLD_QUIET) return LB_HOLD_LASTS;
-    s->on = false;
+    state->quiet = out ? 0 : state->quiet + 1;
+    if (out) state->last_out = step;
+    if (state->quiet < LB_HOLD_QUIET) return LB_HOLD_LASTS;
+    state->on = false;
     return LB_HOLD_ENDS;
 }
 

@@ -1,4 +1,4 @@
-/* While a run is out no checkpoint should be written; which ones were. */
+/* Checkpoints should not be written while a run is out of its usual range: whether it is, and which were written. */
 #ifndef LB_CHECKPOINT_HOLD_H
 #define LB_CHECKPOINT_HOLD_H
 

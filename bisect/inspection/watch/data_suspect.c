@@ -19,15 +19,15 @@ static bool change(char current[80], lb_watch_word word)
     return was;
 }
 
-void lb_data_place_take(lb_data_place *place, const lb_watch_record *r)
+void lb_data_place_take(lb_data_place *place, const lb_watch_record *record)
 {
-    if (lb_watch_has(r, LB_WATCH_shard) && change(place->shard, r->word[0])) {
-        place->shard_since = r->step;
+    if (lb_watch_has(record, LB_WATCH_shard) && change(place->shard, record->word[0])) {
+        place->shard_since = record->step;
         place->borders++;
     }
-    if (lb_watch_has(r, LB_WATCH_curriculum) &&
-        change(place->curriculum, r->word[LB_WATCH_curriculum - LB_WATCH_shard]))
-        place->curriculum_since = r->step;
+    if (lb_watch_has(record, LB_WATCH_curriculum) &&
+        change(place->curriculum, record->word[LB_WATCH_curriculum - LB_WATCH_shard]))
+        place->curriculum_since = record->step;
 }
 
 static bool is_near(int64_t border, int64_t from)
@@ -48,13 +48,14 @@ static uint64_t hash_of(lb_watch_word word)
     return hash;
 }
 
-bool lb_data_suspect_take_tokens(lb_rank_tokens *t, const lb_watch_record *r, int32_t *other)
+bool lb_data_suspect_take_tokens(lb_rank_tokens *tokens, const lb_watch_record *record, int32_t *other)
 {
-    if (!lb_watch_has(r, LB_WATCH_tokens) || !lb_watch_has(r, LB_WATCH_rank)) return false;
-    const uint64_t hash = hash_of(r->word[LB_WATCH_tokens - LB_WATCH_shard]);
-    if (t->step != r->step) t->step = r->step, t->n = 0;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->row[i].hash == hash && t->row[i].rank != r->rank) return *other = t->row[i].rank, true;
-    if (t->n < LB_RANKS_COMPARED) t->row[t->n].rank = r->rank, t->row[t->n++].hash = hash;
+    if (!lb_watch_has(record, LB_WATCH_tokens) || !lb_watch_has(record, LB_WATCH_rank)) return false;
+    const uint64_t hash = hash_of(record->word[LB_WATCH_tokens - LB_WATCH_shard]);
+    if (tokens->step != record->step) tokens->step = record->step, tokens->n = 0;
+    for (uint32_t i = 0; i < tokens->n; i++)
+        if (tokens->row[i].hash == hash && tokens->row[i].rank != record->rank)
+            return *other = tokens->row[i].rank, true;
+    if (tokens->n < LB_RANKS_COMPARED) tokens->row[tokens->n].rank = record->rank, tokens->row[tokens->n++].hash = hash;
     return false;
 }

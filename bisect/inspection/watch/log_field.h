@@ -28,8 +28,8 @@ bool lb_field_is_plain(const char *name, size_t n);
 
 /* An empty record. */
 void lb_log_field_record_clear(lb_watch_record *record);
-/* Puts `text` under a field: a number with thousands' commas, a unit, a percent sign or "/TOTAL" behind it. False when
- * it is none. */
+/* Puts `text` under a field: a number with thousands' commas, a unit, a percent sign or "/TOTAL" behind it. False: it
+ * is not a number. */
 bool lb_log_field_record_put(lb_watch_record *record, lb_watch_field field, const char *text, size_t n);
 /* The same of a number that is known exactly. */
 void lb_log_field_record_put_number(lb_watch_record *record, lb_watch_field field, double number);

@@ -19,27 +19,27 @@ struct lb_match_reader {
     uint32_t n;
 };
 
-static void find_groups(lb_match_reader *r, const lb_field_names *names)
+static void find_groups(lb_match_reader *reader, const lb_field_names *names)
 {
     uint32_t count = 0, entry = 0;
     PCRE2_SPTR table = NULL;
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMECOUNT, &count);
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMEENTRYSIZE, &entry);
-    pcre2_pattern_info(r->code, PCRE2_INFO_NAMETABLE, &table);
-    for (uint32_t i = 0; i < count && r->n < GROUPS; i++, table += entry) {
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMECOUNT, &count);
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMEENTRYSIZE, &entry);
+    pcre2_pattern_info(reader->code, PCRE2_INFO_NAMETABLE, &table);
+    for (uint32_t i = 0; i < count && reader->n < GROUPS; i++, table += entry) {
         const char *name = (const char *)table + 2;
         const lb_watch_field field = lb_field_of(names, name, strlen(name));
         if (field == LB_WATCH_FIELDS) continue;
-        r->groups[r->n].group = (uint32_t)table[0] << 8 | table[1];
-        r->groups[r->n++].field = field;
+        reader->groups[reader->n].group = (uint32_t)table[0] << 8 | table[1];
+        reader->groups[reader->n++].field = field;
     }
 }
 
-lb_status lb_match_reader_new(const lb_field_names *names, const char *pattern, lb_match_reader **out, lb_err *err)
+lb_status lb_match_reader_new(const lb_field_names *names, const char *pattern, lb_match_reader **reader, lb_err *err)
 {
     int code;
     PCRE2_SIZE at;
-    *out = NULL;
+    *reader = NULL;
     lb_match_reader *r = calloc(1, sizeof *r);
     if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at,
@@ -64,31 +64,32 @@ lb_status lb_match_reader_new(const lb_field_names *names, const char *pattern, 
                        pattern);
     }
     pcre2_set_match_limit(r->context, MATCH_LIMIT);
-    *out = r;
+    *reader = r;
     return LB_OK;
 }
 
-void lb_match_reader_free(lb_match_reader *r)
+void lb_match_reader_free(lb_match_reader *reader)
 {
-    if (!r) return;
-    pcre2_match_context_free(r->context);
-    pcre2_match_data_free(r->match);
-    pcre2_code_free(r->code);
-    free(r);
+    if (!reader) return;
+    pcre2_match_context_free(reader->context);
+    pcre2_match_data_free(reader->match);
+    pcre2_code_free(reader->code);
+    free(reader);
 }
 
-bool lb_match_read(lb_match_reader *r, const char *line, size_t n, lb_watch_record *record, const char **why)
+bool lb_match_read(lb_match_reader *reader, const char *line, size_t n, lb_watch_record *record, const char **why)
 {
     *why = NULL;
-    const int found = pcre2_match(r->code, (PCRE2_SPTR)line, n, 0, 0, r->match, r->context);
+    const int found = pcre2_match(reader->code, (PCRE2_SPTR)line, n, 0, 0, reader->match, reader->context);
     if (found == PCRE2_ERROR_MATCHLIMIT) *why = "the pattern tries too much on it";
     if (found < 0) return false;
-    const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(r->match);
+    const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(reader->match);
     lb_log_field_record_clear(record);
-    for (uint32_t i = 0; i < r->n; i++) {
-        const uint32_t g = r->groups[i].group;
+    for (uint32_t i = 0; i < reader->n; i++) {
+        const uint32_t g = reader->groups[i].group;
         if ((int)g >= found || ends[2 * g] == PCRE2_UNSET || ends[2 * g] == ends[2 * g + 1]) continue;
-        if (!lb_log_field_record_put(record, r->groups[i].field, line + ends[2 * g], ends[2 * g + 1] - ends[2 * g]))
+        if (!lb_log_field_record_put(record, reader->groups[i].field, line + ends[2 * g],
+                                     ends[2 * g + 1] - ends[2 * g]))
             return *why = "a group that should be a number is none", false;
     }
     return true;

@@ -44,15 +44,15 @@ typedef struct mantissa {
     bool any, fraction;
 } mantissa;
 
-static void add_digit(mantissa *m, char c)
+static void add_digit(mantissa *mantissa, char c)
 {
-    m->any = true;
-    if (m->kept < DIGITS_KEPT) {
-        m->digits = m->digits * 10 + (uint64_t)(c - '0');
-        m->kept += m->digits != 0;
-        m->power -= m->fraction;
+    mantissa->any = true;
+    if (mantissa->kept < DIGITS_KEPT) {
+        mantissa->digits = mantissa->digits * 10 + (uint64_t)(c - '0');
+        mantissa->kept += mantissa->digits != 0;
+        mantissa->power -= mantissa->fraction;
     } else {
-        m->power += !m->fraction;
+        mantissa->power += !mantissa->fraction;
     }
 }
 
@@ -79,34 +79,34 @@ static size_t read_exponent(const char *text, size_t at, size_t n, int *exponent
 size_t lb_log_number_read(const char *text, size_t n, lb_log_number *out)
 {
     size_t at = 0;
-    mantissa m = {0};
+    mantissa mantissa = {0};
     int exponent = 0;
     const bool minus = n && text[0] == '-';
     if (n && (text[0] == '-' || text[0] == '+')) at++;
     const size_t start = at;
     for (; at < n; at++) {
         if (is_digit(text[at]))
-            add_digit(&m, text[at]);
-        else if (text[at] == '.' && !m.fraction)
-            m.fraction = true;
-        else if (!(text[at] == ',' && !m.fraction && is_group(text, at, n)))
+            add_digit(&mantissa, text[at]);
+        else if (text[at] == '.' && !mantissa.fraction)
+            mantissa.fraction = true;
+        else if (!(text[at] == ',' && !mantissa.fraction && is_group(text, at, n)))
             break;
     }
     *out = (lb_log_number){0};
-    if (!m.any) {
+    if (!mantissa.any) {
         const size_t word = read_word(text + start, n - start, &out->number);
         if (minus) out->number = -out->number;
         return word ? start + word : 0;
     }
     if (at < n && (text[at] == 'e' || text[at] == 'E')) {
         const size_t end = read_exponent(text, at, n, &exponent);
-        out->is_integer = end == at && !m.fraction;
+        out->is_integer = end == at && !mantissa.fraction;
         at = end;
     } else {
-        out->is_integer = !m.fraction;
+        out->is_integer = !mantissa.fraction;
     }
-    out->number = m.digits ? scaled(m.digits, m.power + exponent) : 0;
+    out->number = mantissa.digits ? scaled(mantissa.digits, mantissa.power + exponent) : 0;
     if (minus) out->number = -out->number;
-    out->decimals = -(m.power + exponent);
+    out->decimals = -(mantissa.power + exponent);
     return at;
 }

@@ -11,9 +11,9 @@
 
 enum { NAME_BYTES = 64 };
 
-void lb_pairs_reader_init(lb_pairs_reader *r, const lb_field_names *names)
+void lb_pairs_reader_init(lb_pairs_reader *reader, const lb_field_names *names)
 {
-    *r = (lb_pairs_reader){.names = names, .header = -1, .skipped = -1};
+    *reader = (lb_pairs_reader){.names = names, .header = -1, .skipped = -1};
 }
 
 static bool is_name(char c)
@@ -100,11 +100,12 @@ static lb_watch_field field_before(const lb_pairs_reader *r, const char *line, s
 }
 
 /* "lr=[0.0001, 0.0001]" is one number; "a: 1/b: 2" and a time of day are none. */
-static void take_number(lb_pairs_reader *r, const char *line, size_t n, size_t at, lb_watch_record *record, found *f)
+static void take_number(lb_pairs_reader *r, const char *line, size_t n, size_t at, lb_watch_record *record,
+                        found *found)
 {
     bool evaluation;
     const lb_watch_field field = field_before(r, line, at, &evaluation);
-    if (evaluation) f->evaluated = true;
+    if (evaluation) found->evaluated = true;
     if (field == LB_WATCH_FIELDS || (field >= LB_WATCH_shard && field < LB_WATCH_step)) return;
     if (lb_watch_has(record, field)) return; /* the first of a name counts */
     size_t end = at;
@@ -122,16 +123,16 @@ static void take_number(lb_pairs_reader *r, const char *line, size_t n, size_t a
     }
     if (!lb_log_field_record_put(record, field, line + at, end - at)) return;
     if (field == LB_WATCH_step)
-        f->step = true;
+        found->step = true;
     else if (field != LB_WATCH_rank)
-        f->value = true;
+        found->value = true;
 }
 
 /* " 10/100 [00:01<00:09" behind a bar: the step, counted on over epochs. */
-static void take_bar(const char *line, size_t n, lb_watch_record *record, found *f)
+static void take_bar(const char *line, size_t n, lb_watch_record *record, found *found)
 {
     const char *bar = memmem(line, n, "%|", 2), *end = line + n;
-    if (!bar || f->step) return;
+    if (!bar || found->step) return;
     const char *at = memchr(bar + 2, '|', (size_t)(end - bar - 2));
     lb_log_number done, total;
     if (!at) return;
@@ -145,7 +146,7 @@ static void take_bar(const char *line, size_t n, lb_watch_record *record, found 
         epoch && lb_log_number_read(epoch + 5, (size_t)(bar - epoch - 5), &number) && number.number >= 0;
     lb_log_field_record_put_number(record, LB_WATCH_step, done.number + (counted ? number.number * total.number : 0));
     if (!counted) record->steps = (int64_t)fmin(total.number, 0x1p53);
-    f->step = true;
+    found->step = true;
 }
 
 /* "loss: ---": a name whose value is no number. */
@@ -182,35 +183,36 @@ void lb_pairs_offer(const char *line, size_t n, lb_watch_names *seen)
     for (uint32_t i = 0; found > 1 && i < found; i++) lb_field_offer(seen, names[i].text, names[i].n);
 }
 
-lb_line_answer lb_pairs_read(lb_pairs_reader *r, const char *line, size_t n, lb_watch_record *record, const char **why)
+lb_line_answer lb_pairs_read(lb_pairs_reader *reader, const char *line, size_t n, lb_watch_record *record,
+                             const char **why)
 {
-    found f = {0};
+    found found = {0};
     lb_log_field_record_clear(record);
     if (n > 1 << 14) n = 1 << 14;
     for (size_t at = 1; at < n; at++) {
         if (!number_begins(line, n, at)) continue;
         lb_log_number number;
-        take_number(r, line, n, at, record, &f);
+        take_number(reader, line, n, at, record, &found);
         at += lb_log_number_read(line + at, n - at, &number) - 1;
     }
-    take_bar(line, n, record, &f);
-    if (f.step && !f.value) { /* a header, whose numbers follow */
-        r->header = record->step, r->headers_total = record->steps;
+    take_bar(line, n, record, &found);
+    if (found.step && !found.value) { /* a header, whose numbers follow */
+        reader->header = record->step, reader->headers_total = record->steps;
         return LB_LINE_OTHER;
     }
     const uint32_t training = 1u << LB_WATCH_gnorm | 1u << LB_WATCH_dt | 1u << LB_WATCH_lr | 1u << LB_WATCH_tok_sec;
     /* "step 250: train loss 2.1, val loss 2.2" stands between the lines of steps; a line an epoch has nothing beside
      * it. */
-    if (f.evaluated && f.step && !(record->has & training)) return LB_LINE_OTHER;
-    if (!f.value) {
+    if (found.evaluated && found.step && !(record->has & training)) return LB_LINE_OTHER;
+    if (!found.value) {
         *why = "the loss or the norm that it names is not a number";
-        return names_without_number(r, line, n) ? LB_LINE_BAD : LB_LINE_OTHER;
+        return names_without_number(reader, line, n) ? LB_LINE_BAD : LB_LINE_OTHER;
     }
-    if (f.step) {
-        r->header = -1;
-    } else if (r->header >= 0) {
-        lb_log_field_record_put_number(record, LB_WATCH_step, (double)r->header);
-        record->steps = r->headers_total;
+    if (found.step) {
+        reader->header = -1;
+    } else if (reader->header >= 0) {
+        lb_log_field_record_put_number(record, LB_WATCH_step, (double)reader->header);
+        record->steps = reader->headers_total;
     }
     return LB_LINE_RECORD;
 }

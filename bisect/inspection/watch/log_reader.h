@@ -1,4 +1,5 @@
-/* What a source that is no file of lines gives to a log. */
+/* How a source that is not a file of lines (TensorBoard's events, a capture, MLflow's folder) hands records to a
+ * log. */
 #ifndef LB_LOG_READER_H
 #define LB_LOG_READER_H
 

@@ -29,21 +29,23 @@ const char *lb_alarm_detector_name(lb_alarm_detector detector)
 
 /* ---- what is kept ------------------------------------------------------------------------------------------------ */
 
-bool lb_run_grow(lb_watch *w, void **rows, uint32_t n, uint32_t *room, size_t size)
+bool lb_run_grow(lb_watch *watch, void **rows, uint32_t n, uint32_t *room, size_t size)
 {
     if (n < *room) return true;
     const uint32_t wanted = *room ? *room * 2 : 16;
     void *grown = n < LB_WATCH_ALARMS ? realloc(*rows, wanted * size) : NULL;
-    if (!grown) return w->dropped++, false;
+    if (!grown) return watch->dropped++, false;
     *rows = grown, *room = wanted;
     return true;
 }
 
-void lb_run_find(lb_watch *w, const char *kind, int64_t step, const char *format, ...)
+void lb_run_find(lb_watch *watch, const char *kind, int64_t step, const char *format, ...)
 {
     va_list args;
-    if (!lb_run_grow(w, (void **)&w->findings, w->n_findings, &w->room_findings, sizeof *w->findings)) return;
-    lb_watch_finding *f = &w->findings[w->n_findings++];
+    if (!lb_run_grow(watch, (void **)&watch->findings, watch->n_findings, &watch->room_findings,
+                     sizeof *watch->findings))
+        return;
+    lb_watch_finding *f = &watch->findings[watch->n_findings++];
     snprintf(f->kind, sizeof f->kind, "%s", kind);
     f->step = step;
     va_start(args, format);
@@ -51,42 +53,42 @@ void lb_run_find(lb_watch *w, const char *kind, int64_t step, const char *format
     va_end(args);
 }
 
-uint32_t lb_run_alarm(lb_watch *w, lb_watch_alarm *alarm)
+uint32_t lb_run_alarm(lb_watch *watch, lb_watch_alarm *alarm)
 {
-    uint32_t room = w->room_alarms;
-    snprintf(alarm->shard, sizeof alarm->shard, "%s", w->place.shard);
+    uint32_t room = watch->room_alarms;
+    snprintf(alarm->shard, sizeof alarm->shard, "%s", watch->place.shard);
     alarm->until = alarm->step;
     uint32_t row = UINT32_MAX;
-    if (alarm->level < w->options.least[alarm->kind]) {
-        lb_run_find(w, "below-level", alarm->step, "%s, %s: %s", lb_alarm_kind_name(alarm->kind),
+    if (alarm->level < watch->options.least[alarm->kind]) {
+        lb_run_find(watch, "below-level", alarm->step, "%s, %s: %s", lb_alarm_kind_name(alarm->kind),
                     lb_alarm_level_name(alarm->level), alarm->why);
         return row;
     }
-    if (lb_run_grow(w, (void **)&w->visits, w->n_alarms, &room, sizeof *w->visits) &&
-        lb_run_grow(w, (void **)&w->alarms, w->n_alarms, &w->room_alarms, sizeof *w->alarms)) {
-        row = w->n_alarms++;
-        w->alarms[row] = *alarm;
-        w->visits[row] = w->place.shard_since;
+    if (lb_run_grow(watch, (void **)&watch->visits, watch->n_alarms, &room, sizeof *watch->visits) &&
+        lb_run_grow(watch, (void **)&watch->alarms, watch->n_alarms, &watch->room_alarms, sizeof *watch->alarms)) {
+        row = watch->n_alarms++;
+        watch->alarms[row] = *alarm;
+        watch->visits[row] = watch->place.shard_since;
     }
-    if (w->options.alarm) w->options.alarm(w->options.context, alarm);
+    if (watch->options.alarm) watch->options.alarm(watch->options.context, alarm);
     return row;
 }
 
-bool lb_alarm_is_about_values(const lb_watch_alarm *a)
+bool lb_alarm_is_about_values(const lb_watch_alarm *alarm)
 {
-    return a->kind == LB_ALARM_GRAD_NORM || a->kind == LB_ALARM_LOSS || a->kind == LB_ALARM_NONFINITE;
+    return alarm->kind == LB_ALARM_GRAD_NORM || alarm->kind == LB_ALARM_LOSS || alarm->kind == LB_ALARM_NONFINITE;
 }
 
 /* A shard that was read before, and was out then, too. */
-static void look_for_bad_shard(lb_watch *w, uint32_t row)
+static void look_for_bad_shard(lb_watch *watch, uint32_t row)
 {
-    if (row == UINT32_MAX || !*w->alarms[row].shard || !lb_alarm_is_about_values(&w->alarms[row])) return;
-    const lb_watch_alarm now = w->alarms[row];
+    if (row == UINT32_MAX || !*watch->alarms[row].shard || !lb_alarm_is_about_values(&watch->alarms[row])) return;
+    const lb_watch_alarm now = watch->alarms[row];
     int64_t first = -1;
     uint32_t others = 0;
     for (uint32_t i = 0; i < row; i++) {
-        const lb_watch_alarm *a = &w->alarms[i];
-        if (!lb_alarm_is_about_values(a) || w->visits[i] == w->visits[row]) continue;
+        const lb_watch_alarm *a = &watch->alarms[i];
+        if (!lb_alarm_is_about_values(a) || watch->visits[i] == watch->visits[row]) continue;
         if (a->kind == LB_ALARM_DATA && !strcmp(a->shard, now.shard)) return;
         if (!strcmp(a->shard, now.shard))
             first = first < 0 ? a->step : first;
@@ -94,8 +96,8 @@ static void look_for_bad_shard(lb_watch *w, uint32_t row)
             others++;
     }
     for (uint32_t i = 0; i < row; i++)
-        if (w->alarms[i].kind == LB_ALARM_DATA && !strcmp(w->alarms[i].shard, now.shard)) return;
-    if (first < 0 || others > w->place.borders / 4) return;
+        if (watch->alarms[i].kind == LB_ALARM_DATA && !strcmp(watch->alarms[i].shard, now.shard)) return;
+    if (first < 0 || others > watch->place.borders / 4) return;
     lb_watch_alarm alarm = {.step = now.step,
                             .kind = LB_ALARM_DATA,
                             .level = LB_ALARM_WARNING,
@@ -105,44 +107,44 @@ static void look_for_bad_shard(lb_watch *w, uint32_t row)
     snprintf(alarm.why, sizeof alarm.why,
              "the shard %.60s was read at step %" PRId64 ", too, and loss or norm left its usual range there as here",
              now.shard, first);
-    lb_run_alarm(w, &alarm);
+    lb_run_alarm(watch, &alarm);
 }
 
 /* ---- excursions -------------------------------------------------------------------------------------------------- */
 
-void lb_run_over(lb_watch *w, lb_run_slot which)
+void lb_run_over(lb_watch *watch, lb_run_slot which)
 {
-    lb_run_excursion *e = &w->excursions[which];
+    lb_run_excursion *e = &watch->excursions[which];
     if (!e->on) return;
     e->on = false;
     const char *border = which == RATE_RULE || which == NONFINITE ? NULL : lb_data_border(&e->place, e->from, e->last);
-    for (uint32_t i = 0; border && i < w->n_findings; i++)
-        if (w->findings[i].step == e->from || !strcmp(w->findings[i].kind, border)) border = NULL;
+    for (uint32_t i = 0; border && i < watch->n_findings; i++)
+        if (watch->findings[i].step == e->from || !strcmp(watch->findings[i].kind, border)) border = NULL;
     if (border && *border == 'b')
-        lb_run_find(w, border, e->from,
+        lb_run_find(watch, border, e->from,
                     "out of the usual range for %" PRId64
                     " steps from where the shard %.60s began: a border between shards",
                     e->last - e->from + 1, e->place.shard);
     else if (border)
-        lb_run_find(w, border, e->from, "out of the usual range from where the curriculum changed to %.60s",
+        lb_run_find(watch, border, e->from, "out of the usual range from where the curriculum changed to %.60s",
                     e->place.curriculum);
 }
 
-void lb_run_out(lb_watch *w, lb_run_slot which, lb_watch_alarm *alarm)
+void lb_run_out(lb_watch *watch, lb_run_slot which, lb_watch_alarm *alarm)
 {
-    lb_run_excursion *e = &w->excursions[which];
+    lb_run_excursion *e = &watch->excursions[which];
     if (!e->on || alarm->level > e->level) {
-        if (!e->on) e->from = alarm->step, e->place = w->place;
+        if (!e->on) e->from = alarm->step, e->place = watch->place;
         e->level = alarm->level, e->on = true;
-        e->alarm = lb_run_alarm(w, alarm);
-        look_for_bad_shard(w, e->alarm);
+        e->alarm = lb_run_alarm(watch, alarm);
+        look_for_bad_shard(watch, e->alarm);
     }
     e->quiet = 0, e->last = alarm->step;
-    if (e->alarm != UINT32_MAX) w->alarms[e->alarm].until = alarm->step;
+    if (e->alarm != UINT32_MAX) watch->alarms[e->alarm].until = alarm->step;
 }
 
-void lb_run_quiet(lb_watch *w, lb_run_slot which)
+void lb_run_quiet(lb_watch *watch, lb_run_slot which)
 {
-    lb_run_excursion *e = &w->excursions[which];
-    if (e->on && ++e->quiet >= QUIET) lb_run_over(w, which);
+    lb_run_excursion *e = &watch->excursions[which];
+    if (e->on && ++e->quiet >= QUIET) lb_run_over(watch, which);
 }

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const lb_watch_alarm *alarm_in_shard(const lb_watch *w, const char *shard)
+static const lb_watch_alarm *alarm_in_shard(const lb_watch *watch, const char *shard)
 {
-    for (uint32_t i = 0; i < w->n_alarms; i++)
-        if (lb_alarm_is_about_values(&w->alarms[i]) && !strcmp(w->alarms[i].shard, shard)) return &w->alarms[i];
+    for (uint32_t i = 0; i < watch->n_alarms; i++)
+        if (lb_alarm_is_about_values(&watch->alarms[i]) && !strcmp(watch->alarms[i].shard, shard))
+            return &watch->alarms[i];
     return NULL;
 }
 
@@ -32,8 +33,8 @@ static void compare_starts(lb_watch *const *runs, uint32_t n, lb_watch_finding *
                 finding->step = a->first_loss_steps[i];
                 snprintf(finding->text, sizeof finding->text,
                          "losses part at step %" PRId64
-                         " (%.9g, %.9g): with one seed and one order the first %d agree, so that "
-                         "the loader, the sharding or a kernel is not deterministic",
+                         " (%.9g, %.9g): with one seed and one order the first %d agree, so that the loader, "
+                         "the sharding or a kernel is not deterministic",
                          finding->step, x, y, SAME_SEED_STEPS);
             }
     }

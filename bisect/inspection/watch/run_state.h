@@ -1,7 +1,7 @@
 /* One run that is watched, as its parts share it: what is known of it, alarms and findings, and excursions.
  *
- * An excursion is a detector that is out: it raises one alarm where it begins and one where it gets worse, and is over
- * after some quiet steps. */
+ * An excursion: a detector finds its number out of the usual range. It raises one alarm where it begins and one where
+ * it gets worse, and is over after some quiet steps. */
 #ifndef LB_BISECT_RUN_STATE_H
 #define LB_BISECT_RUN_STATE_H
 
@@ -86,15 +86,15 @@ struct lb_watch {
 };
 
 /* Room for one more row of `size` bytes; false: there is none, and the row is counted as dropped. */
-bool lb_run_grow(lb_watch *w, void **rows, uint32_t n, uint32_t *room, size_t size);
+bool lb_run_grow(lb_watch *watch, void **rows, uint32_t n, uint32_t *room, size_t size);
 void lb_run_find(lb_watch *w, const char *kind, int64_t step, const char *format, ...) LB_PRINTF(4, 5);
 /* Adds an alarm and says so; its row, UINT32_MAX without room. */
-uint32_t lb_run_alarm(lb_watch *w, lb_watch_alarm *alarm);
+uint32_t lb_run_alarm(lb_watch *watch, lb_watch_alarm *alarm);
 bool lb_alarm_is_about_values(const lb_watch_alarm *alarm);
 
 /* A step in which the detector is out, and one in which it is not. */
-void lb_run_out(lb_watch *w, lb_run_slot which, lb_watch_alarm *alarm);
-void lb_run_quiet(lb_watch *w, lb_run_slot which);
-void lb_run_over(lb_watch *w, lb_run_slot which);
+void lb_run_out(lb_watch *watch, lb_run_slot which, lb_watch_alarm *alarm);
+void lb_run_quiet(lb_watch *watch, lb_run_slot which);
+void lb_run_over(lb_watch *watch, lb_run_slot which);
 
 #endif

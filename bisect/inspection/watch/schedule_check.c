@@ -17,17 +17,17 @@ static double expected_of(const lb_schedule_check *check, int variant, int64_t i
 }
 
 /* The log's multiplier: as it stands there, or its rate divided by the one that the first rate stands for. */
-static double multiplier_of(lb_schedule_check *check, const lb_watch_record *r, int variant, double *rounding)
+static double multiplier_of(lb_schedule_check *check, const lb_watch_record *record, int variant, double *rounding)
 {
-    *rounding = r->lr_rounding;
-    if (lb_watch_has(r, LB_WATCH_lrm)) return r->number[LB_WATCH_lrm];
+    *rounding = record->lr_rounding;
+    if (lb_watch_has(record, LB_WATCH_lrm)) return record->number[LB_WATCH_lrm];
     if (check->base[variant] == 0) {
-        const double expected = expected_of(check, variant, r->step);
-        if (!(expected > 0) || !(r->number[LB_WATCH_lr] > 0)) return NAN;
-        check->base[variant] = r->number[LB_WATCH_lr] / expected;
+        const double expected = expected_of(check, variant, record->step);
+        if (!(expected > 0) || !(record->number[LB_WATCH_lr] > 0)) return NAN;
+        check->base[variant] = record->number[LB_WATCH_lr] / expected;
     }
-    *rounding = 2 * r->lr_rounding / check->base[variant];
-    return r->number[LB_WATCH_lr] / check->base[variant];
+    *rounding = 2 * record->lr_rounding / check->base[variant];
+    return record->number[LB_WATCH_lr] / check->base[variant];
 }
 
 static bool agrees(double found, double expected, double rounding)
@@ -39,11 +39,11 @@ enum { WENT_ON = 1, STOOD = 2 };
 
 /* Which of the two iterations a variant fits: the one that it has come to, or after skipped steps the one that these
  * left it at. */
-static unsigned variant_fits(lb_schedule_check *check, const lb_watch_record *r, int variant)
+static unsigned variant_fits(lb_schedule_check *check, const lb_watch_record *record, int variant)
 {
     double rounding;
-    const double found = multiplier_of(check, r, variant, &rounding);
-    const int64_t it = r->step - check->stood;
+    const double found = multiplier_of(check, record, variant, &rounding);
+    const int64_t it = record->step - check->stood;
     if (isnan(found)) return WENT_ON | STOOD;
     const bool went_on = agrees(found, expected_of(check, variant, it), rounding);
     const bool stood = check->pending && agrees(found, expected_of(check, variant, it - check->pending), rounding);
@@ -69,25 +69,25 @@ static void look_at_neighbours(lb_schedule_check *check, double rate, double rou
     check->seen++;
 }
 
-bool lb_schedule_check_take(lb_schedule_check *check, const lb_watch_record *r, double *expected, double *found)
+bool lb_schedule_check_take(lb_schedule_check *check, const lb_watch_record *record, double *expected, double *found)
 {
-    const lb_watch_field field = lb_watch_has(r, LB_WATCH_lrm) ? LB_WATCH_lrm : LB_WATCH_lr;
+    const lb_watch_field field = lb_watch_has(record, LB_WATCH_lrm) ? LB_WATCH_lrm : LB_WATCH_lr;
     unsigned fits[LB_SCHEDULE_VARIANTS], all = 0;
     int last = 0;
-    if (check->left || !lb_watch_has(r, field) || !isfinite(r->number[field])) return false;
+    if (check->left || !lb_watch_has(record, field) || !isfinite(record->number[field])) return false;
     if (check->schedule.kind == LB_SCHEDULE_NONE) {
-        look_at_neighbours(check, r->number[field], r->lr_rounding);
+        look_at_neighbours(check, record->number[field], record->lr_rounding);
         return false;
     }
     for (int v = 0; v < LB_SCHEDULE_VARIANTS; v++) {
         if (check->fits[v]) last = v;
-        all |= fits[v] = check->fits[v] ? variant_fits(check, r, v) : 0;
+        all |= fits[v] = check->fits[v] ? variant_fits(check, record, v) : 0;
     }
     if (!all) {
         double rounding;
         check->left = true;
-        *expected = expected_of(check, last, r->step - check->stood);
-        *found = multiplier_of(check, r, last, &rounding);
+        *expected = expected_of(check, last, record->step - check->stood);
+        *found = multiplier_of(check, record, last, &rounding);
         return true;
     }
     for (int v = 0; v < LB_SCHEDULE_VARIANTS; v++) check->fits[v] = fits[v] != 0;

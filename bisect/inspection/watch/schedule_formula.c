@@ -20,16 +20,16 @@ static double progress(const lb_watch_schedule *s, int64_t it, int64_t warmup)
     return done < 0 ? 0 : done > 1 ? 1 : done;
 }
 
-double lb_schedule_multiplier(const lb_watch_schedule *s, int64_t it)
+double lb_schedule_multiplier(const lb_watch_schedule *schedule, int64_t it)
 {
     static const double PI = 3.14159265358979323846;
-    const int64_t warmup = llround(s->warmup_ratio * (double)s->iterations);
-    const int64_t decay = llround(s->decay_ratio * (double)s->iterations);
+    const int64_t warmup = llround(schedule->warmup_ratio * (double)schedule->iterations);
+    const int64_t decay = llround(schedule->decay_ratio * (double)schedule->iterations);
     double height = 1; /* between the floor and 1 */
     if (it < warmup) return (double)(it + 1) / (double)(warmup > 1 ? warmup : 1);
-    if (s->kind == LB_SCHEDULE_COSINE) height = 0.5 * (1 + cos(PI * progress(s, it, warmup)));
-    if (s->kind == LB_SCHEDULE_LINEAR) height = 1 - progress(s, it, warmup);
-    if (s->kind == LB_SCHEDULE_WSD && it > s->iterations - decay)
-        height = fmax(0, (double)(s->iterations - it) / (double)decay);
-    return s->final_frac + (1 - s->final_frac) * height;
+    if (schedule->kind == LB_SCHEDULE_COSINE) height = 0.5 * (1 + cos(PI * progress(schedule, it, warmup)));
+    if (schedule->kind == LB_SCHEDULE_LINEAR) height = 1 - progress(schedule, it, warmup);
+    if (schedule->kind == LB_SCHEDULE_WSD && it > schedule->iterations - decay)
+        height = fmax(0, (double)(schedule->iterations - it) / (double)decay);
+    return schedule->final_frac + (1 - schedule->final_frac) * height;
 }

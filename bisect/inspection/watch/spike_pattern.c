@@ -43,11 +43,11 @@ bool lb_early_spike_find(const double *norms, uint32_t n, lb_early_spike *spike)
     return norms[peak] >= HEIGHT * spike->settled;
 }
 
-lb_watch_pattern lb_spike_pattern_of(const lb_run_shape *s)
+lb_watch_pattern lb_spike_pattern_of(const lb_run_shape *shape)
 {
-    if (s->first_nonfinite >= 0 && s->first_nonfinite < LB_AT_ONCE &&
-        (double)s->nonfinite >= NAN_SHARE * (double)(s->records - (uint64_t)s->first_nonfinite))
+    if (shape->first_nonfinite >= 0 && shape->first_nonfinite < LB_AT_ONCE &&
+        (double)shape->nonfinite >= NAN_SHARE * (double)(shape->records - (uint64_t)shape->first_nonfinite))
         return LB_SPIKE_IMMEDIATE_NAN;
-    if (s->late_loss) return LB_SPIKE_LATE_TRANSIENT;
-    return s->early_spike ? LB_SPIKE_EARLY : LB_SPIKE_NONE;
+    if (shape->late_loss) return LB_SPIKE_LATE_TRANSIENT;
+    return shape->early_spike ? LB_SPIKE_EARLY : LB_SPIKE_NONE;
 }

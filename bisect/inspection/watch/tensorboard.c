@@ -69,11 +69,11 @@ typedef struct field {
 } field;
 enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
 
-static bool read_varint(message *m, uint64_t *out)
+static bool read_varint(message *message, uint64_t *out)
 {
     *out = 0;
-    for (int shift = 0; shift < 64 && m->at < m->end; shift += 7) {
-        const uint8_t byte = *m->at++;
+    for (int shift = 0; shift < 64 && message->at < message->end; shift += 7) {
+        const uint8_t byte = *message->at++;
         *out |= (uint64_t)(byte & 127) << shift;
         if (byte < 128) return true;
     }
@@ -81,21 +81,21 @@ static bool read_varint(message *m, uint64_t *out)
 }
 
 /* The next field; false at the end, and where the bytes are none (`m->at` is then not the end). */
-static bool next(message *m, field *f)
+static bool next(message *m, field *field)
 {
     uint64_t key, length = 0;
     const uint8_t *start = m->at;
     if (m->at == m->end || !read_varint(m, &key)) return m->at = start, false;
-    f->number = (uint32_t)(key >> 3), f->wire = key & 7;
+    field->number = (uint32_t)(key >> 3), field->wire = key & 7;
     bool whole = true;
-    if (f->wire == VARINT)
-        whole = read_varint(m, &f->integer);
-    else if (f->wire == DELIMITED)
+    if (field->wire == VARINT)
+        whole = read_varint(m, &field->integer);
+    else if (field->wire == DELIMITED)
         whole = read_varint(m, &length);
     else
-        length = f->wire == FIXED64 ? 8 : f->wire == FIXED32 ? 4 : UINT64_MAX;
+        length = field->wire == FIXED64 ? 8 : field->wire == FIXED32 ? 4 : UINT64_MAX;
     if (!whole || length > (uint64_t)(m->end - m->at)) return m->at = start, false;
-    f->bytes = (message){m->at, m->at + length};
+    field->bytes = (message){m->at, m->at + length};
     m->at += length;
     return true;
 }
@@ -122,41 +122,41 @@ static double bfloat(uint32_t bits)
     return x;
 }
 
-static bool from_content(uint64_t dtype, message m, double *number)
+static bool from_content(uint64_t dtype, message message, double *number)
 {
-    const size_t n = (size_t)(m.end - m.at);
-    if (dtype == DT_FLOAT && n == 4) return *number = f32_at(m.at), true;
-    if (dtype == DT_DOUBLE && n == 8) return *number = f64_at(m.at), true;
-    if (dtype == DT_INT32 && n == 4) return *number = (int32_t)u32_at(m.at), true;
-    if (dtype == DT_INT64 && n == 8) return *number = (double)(int64_t)u64_at(m.at), true;
-    if (dtype == DT_HALF && n == 2) return *number = half(m.at[0] | (uint32_t)m.at[1] << 8), true;
-    if (dtype == DT_BFLOAT16 && n == 2) return *number = bfloat(m.at[0] | (uint32_t)m.at[1] << 8), true;
+    const size_t n = (size_t)(message.end - message.at);
+    if (dtype == DT_FLOAT && n == 4) return *number = f32_at(message.at), true;
+    if (dtype == DT_DOUBLE && n == 8) return *number = f64_at(message.at), true;
+    if (dtype == DT_INT32 && n == 4) return *number = (int32_t)u32_at(message.at), true;
+    if (dtype == DT_INT64 && n == 8) return *number = (double)(int64_t)u64_at(message.at), true;
+    if (dtype == DT_HALF && n == 2) return *number = half(message.at[0] | (uint32_t)message.at[1] << 8), true;
+    if (dtype == DT_BFLOAT16 && n == 2) return *number = bfloat(message.at[0] | (uint32_t)message.at[1] << 8), true;
     return false;
 }
 
 /* A list of one, packed or not. */
-static bool from_list(const field *f, uint64_t dtype, double *number)
+static bool from_list(const field *field, uint64_t dtype, double *number)
 {
-    message m = f->bytes;
-    const size_t n = (size_t)(m.end - m.at);
-    uint64_t integer = f->integer;
+    message message = field->bytes;
+    const size_t n = (size_t)(message.end - message.at);
+    uint64_t integer = field->integer;
     enum { FLOAT_VAL = 5, DOUBLE_VAL = 6, INT_VAL = 7, INT64_VAL = 10, HALF_VAL = 13 };
-    if (f->number == FLOAT_VAL && n == 4) return *number = f32_at(m.at), true;
-    if (f->number == DOUBLE_VAL && n == 8) return *number = f64_at(m.at), true;
-    if (f->number != INT_VAL && f->number != INT64_VAL && f->number != HALF_VAL) return false;
-    if (f->wire == DELIMITED && (!read_varint(&m, &integer) || m.at != m.end)) return false;
-    if (f->number == HALF_VAL)
+    if (field->number == FLOAT_VAL && n == 4) return *number = f32_at(message.at), true;
+    if (field->number == DOUBLE_VAL && n == 8) return *number = f64_at(message.at), true;
+    if (field->number != INT_VAL && field->number != INT64_VAL && field->number != HALF_VAL) return false;
+    if (field->wire == DELIMITED && (!read_varint(&message, &integer) || message.at != message.end)) return false;
+    if (field->number == HALF_VAL)
         return *number = dtype == DT_BFLOAT16 ? bfloat(integer & 65535) : half(integer & 65535), true;
     *number = (double)(int64_t)integer;
     return true;
 }
 
-static bool read_tensor(message m, double *number)
+static bool read_tensor(message message, double *number)
 {
     enum { DTYPE = 1, CONTENT = 4 };
     uint64_t dtype = 0;
     bool found = false;
-    for (field f = {0}; next(&m, &f); f = (field){0}) {
+    for (field f = {0}; next(&message, &f); f = (field){0}) {
         if (f.number == DTYPE && f.wire == VARINT) dtype = f.integer;
         if (f.number == CONTENT && f.wire == DELIMITED) found = from_content(dtype, f.bytes, number) || found;
         if (f.number > CONTENT) found = from_list(&f, dtype, number) || found;
@@ -170,41 +170,42 @@ typedef struct scalar {
     bool found;
 } scalar;
 
-static bool read_scalar(message m, scalar *s)
+static bool read_scalar(message message, scalar *scalar)
 {
     enum { TAG = 1, SIMPLE_VALUE = 2, TENSOR = 8 };
-    for (field f = {0}; next(&m, &f); f = (field){0}) {
-        if (f.number == TAG && f.wire == DELIMITED) s->tag = f.bytes;
-        if (f.number == SIMPLE_VALUE && f.wire == FIXED32) s->number = f32_at(f.bytes.at), s->found = true;
-        if (f.number == TENSOR && f.wire == DELIMITED && read_tensor(f.bytes, &s->number)) s->found = true;
+    for (field f = {0}; next(&message, &f); f = (field){0}) {
+        if (f.number == TAG && f.wire == DELIMITED) scalar->tag = f.bytes;
+        if (f.number == SIMPLE_VALUE && f.wire == FIXED32) scalar->number = f32_at(f.bytes.at), scalar->found = true;
+        if (f.number == TENSOR && f.wire == DELIMITED && read_tensor(f.bytes, &scalar->number)) scalar->found = true;
     }
-    return m.at == m.end;
+    return message.at == message.end;
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void flush(lb_event_reader *r, const lb_event_out *out)
+static void flush(lb_event_reader *reader, const lb_event_out *out)
 {
-    if (r->open) out->record(out->context, &r->record);
-    r->open = false;
+    if (reader->open) out->record(out->context, &reader->record);
+    reader->open = false;
 }
 
-static void put(lb_event_reader *r, int64_t step, const scalar *s, const lb_event_out *out)
+static void put(lb_event_reader *reader, int64_t step, const scalar *scalar, const lb_event_out *out)
 {
-    const lb_watch_field field = lb_field_of(r->names, (const char *)s->tag.at, (size_t)(s->tag.end - s->tag.at));
+    const lb_watch_field field =
+        lb_field_of(reader->names, (const char *)scalar->tag.at, (size_t)(scalar->tag.end - scalar->tag.at));
     if (field == LB_WATCH_FIELDS || field == LB_WATCH_step || (field >= LB_WATCH_shard && field < LB_WATCH_step))
         return;
-    if (r->open && (r->record.step != step || lb_watch_has(&r->record, field))) flush(r, out);
-    if (!r->open) {
-        lb_log_field_record_clear(&r->record);
-        lb_log_field_record_put_number(&r->record, LB_WATCH_step, (double)step);
-        r->open = true;
+    if (reader->open && (reader->record.step != step || lb_watch_has(&reader->record, field))) flush(reader, out);
+    if (!reader->open) {
+        lb_log_field_record_clear(&reader->record);
+        lb_log_field_record_put_number(&reader->record, LB_WATCH_step, (double)step);
+        reader->open = true;
     }
-    lb_log_field_record_put_number(&r->record, field, s->number);
-    if (field == LB_WATCH_lrm || field == LB_WATCH_lr) r->record.lr_rounding = fabs(s->number) * 0x1p-24;
+    lb_log_field_record_put_number(&reader->record, field, scalar->number);
+    if (field == LB_WATCH_lrm || field == LB_WATCH_lr) reader->record.lr_rounding = fabs(scalar->number) * 0x1p-24;
 }
 
-static bool read_event(lb_event_reader *r, message event, const lb_event_out *out)
+static bool read_event(lb_event_reader *reader, message event, const lb_event_out *out)
 {
     enum { STEP = 2, SUMMARY = 5, VALUE = 1 };
     int64_t step = 0;
@@ -215,15 +216,15 @@ static bool read_event(lb_event_reader *r, message event, const lb_event_out *ou
     }
     if (event.at != event.end) return false;
     for (field f = {0}; next(&summary, &f); f = (field){0}) {
-        scalar s = {0};
+        scalar scalar = {0};
         if (f.number != VALUE || f.wire != DELIMITED) continue;
-        if (!read_scalar(f.bytes, &s)) return false;
-        if (s.found && s.tag.at) put(r, step, &s, out);
+        if (!read_scalar(f.bytes, &scalar)) return false;
+        if (scalar.found && scalar.tag.at) put(reader, step, &scalar, out);
     }
     return summary.at == summary.end;
 }
 
-size_t lb_tensorboard_event_read(lb_event_reader *r, const uint8_t *bytes, size_t n, const lb_event_out *out)
+size_t lb_tensorboard_event_read(lb_event_reader *reader, const uint8_t *bytes, size_t n, const lb_event_out *out)
 {
     size_t at = 0;
     while (n - at >= FRAME) {
@@ -234,14 +235,14 @@ size_t lb_tensorboard_event_read(lb_event_reader *r, const uint8_t *bytes, size_
         const uint8_t *body = bytes + at + FRAME;
         if (masked(lb_tensorboard_crc32c(body, length)) != u32_at(body + length))
             out->complaint(out->context, "its checksum does not agree");
-        else if (!read_event(r, (message){body, body + length}, out))
+        else if (!read_event(reader, (message){body, body + length}, out))
             out->complaint(out->context, "it is not an event");
         at += FRAME + length + TAIL;
     }
     return at;
 }
 
-void lb_tensorboard_event_end(lb_event_reader *r, const lb_event_out *out)
+void lb_tensorboard_event_end(lb_event_reader *reader, const lb_event_out *out)
 {
-    flush(r, out);
+    flush(reader, out);
 }

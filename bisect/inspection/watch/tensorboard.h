@@ -1,8 +1,10 @@
 /* TensorBoard's event file: what of it is a step's scalars.
  *
- *      u64 length | u32 masked crc32c of it | `length` bytes: a protocol buffer `Event` | u32 masked crc32c of them     (TFRecord)
- *      Event { wall_time 1, step 2, summary 5 { value 1 { tag 1, simple_value 2, tensor 8 { dtype 1, content 4, *_val
- *      5… } } } }
+ *      a record (TFRecord)   u64 length | u32 masked crc32c of it | `length` bytes | u32 masked crc32c of them
+ *      its bytes             a protocol buffer, with the numbers of its fields:
+ *                            Event { wall_time 1, step 2, summary 5 { value 1 { tag 1, simple_value 2,
+ *                                                                               tensor 8 { dtype 1, content 4,
+ *                                                                                          *_val 5… } } } }
  *
  * Sources: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto and
  * tensor.proto. Scalars of one step come as events of their own, and are gathered until another step begins. */

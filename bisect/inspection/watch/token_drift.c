@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lb_token_drift_release(lb_token_drift *d)
+void lb_token_drift_release(lb_token_drift *drift)
 {
-    free(d->begin), free(d->sum), free(d->ring);
-    *d = (lb_token_drift){0};
+    free(drift->begin), free(drift->sum), free(drift->ring);
+    *drift = (lb_token_drift){0};
 }
 
 /* Numbers of a list into `out`, at most `room`; how many there are, 0 when one is no count. */
@@ -33,57 +33,59 @@ static uint32_t read_counts(lb_watch_word list, double *out, uint32_t room)
     return n;
 }
 
-static bool begin(lb_token_drift *d, lb_watch_word counts)
+static bool begin(lb_token_drift *drift, lb_watch_word counts)
 {
-    d->bins = read_counts(counts, NULL, 0);
-    if (d->bins < 2) return d->bins = 0, false;
-    d->begin = calloc(d->bins, sizeof *d->begin);
-    d->sum = calloc(d->bins, sizeof *d->sum);
-    d->ring = calloc((size_t)d->bins * LB_DRIFT_KEPT, sizeof *d->ring);
-    if (d->begin && d->sum && d->ring) return true;
-    lb_token_drift_release(d);
+    drift->bins = read_counts(counts, NULL, 0);
+    if (drift->bins < 2) return drift->bins = 0, false;
+    drift->begin = calloc(drift->bins, sizeof *drift->begin);
+    drift->sum = calloc(drift->bins, sizeof *drift->sum);
+    drift->ring = calloc((size_t)drift->bins * LB_DRIFT_KEPT, sizeof *drift->ring);
+    if (drift->begin && drift->sum && drift->ring) return true;
+    lb_token_drift_release(drift);
     return false;
 }
 
 /* KL(sum || begin), bins in ascending order. */
-static double distance(const lb_token_drift *d)
+static double distance(const lb_token_drift *drift)
 {
-    double all_now = 0.5 * d->bins, all_begin = all_now, kl = 0;
-    for (uint32_t i = 0; i < d->bins; i++) all_now += d->sum[i], all_begin += d->begin[i];
-    for (uint32_t i = 0; i < d->bins; i++) {
-        const double p = (d->sum[i] + 0.5) / all_now, q = (d->begin[i] + 0.5) / all_begin;
+    double all_now = 0.5 * drift->bins, all_begin = all_now, kl = 0;
+    for (uint32_t i = 0; i < drift->bins; i++) all_now += drift->sum[i], all_begin += drift->begin[i];
+    for (uint32_t i = 0; i < drift->bins; i++) {
+        const double p = (drift->sum[i] + 0.5) / all_now, q = (drift->begin[i] + 0.5) / all_begin;
         kl += p * log(p / q);
     }
     return kl;
 }
 
-lb_drift_answer lb_token_drift_take(lb_token_drift *d, int64_t step, lb_watch_word counts)
+lb_drift_answer lb_token_drift_take(lb_token_drift *drift, int64_t step, lb_watch_word counts)
 {
-    if (!d->bins && !begin(d, counts)) return LB_DRIFT_UNREADABLE;
-    if (read_counts(counts, NULL, 0) != d->bins) return LB_DRIFT_UNREADABLE;
-    double *slot = d->ring + (size_t)(d->n % LB_DRIFT_KEPT) * d->bins;
-    const double *leaves = d->ring + (size_t)((d->n + LB_DRIFT_KEPT - LB_DRIFT_RECORDS) % LB_DRIFT_KEPT) * d->bins;
-    if (d->n >= LB_DRIFT_RECORDS)
-        for (uint32_t i = 0; i < d->bins; i++) d->sum[i] -= leaves[i]; /* exact: counts are integers */
-    read_counts(counts, slot, d->bins);
-    d->steps[d->n % LB_DRIFT_KEPT] = step;
-    for (uint32_t i = 0; i < d->bins; i++) d->sum[i] += slot[i];
-    d->n++;
-    if (d->n == LB_DRIFT_RECORDS) memcpy(d->begin, d->sum, d->bins * sizeof *d->sum);
-    if (d->n < 2 * LB_DRIFT_RECORDS) return LB_DRIFT_QUIET; /* both would share records */
-    d->distance = distance(d);
-    if (d->n < 3 * LB_DRIFT_RECORDS) {
-        d->usual = fmax(d->usual, d->distance);
+    if (!drift->bins && !begin(drift, counts)) return LB_DRIFT_UNREADABLE;
+    if (read_counts(counts, NULL, 0) != drift->bins) return LB_DRIFT_UNREADABLE;
+    double *slot = drift->ring + (size_t)(drift->n % LB_DRIFT_KEPT) * drift->bins;
+    const double *leaves =
+        drift->ring + (size_t)((drift->n + LB_DRIFT_KEPT - LB_DRIFT_RECORDS) % LB_DRIFT_KEPT) * drift->bins;
+    if (drift->n >= LB_DRIFT_RECORDS)
+        for (uint32_t i = 0; i < drift->bins; i++) drift->sum[i] -= leaves[i]; /* exact: counts are integers */
+    read_counts(counts, slot, drift->bins);
+    drift->steps[drift->n % LB_DRIFT_KEPT] = step;
+    for (uint32_t i = 0; i < drift->bins; i++) drift->sum[i] += slot[i];
+    drift->n++;
+    if (drift->n == LB_DRIFT_RECORDS) memcpy(drift->begin, drift->sum, drift->bins * sizeof *drift->sum);
+    if (drift->n < 2 * LB_DRIFT_RECORDS) return LB_DRIFT_QUIET; /* both would share records */
+    drift->distance = distance(drift);
+    if (drift->n < 3 * LB_DRIFT_RECORDS) {
+        drift->usual = fmax(drift->usual, drift->distance);
         return LB_DRIFT_QUIET;
     }
-    d->out = d->distance > LB_DRIFT_LEAST && d->distance > LB_DRIFT_TIMES * d->usual;
-    return d->out ? LB_DRIFT_OUT : LB_DRIFT_QUIET;
+    drift->out = drift->distance > LB_DRIFT_LEAST && drift->distance > LB_DRIFT_TIMES * drift->usual;
+    return drift->out ? LB_DRIFT_OUT : LB_DRIFT_QUIET;
 }
 
-const lb_short_drift *lb_token_drift_early(lb_token_drift *d)
+const lb_short_drift *lb_token_drift_early(lb_token_drift *drift)
 {
-    if (d->n < 2 || d->n >= LB_DRIFT_KEPT) return NULL;
-    if (d->early_n != d->n)
-        d->early = lb_short_drift_of(d->ring, (uint32_t)d->n, d->bins, LB_DRIFT_LEAST), d->early_n = d->n;
-    return &d->early;
+    if (drift->n < 2 || drift->n >= LB_DRIFT_KEPT) return NULL;
+    if (drift->early_n != drift->n)
+        drift->early = lb_short_drift_of(drift->ring, (uint32_t)drift->n, drift->bins, LB_DRIFT_LEAST),
+        drift->early_n = drift->n;
+    return &drift->early;
 }

@@ -83,25 +83,25 @@ static lb_history_answer take_entry(lb_history_reader *r, const lb_field_names *
     return LB_HISTORY_RECORD;
 }
 
-lb_history_answer lb_history_read(lb_history_reader *r, const lb_field_names *names, const char **at, const char *end,
-                                  lb_watch_record *record, const char **why)
+lb_history_answer lb_history_read(lb_history_reader *reader, const lb_field_names *names, const char **at,
+                                  const char *end, lb_watch_record *record, const char **why)
 {
     while (*at < end) {
         const char c = *(*at)++;
-        const bool over = take_byte(r, c);
-        if (over || (r->inside && r->depth > 2)) keep(r, c);
-        const lb_history_answer answer = over ? take_entry(r, names, record, why) : LB_HISTORY_MORE;
+        const bool over = take_byte(reader, c);
+        if (over || (reader->inside && reader->depth > 2)) keep(reader, c);
+        const lb_history_answer answer = over ? take_entry(reader, names, record, why) : LB_HISTORY_MORE;
         if (answer != LB_HISTORY_MORE) return answer;
     }
     return LB_HISTORY_MORE;
 }
 
-bool lb_history_is_whole(const lb_history_reader *r)
+bool lb_history_is_whole(const lb_history_reader *reader)
 {
-    return r->depth == 0;
+    return reader->depth == 0;
 }
 
-void lb_history_restart(lb_history_reader *r)
+void lb_history_restart(lb_history_reader *reader)
 {
-    r->depth = 0, r->text = r->escaped = r->inside = false, r->key_bytes = 0, r->n = 0;
+    reader->depth = 0, reader->text = reader->escaped = reader->inside = false, reader->key_bytes = 0, reader->n = 0;
 }

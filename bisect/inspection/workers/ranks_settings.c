@@ -14,16 +14,18 @@ enum { FEWEST_STEPS = 7 }; /* of which a coin falls all on one side in less than
 static const char *const measures[MEASURES] = {"loss dispersion", "gradient-norm dispersion",
                                                "spread of the gradients' directions"};
 
-static const lb_ranks_step *step_of(const lb_ranks_report *r, int64_t step)
+static const lb_ranks_step *step_of(const lb_ranks_report *report, int64_t step)
 {
-    for (uint32_t i = 0; i < r->n_steps; i++)
-        if (r->steps[i].step == step) return &r->steps[i];
+    for (uint32_t i = 0; i < report->n_steps; i++)
+        if (report->steps[i].step == step) return &report->steps[i];
     return NULL;
 }
 
-static double measured(const lb_ranks_step *s, int measure)
+static double measured(const lb_ranks_step *step, int measure)
 {
-    return measure == LOSS ? s->loss_std : measure == NORM ? s->all.grad_norm_std : 1 - s->all.grad_cosine_mean;
+    return measure == LOSS   ? step->loss_std
+           : measure == NORM ? step->all.grad_norm_std
+                             : 1 - step->all.grad_cosine_mean;
 }
 
 /* Steps that all of them have. */
@@ -38,37 +40,37 @@ static uint32_t common_steps(const lb_ranks_report *const *reports, uint32_t n, 
     return found;
 }
 
-static double mean_of(const lb_ranks_report *r, const int64_t *steps, uint32_t n,
+static double mean_of(const lb_ranks_report *report, const int64_t *steps, uint32_t n,
                       double (*number)(const lb_ranks_step *s))
 {
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += number(step_of(r, steps[i]));
+    for (uint32_t i = 0; i < n; i++) sum += number(step_of(report, steps[i]));
     return n ? sum / n : NAN;
 }
 
-static double loss_mean(const lb_ranks_step *s)
+static double loss_mean(const lb_ranks_step *step)
 {
-    return s->loss_mean;
+    return step->loss_mean;
 }
-static double loss_std(const lb_ranks_step *s)
+static double loss_std(const lb_ranks_step *step)
 {
-    return s->loss_std;
+    return step->loss_std;
 }
-static double loss_range(const lb_ranks_step *s)
+static double loss_range(const lb_ranks_step *step)
 {
-    return s->loss_range;
+    return step->loss_range;
 }
-static double norm_mean(const lb_ranks_step *s)
+static double norm_mean(const lb_ranks_step *step)
 {
-    return s->all.grad_norm_mean;
+    return step->all.grad_norm_mean;
 }
-static double norm_std(const lb_ranks_step *s)
+static double norm_std(const lb_ranks_step *step)
 {
-    return s->all.grad_norm_std;
+    return step->all.grad_norm_std;
 }
-static double cosine(const lb_ranks_step *s)
+static double cosine(const lb_ranks_step *step)
 {
-    return s->all.grad_cosine_mean;
+    return step->all.grad_cosine_mean;
 }
 
 /* Does a fair coin fall so often on one side, or more often, in less than one of a hundred runs of n? */
@@ -83,7 +85,7 @@ static bool is_no_chance(uint32_t times, uint32_t n)
     return n && sum * exp2(-(double)n) < 0.01;
 }
 
-static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
+static void judge(const lb_ranks_report *report, const lb_ranks_report *closest, const int64_t *steps, uint32_t n,
                   lb_ranks_setting *out)
 {
     uint32_t apart = 0, always = 0;
@@ -91,7 +93,7 @@ static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, cons
         double mine = 0, theirs = 0;
         uint32_t known = 0;
         for (uint32_t i = 0; i < n; i++) {
-            const double x = measured(step_of(r, steps[i]), m), y = measured(step_of(closest, steps[i]), m);
+            const double x = measured(step_of(report, steps[i]), m), y = measured(step_of(closest, steps[i]), m);
             if (isnan(x) || isnan(y)) continue;
             known++, mine += x, theirs += y, out->wider[m] += x > y;
         }
@@ -104,12 +106,12 @@ static void judge(const lb_ranks_report *r, const lb_ranks_report *closest, cons
 }
 
 /* What is found comes before what cannot be told. */
-static lb_ranks_verdict verdict_of(const lb_ranks_settings *s, const lb_ranks_report *const *reports)
+static lb_ranks_verdict verdict_of(const lb_ranks_settings *settings, const lb_ranks_report *const *reports)
 {
     lb_ranks_verdict verdict = LB_RANKS_CLEAN;
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (s->list[i].inconsistent || reports[i]->verdict == LB_RANKS_FOUND) return LB_RANKS_FOUND;
-        if (s->list[i].untold || reports[i]->verdict != LB_RANKS_CLEAN) verdict = LB_RANKS_UNTESTABLE;
+    for (uint32_t i = 0; i < settings->n; i++) {
+        if (settings->list[i].inconsistent || reports[i]->verdict == LB_RANKS_FOUND) return LB_RANKS_FOUND;
+        if (settings->list[i].untold || reports[i]->verdict != LB_RANKS_CLEAN) verdict = LB_RANKS_UNTESTABLE;
     }
     return verdict;
 }
@@ -126,14 +128,14 @@ lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint3
     if (status == LB_OK && !s->n_steps)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "these captures have no step in common: record the same steps of each");
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        lb_ranks_setting *x = &s->list[i];
-        x->loss_mean = mean_of(reports[i], steps, s->n_steps, loss_mean);
-        x->loss_std = mean_of(reports[i], steps, s->n_steps, loss_std);
-        x->loss_range = mean_of(reports[i], steps, s->n_steps, loss_range);
-        x->grad_norm_mean = mean_of(reports[i], steps, s->n_steps, norm_mean);
-        x->grad_norm_std = mean_of(reports[i], steps, s->n_steps, norm_std);
-        x->grad_cosine_mean = mean_of(reports[i], steps, s->n_steps, cosine);
-        if (x->loss_std < s->list[s->closest].loss_std) s->closest = i;
+        lb_ranks_setting *setting = &s->list[i];
+        setting->loss_mean = mean_of(reports[i], steps, s->n_steps, loss_mean);
+        setting->loss_std = mean_of(reports[i], steps, s->n_steps, loss_std);
+        setting->loss_range = mean_of(reports[i], steps, s->n_steps, loss_range);
+        setting->grad_norm_mean = mean_of(reports[i], steps, s->n_steps, norm_mean);
+        setting->grad_norm_std = mean_of(reports[i], steps, s->n_steps, norm_std);
+        setting->grad_cosine_mean = mean_of(reports[i], steps, s->n_steps, cosine);
+        if (setting->loss_std < s->list[s->closest].loss_std) s->closest = i;
     }
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         if (i != s->closest) judge(reports[i], reports[s->closest], steps, s->n_steps, &s->list[i]);
@@ -148,17 +150,17 @@ lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint3
     return status;
 }
 
-void lb_ranks_settings_free(lb_ranks_settings *s)
+void lb_ranks_settings_free(lb_ranks_settings *settings)
 {
-    if (s) free(s->list);
-    free(s);
+    if (settings) free(settings->list);
+    free(settings);
 }
 
 /* ---- for a person ------------------------------------------------------------------------------------------------ */
 
-static void print_reading(FILE *out, const lb_ranks_settings *s, uint32_t i, const char *const *names)
+static void print_reading(FILE *out, const lb_ranks_settings *settings, uint32_t i, const char *const *names)
 {
-    const lb_ranks_setting *x = &s->list[i], *c = &s->list[s->closest];
+    const lb_ranks_setting *x = &settings->list[i], *c = &settings->list[settings->closest];
     const double mine[] = {x->loss_std, x->grad_norm_std, 1 - x->grad_cosine_mean},
                  theirs[] = {c->loss_std, c->grad_norm_std, 1 - c->grad_cosine_mean};
     fprintf(out, "%s: %s", names[i],
@@ -168,13 +170,13 @@ static void print_reading(FILE *out, const lb_ranks_settings *s, uint32_t i, con
     for (int m = 0; m < MEASURES; m++)
         if (!isnan(mine[m]) && theirs[m] > 0)
             fprintf(out, "%s %s %.2f times (in %u of %u steps)", m ? "," : ":", measures[m], mine[m] / theirs[m],
-                    x->wider[m], s->n_steps);
+                    x->wider[m], settings->n_steps);
     char t[2][16];
     fprintf(out, "; mean loss %s for %s\n", lb_number_word(x->loss_mean, 5, t[0]),
             lb_number_word(c->loss_mean, 5, t[1]));
 }
 
-static void print_steps(FILE *out, const lb_ranks_settings *s, const lb_ranks_report *const *reports,
+static void print_steps(FILE *out, const lb_ranks_settings *settings, const lb_ranks_report *const *reports,
                         const char *const *names)
 {
     fprintf(out, "%8s  %-24s %11s %11s %11s %11s %11s %11s\n", "step", "setting", "loss mean", "loss std", "loss range",
@@ -182,8 +184,8 @@ static void print_steps(FILE *out, const lb_ranks_settings *s, const lb_ranks_re
     for (uint32_t k = 0; k < reports[0]->n_steps; k++) {
         const int64_t step = reports[0]->steps[k].step;
         bool all = true;
-        for (uint32_t i = 0; i < s->n; i++) all &= step_of(reports[i], step) != NULL;
-        for (uint32_t i = 0; all && i < s->n; i++) {
+        for (uint32_t i = 0; i < settings->n; i++) all &= step_of(reports[i], step) != NULL;
+        for (uint32_t i = 0; all && i < settings->n; i++) {
             const lb_ranks_step *x = step_of(reports[i], step);
             char t[6][16], number[24] = "";
             if (!i) snprintf(number, sizeof number, "%" PRId64, step);
@@ -203,31 +205,31 @@ static const char *seeds_words(lb_ranks_seeds seeds)
                                           : "";
 }
 
-char *lb_ranks_settings_text(const lb_ranks_settings *s, const lb_ranks_report *const *reports,
+char *lb_ranks_settings_text(const lb_ranks_settings *settings, const lb_ranks_report *const *reports,
                              const char *const *names)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(s->verdict));
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->list[i].inconsistent) print_reading(out, s, i, names);
-    for (uint32_t i = 0; i < s->n; i++)
+    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(settings->verdict));
+    for (uint32_t i = 0; i < settings->n; i++)
+        if (settings->list[i].inconsistent) print_reading(out, settings, i, names);
+    for (uint32_t i = 0; i < settings->n; i++)
         if (reports[i]->verdict == LB_RANKS_FOUND)
             fprintf(out, "%s: has findings of its own, as `lastbit ranks %s` lists them\n", names[i], names[i]);
-    fprintf(out, "%s: its workers are closest together%s\n", names[s->closest],
-            seeds_words(reports[s->closest]->seeds));
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (i == s->closest) continue;
-        if (!s->list[i].inconsistent) print_reading(out, s, i, names);
+    fprintf(out, "%s: its workers are closest together%s\n", names[settings->closest],
+            seeds_words(reports[settings->closest]->seeds));
+    for (uint32_t i = 0; i < settings->n; i++) {
+        if (i == settings->closest) continue;
+        if (!settings->list[i].inconsistent) print_reading(out, settings, i, names);
         if (*seeds_words(reports[i]->seeds)) fprintf(out, "%s%s\n", names[i], seeds_words(reports[i]->seeds));
     }
-    if (s->n_steps < FEWEST_STEPS)
-        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record %d or more\n", s->n_steps,
-                FEWEST_STEPS);
+    if (settings->n_steps < FEWEST_STEPS)
+        fprintf(out, "%u steps are too few to tell an inconsistency from chance: record %d or more\n",
+                settings->n_steps, FEWEST_STEPS);
     fputc('\n', out);
-    print_steps(out, s, reports, names);
+    print_steps(out, settings, reports, names);
     fclose(out);
     return text;
 }

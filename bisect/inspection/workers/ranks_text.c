@@ -14,10 +14,10 @@ static const char *number(double x, char text[16])
     return lb_number_word(x, 5, text);
 }
 
-static void print_findings(FILE *out, const lb_ranks_report *r)
+static void print_findings(FILE *out, const lb_ranks_report *report)
 {
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        const lb_ranks_finding *f = &r->findings[i];
+    for (uint32_t i = 0; i < report->n_findings; i++) {
+        const lb_ranks_finding *f = &report->findings[i];
         fprintf(out, "%-11s %s", f->note ? "note" : lb_ranks_finding_name(f->kind), f->message);
         if (f->steps > 1 && f->step != INT64_MIN)
             fprintf(out, " (in %u steps, first in %" PRId64 ")", f->steps, f->step);
@@ -25,20 +25,20 @@ static void print_findings(FILE *out, const lb_ranks_report *r)
             fprintf(out, " (in step %" PRId64 ")", f->step);
         fputc('\n', out);
     }
-    if (r->n_findings) fputc('\n', out);
+    if (report->n_findings) fputc('\n', out);
 }
 
-static void print_steps(FILE *out, const lb_ranks_report *r)
+static void print_steps(FILE *out, const lb_ranks_report *report)
 {
     fprintf(out, "%8s %12s %12s %12s %12s %12s %12s %12s\n", "step", "loss mean", "loss std", "loss range", "norm mean",
             "norm std", "cosine mean", "cosine min");
-    for (uint32_t i = 0; i < r->n_steps; i++) {
-        const lb_ranks_step *s = &r->steps[i];
+    for (uint32_t i = 0; i < report->n_steps; i++) {
+        const lb_ranks_step *step = &report->steps[i];
         char t[7][16];
-        fprintf(out, "%8" PRId64 " %12s %12s %12s %12s %12s %12s %12s\n", s->step, number(s->loss_mean, t[0]),
-                number(s->loss_std, t[1]), number(s->loss_range, t[2]), number(s->all.grad_norm_mean, t[3]),
-                number(s->all.grad_norm_std, t[4]), number(s->all.grad_cosine_mean, t[5]),
-                number(s->all.grad_cosine_min, t[6]));
+        fprintf(out, "%8" PRId64 " %12s %12s %12s %12s %12s %12s %12s\n", step->step, number(step->loss_mean, t[0]),
+                number(step->loss_std, t[1]), number(step->loss_range, t[2]), number(step->all.grad_norm_mean, t[3]),
+                number(step->all.grad_norm_std, t[4]), number(step->all.grad_cosine_mean, t[5]),
+                number(step->all.grad_cosine_min, t[6]));
     }
 }
 
@@ -54,40 +54,42 @@ static void print_rows(FILE *out, const char *title, const lb_ranks_row *rows, u
     }
 }
 
-static void print_workers(FILE *out, const lb_ranks_step *s)
+static void print_workers(FILE *out, const lb_ranks_step *step)
 {
     fprintf(out, "\n%-40s %12s %12s %12s\n", "worker", "loss", "norm", "cosine");
-    for (uint32_t i = 0; i < s->n_workers; i++) {
+    for (uint32_t i = 0; i < step->n_workers; i++) {
         char t[3][16], name[24];
-        snprintf(name, sizeof name, "rank %d", s->workers[i].rank);
-        fprintf(out, "%-40s %12s %12s %12s\n", name, number(s->workers[i].loss, t[0]),
-                number(s->workers[i].grad_norm, t[1]), number(s->workers[i].cosine, t[2]));
+        snprintf(name, sizeof name, "rank %d", step->workers[i].rank);
+        fprintf(out, "%-40s %12s %12s %12s\n", name, number(step->workers[i].loss, t[0]),
+                number(step->workers[i].grad_norm, t[1]), number(step->workers[i].cosine, t[2]));
     }
 }
 
-char *lb_ranks_text(const lb_ranks_report *r, bool layers)
+char *lb_ranks_text(const lb_ranks_report *report, bool layers)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
     uint32_t lacking = 0, approximate = 0;
-    for (uint32_t i = 0; i < r->n_steps; i++) lacking += r->steps[i].lacking, approximate += r->steps[i].approximate;
-    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(r->verdict));
+    for (uint32_t i = 0; i < report->n_steps; i++)
+        lacking += report->steps[i].lacking, approximate += report->steps[i].approximate;
+    fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(report->verdict));
     fprintf(out, "compared: %u collectives, the results of %u, %u tensors that replicas hold in common\n\n",
-            r->collectives, r->results, r->replicas);
-    print_findings(out, r);
-    print_steps(out, r);
-    if (layers && r->n_steps) {
-        const lb_ranks_step *last = &r->steps[r->n_steps - 1];
+            report->collectives, report->results, report->replicas);
+    print_findings(out, report);
+    print_steps(out, report);
+    if (layers && report->n_steps) {
+        const lb_ranks_step *last = &report->steps[report->n_steps - 1];
         fprintf(out, "\nstep %" PRId64 "\n", last->step);
         print_workers(out, last);
         print_rows(out, "layer", last->layers, last->n_layers);
         print_rows(out, "block", last->blocks, last->n_blocks);
     }
-    if (r->verdict == LB_RANKS_CLEAN && r->n_steps && !isnan(r->steps[0].all.grad_cosine_mean))
-        fputs("\nclean: what must be equal on all workers is. That they pull apart under a smooth mean loss (silent "
-              "inconsistency)\n"
+    if (report->verdict == LB_RANKS_CLEAN && report->n_steps && !isnan(report->steps[0].all.grad_cosine_mean))
+        fputs("\n"
+              "clean: what must be equal on all workers is. "
+              "That they pull apart under a smooth mean loss (silent inconsistency)\n"
               "shows in the spread above, beside another setting of seeds or data: lastbit ranks ONE.lb OTHER.lb\n",
               out);
     if (approximate)
@@ -95,7 +97,7 @@ char *lb_ranks_text(const lb_ranks_report *r, bool layers)
     if (lacking)
         fprintf(out, "\n%u gradients of single workers have neither bytes nor what they could be computed from\n",
                 lacking);
-    if (r->again) fprintf(out, "  to record them: %s\n", r->again);
+    if (report->again) fprintf(out, "  to record them: %s\n", report->again);
     fclose(out);
     return text;
 }

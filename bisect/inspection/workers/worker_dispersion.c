@@ -39,17 +39,17 @@ static double cosine(const double *products, uint32_t all, uint32_t a, uint32_t 
 }
 
 /* `products`: all x all, of the whole or of some parameters. */
-static void fill_row(const crew *c, const double *products, lb_ranks_row *row)
+static void fill_row(const crew *crew, const double *products, lb_ranks_row *row)
 {
-    const uint32_t all = c->steps->n_ranks;
+    const uint32_t all = crew->steps->n_ranks;
     double sum = 0, least = INFINITY;
     uint32_t pairs = 0;
-    for (uint32_t i = 0; i < c->n; i++) c->room[i] = sqrt(products[c->rows[i] * all + c->rows[i]]);
-    row->grad_norm_mean = mean(c->room, c->n), row->grad_norm_std = deviation(c->room, c->n);
-    for (uint32_t i = 0; i < c->n; i++)
-        for (uint32_t k = i + 1; k < c->n; k++) {
-            const double x = cosine(products, all, c->rows[i], c->rows[k]);
-            if (!lb_workers_pair(c->steps, c->rows[i], c->rows[k]) || isnan(x)) continue;
+    for (uint32_t i = 0; i < crew->n; i++) crew->room[i] = sqrt(products[crew->rows[i] * all + crew->rows[i]]);
+    row->grad_norm_mean = mean(crew->room, crew->n), row->grad_norm_std = deviation(crew->room, crew->n);
+    for (uint32_t i = 0; i < crew->n; i++)
+        for (uint32_t k = i + 1; k < crew->n; k++) {
+            const double x = cosine(products, all, crew->rows[i], crew->rows[k]);
+            if (!lb_workers_pair(crew->steps, crew->rows[i], crew->rows[k]) || isnan(x)) continue;
             sum += x, pairs++;
             if (x < least) least = x;
         }
@@ -83,47 +83,49 @@ typedef struct row_sums {
     uint32_t n;
 } row_sums;
 
-static void release_sums(row_sums *s)
+static void release_sums(row_sums *row_sums)
 {
-    for (uint32_t i = 0; s->sums && i < s->n; i++) free(s->sums[i]);
-    free(s->row_of), free(s->left), free(s->sums);
+    for (uint32_t i = 0; row_sums->sums && i < row_sums->n; i++) free(row_sums->sums[i]);
+    free(row_sums->row_of), free(row_sums->left), free(row_sums->sums);
 }
 
 /* `paths[k]` is of key k (NULL text: of none). */
-static lb_status list_rows(const path *paths, uint32_t n_keys, row_sums *s, lb_err *err)
+static lb_status list_rows(const path *paths, uint32_t n_keys, row_sums *row_sums, lb_err *err)
 {
     uint32_t *first = calloc(n_keys + 1, sizeof *first);
-    s->row_of = malloc((n_keys + 1) * sizeof *s->row_of), s->left = calloc(n_keys + 1, sizeof *s->left);
-    s->sums = calloc(n_keys + 1, sizeof *s->sums), s->rows = calloc(n_keys + 1, sizeof *s->rows);
-    bool room = first && s->row_of && s->left && s->sums && s->rows;
+    row_sums->row_of = malloc((n_keys + 1) * sizeof *row_sums->row_of),
+    row_sums->left = calloc(n_keys + 1, sizeof *row_sums->left);
+    row_sums->sums = calloc(n_keys + 1, sizeof *row_sums->sums),
+    row_sums->rows = calloc(n_keys + 1, sizeof *row_sums->rows);
+    bool room = first && row_sums->row_of && row_sums->left && row_sums->sums && row_sums->rows;
     for (uint32_t k = 0; room && k < n_keys; k++) {
-        uint32_t row = paths[k].text ? 0 : s->n;
-        while (row < s->n && !same_path(&paths[first[row]], &paths[k])) row++;
-        s->row_of[k] = paths[k].text ? row : LB_NONE;
+        uint32_t row = paths[k].text ? 0 : row_sums->n;
+        while (row < row_sums->n && !same_path(&paths[first[row]], &paths[k])) row++;
+        row_sums->row_of[k] = paths[k].text ? row : LB_NONE;
         if (!paths[k].text) continue;
-        s->left[row]++;
-        if (row < s->n) continue;
-        first[s->n] = k;
-        s->rows[s->n].layer = strndup(paths[k].text, paths[k].n);
-        room = s->rows[s->n++].layer != NULL;
+        row_sums->left[row]++;
+        if (row < row_sums->n) continue;
+        first[row_sums->n] = k;
+        row_sums->rows[row_sums->n].layer = strndup(paths[k].text, paths[k].n);
+        room = row_sums->rows[row_sums->n++].layer != NULL;
     }
     free(first);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
 }
 
 /* Adds one key's products to its row, which is filled by the last of them. */
-static lb_status add_key(const crew *c, row_sums *s, uint32_t key, const double *products, lb_err *err)
+static lb_status add_key(const crew *crew, row_sums *row_sums, uint32_t key, const double *products, lb_err *err)
 {
-    const size_t cells = (size_t)c->steps->n_ranks * c->steps->n_ranks;
-    const uint32_t row = s->row_of[key];
+    const size_t cells = (size_t)crew->steps->n_ranks * crew->steps->n_ranks;
+    const uint32_t row = row_sums->row_of[key];
     if (row == LB_NONE) return LB_OK;
-    if (!s->sums[row]) s->sums[row] = calloc(cells + 1, sizeof **s->sums);
-    if (!s->sums[row]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
-    add_into(s->sums[row], products, cells);
-    if (--s->left[row]) return LB_OK;
-    fill_row(c, s->sums[row], &s->rows[row]);
-    free(s->sums[row]);
-    s->sums[row] = NULL;
+    if (!row_sums->sums[row]) row_sums->sums[row] = calloc(cells + 1, sizeof **row_sums->sums);
+    if (!row_sums->sums[row]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
+    add_into(row_sums->sums[row], products, cells);
+    if (--row_sums->left[row]) return LB_OK;
+    fill_row(crew, row_sums->sums[row], &row_sums->rows[row]);
+    free(row_sums->sums[row]);
+    row_sums->sums[row] = NULL;
     return LB_OK;
 }
 
@@ -160,102 +162,105 @@ typedef struct adding {
 
 static lb_status take_key(void *context, uint32_t key, const double *products)
 {
-    adding *x = context;
-    add_into(x->all, products, (size_t)x->crew->steps->n_ranks * x->crew->steps->n_ranks);
-    LB_TRY(add_key(x->crew, x->layers, key, products, x->err));
-    return add_key(x->crew, x->blocks, key, products, x->err);
+    adding *adding = context;
+    add_into(adding->all, products, (size_t)adding->crew->steps->n_ranks * adding->crew->steps->n_ranks);
+    LB_TRY(add_key(adding->crew, adding->layers, key, products, adding->err));
+    return add_key(adding->crew, adding->blocks, key, products, adding->err);
 }
 
 /* Workers of whose gradients nothing lacks. */
-static void choose_crew(crew *c, const lb_worker_products *p)
+static void choose_crew(crew *crew, const lb_worker_products *p)
 {
-    c->n = 0;
+    crew->n = 0;
     for (uint32_t r = 0; r < p->n; r++)
-        if (p->whole[r] && lb_worker_steps_has(c->steps, r)) c->rows[c->n++] = r;
+        if (p->whole[r] && lb_worker_steps_has(crew->steps, r)) crew->rows[crew->n++] = r;
 }
 
-static lb_status begin(const lb_worker_step *step, const lb_worker_products *p, adding *x)
+static lb_status begin(const lb_worker_step *step, const lb_worker_products *p, adding *adding)
 {
     path *paths = calloc(p->n_keys + 1, sizeof *paths);
-    x->all = calloc((size_t)p->n * p->n + 1, sizeof *x->all);
-    lb_status status = paths && x->all ? LB_OK : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for layers");
+    adding->all = calloc((size_t)p->n * p->n + 1, sizeof *adding->all);
+    lb_status status = paths && adding->all ? LB_OK : lb_fail(adding->err, LB_ERR_NOMEM, "out of memory for layers");
     for (uint32_t k = 0; paths && k < p->n_keys; k++) paths[k] = (path){p->layers[k], p->layer_chars[k]};
-    if (status == LB_OK) status = list_rows(paths, p->n_keys, x->layers, x->err);
+    if (status == LB_OK) status = list_rows(paths, p->n_keys, adding->layers, adding->err);
     if (paths) memset(paths, 0, p->n_keys * sizeof *paths);
-    if (status == LB_OK) status = block_paths(step, p, paths, x->err);
-    if (status == LB_OK) status = list_rows(paths, p->n_keys, x->blocks, x->err);
+    if (status == LB_OK) status = block_paths(step, p, paths, adding->err);
+    if (status == LB_OK) status = list_rows(paths, p->n_keys, adding->blocks, adding->err);
     free(paths);
     return status;
 }
 
-static void end(adding *x)
+static void end(adding *adding)
 {
-    release_sums(x->layers), release_sums(x->blocks);
-    free(x->all);
+    release_sums(adding->layers), release_sums(adding->blocks);
+    free(adding->all);
 }
 
 /* Rows are filled by a crew that is known behind the last gradient only. Where it turns out to be a smaller one, which
  * is so where something lacks, all is done again. */
-static lb_status add_keys(const lb_worker_step *step, lb_worker_products *p, adding *x)
+static lb_status add_keys(const lb_worker_step *step, lb_worker_products *p, adding *adding)
 {
-    for (uint32_t before = x->crew->n;; before = x->crew->n) {
-        *x->layers = *x->blocks = (row_sums){0};
-        lb_status status = begin(step, p, x);
-        if (status == LB_OK) status = lb_worker_products_each(x->crew->steps, step, p, take_key, x, x->err);
-        choose_crew(x->crew, p);
-        if (status != LB_OK || x->crew->n == before) return status;
-        lb_worker_dispersion_free(x->layers->rows, x->layers->n);
-        lb_worker_dispersion_free(x->blocks->rows, x->blocks->n);
-        end(x);
+    for (uint32_t before = adding->crew->n;; before = adding->crew->n) {
+        *adding->layers = *adding->blocks = (row_sums){0};
+        lb_status status = begin(step, p, adding);
+        if (status == LB_OK)
+            status = lb_worker_products_each(adding->crew->steps, step, p, take_key, adding, adding->err);
+        choose_crew(adding->crew, p);
+        if (status != LB_OK || adding->crew->n == before) return status;
+        lb_worker_dispersion_free(adding->layers->rows, adding->layers->n);
+        lb_worker_dispersion_free(adding->blocks->rows, adding->blocks->n);
+        end(adding);
     }
 }
 
-static void fill_workers(const crew *c, const double *all, lb_ranks_step *out)
+static void fill_workers(const crew *crew, const double *all, lb_ranks_step *out)
 {
-    const uint32_t n_ranks = c->steps->n_ranks;
-    for (uint32_t i = 0; i < c->n; i++) {
+    const uint32_t n_ranks = crew->steps->n_ranks;
+    for (uint32_t i = 0; i < crew->n; i++) {
         double sum = 0;
         uint32_t n = 0;
-        lb_ranks_worker *w = &out->workers[c->rows[i]];
-        w->grad_norm = sqrt(all[(size_t)c->rows[i] * n_ranks + c->rows[i]]);
-        for (uint32_t k = 0; k < c->n; k++) {
-            const double x = k == i || !lb_workers_pair(c->steps, c->rows[i], c->rows[k])
+        lb_ranks_worker *w = &out->workers[crew->rows[i]];
+        w->grad_norm = sqrt(all[(size_t)crew->rows[i] * n_ranks + crew->rows[i]]);
+        for (uint32_t k = 0; k < crew->n; k++) {
+            const double x = k == i || !lb_workers_pair(crew->steps, crew->rows[i], crew->rows[k])
                                  ? NAN
-                                 : cosine(all, n_ranks, c->rows[i], c->rows[k]);
+                                 : cosine(all, n_ranks, crew->rows[i], crew->rows[k]);
             if (!isnan(x)) sum += x, n++;
         }
         if (n) w->cosine = sum / n;
     }
 }
 
-static lb_status fill_gradients(const lb_worker_steps *s, const lb_worker_step *step, crew *c, lb_ranks_step *out,
-                                lb_err *err)
+static lb_status fill_gradients(const lb_worker_steps *steps, const lb_worker_step *step, crew *crew,
+                                lb_ranks_step *out, lb_err *err)
 {
     lb_worker_products p;
     row_sums layers = {0}, blocks = {0};
-    adding x = {c, &layers, &blocks, NULL, err};
-    LB_TRY(lb_worker_products_init(s, step, &p, err));
+    adding adding = {crew, &layers, &blocks, NULL, err};
+    LB_TRY(lb_worker_products_init(steps, step, &p, err));
     out->gradients = p.n_keys, out->approximate = p.approximate;
-    choose_crew(c, &p);
-    lb_status status = p.n_keys ? add_keys(step, &p, &x) : LB_OK;
+    choose_crew(crew, &p);
+    lb_status status = p.n_keys ? add_keys(step, &p, &adding) : LB_OK;
     out->lacking = p.lacking;
-    if (status == LB_OK && c->n && p.n_keys) {
-        fill_row(c, x.all, &out->all);
-        fill_workers(c, x.all, out);
+    if (status == LB_OK && crew->n && p.n_keys) {
+        fill_row(crew, adding.all, &out->all);
+        fill_workers(crew, adding.all, out);
         out->layers = layers.rows, out->n_layers = layers.n;
         out->blocks = blocks.rows, out->n_blocks = blocks.n;
     } else {
         lb_worker_dispersion_free(layers.rows, layers.n);
         lb_worker_dispersion_free(blocks.rows, blocks.n);
     }
-    end(&x);
+    end(&adding);
     lb_worker_products_release(&p);
     return status;
 }
 
-lb_status lb_worker_dispersion_of(const lb_worker_steps *s, const lb_worker_step *step, lb_ranks_step *out, lb_err *err)
+lb_status lb_worker_dispersion_of(const lb_worker_steps *steps, const lb_worker_step *step, lb_ranks_step *out,
+                                  lb_err *err)
 {
-    crew c = {s, calloc(s->n_ranks + 1, sizeof *c.rows), 0, calloc(s->n_ranks + 1, sizeof *c.room)};
+    crew crew = {steps, calloc(steps->n_ranks + 1, sizeof *crew.rows), 0,
+                 calloc(steps->n_ranks + 1, sizeof *crew.room)};
     uint32_t losses = 0;
     double least = INFINITY, most = -INFINITY;
     *out = (lb_ranks_step){.step = step->step,
@@ -263,25 +268,26 @@ lb_status lb_worker_dispersion_of(const lb_worker_steps *s, const lb_worker_step
                            .loss_std = NAN,
                            .loss_range = NAN,
                            .all = {NULL, NAN, NAN, NAN, NAN},
-                           .workers = calloc(s->n_ranks + 1, sizeof *out->workers)};
-    lb_status status =
-        c.rows && c.room && out->workers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n_ranks);
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+                           .workers = calloc(steps->n_ranks + 1, sizeof *out->workers)};
+    lb_status status = crew.rows && crew.room && out->workers
+                           ? LB_OK
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", steps->n_ranks);
+    for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
         const double loss = step->workers[r].program ? step->workers[r].own.loss : NAN;
-        out->workers[out->n_workers++] = (lb_ranks_worker){s->ranks[r], loss, NAN, NAN};
+        out->workers[out->n_workers++] = (lb_ranks_worker){steps->ranks[r], loss, NAN, NAN};
         if (isnan(loss)) continue;
-        c.room[losses++] = loss;
+        crew.room[losses++] = loss;
         if (loss < least) least = loss;
         if (loss > most) most = loss;
     }
     if (status == LB_OK && losses) {
-        out->loss_mean = mean(c.room, losses), out->loss_std = deviation(c.room, losses),
+        out->loss_mean = mean(crew.room, losses), out->loss_std = deviation(crew.room, losses),
         out->loss_range = most - least;
         /* All alike is no dispersion, whatever the mean rounded to. */
         if (most == least) out->loss_std = 0;
     }
-    if (status == LB_OK) status = fill_gradients(s, step, &c, out, err);
-    free(c.rows), free(c.room);
+    if (status == LB_OK) status = fill_gradients(steps, step, &crew, out, err);
+    free(crew.rows), free(crew.room);
     return status;
 }
 

@@ -10,39 +10,42 @@ static bool same_text(const char *a, const char *b)
     return a && b ? !strcmp(a, b) : a == b;
 }
 
-lb_status lb_worker_findings_add(lb_worker_findings *f, const lb_ranks_finding *x, char *message, lb_err *err)
+lb_status lb_worker_findings_add(lb_worker_findings *findings, const lb_ranks_finding *finding, char *message,
+                                 lb_err *err)
 {
-    for (uint32_t i = 0; message && i < f->n; i++) {
-        lb_ranks_finding *y = &f->list[i];
-        if (y->kind != x->kind || y->note != x->note || y->n_ranks != x->n_ranks || !same_text(y->tensor, x->tensor) ||
-            (x->n_ranks && memcmp(y->ranks, x->ranks, x->n_ranks * sizeof *x->ranks)))
+    for (uint32_t i = 0; message && i < findings->n; i++) {
+        lb_ranks_finding *y = &findings->list[i];
+        if (y->kind != finding->kind || y->note != finding->note || y->n_ranks != finding->n_ranks ||
+            !same_text(y->tensor, finding->tensor) ||
+            (finding->n_ranks && memcmp(y->ranks, finding->ranks, finding->n_ranks * sizeof *finding->ranks)))
             continue;
         y->steps++;
         free(message);
         return LB_OK;
     }
-    lb_ranks_finding *grown = message ? realloc(f->list, (f->n + 1) * sizeof *grown) : NULL;
+    lb_ranks_finding *grown = message ? realloc(findings->list, (findings->n + 1) * sizeof *grown) : NULL;
     if (!grown) {
         free(message);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     }
-    f->list = grown;
-    lb_ranks_finding *y = &grown[f->n++];
-    *y = *x;
+    findings->list = grown;
+    lb_ranks_finding *y = &grown[findings->n++];
+    *y = *finding;
     y->message = message, y->steps = 1;
-    if (x->kind != LB_RANKS_RESULT) y->from = y->to = y->bit = -1, y->element = -1;
-    y->tensor = x->tensor ? strdup(x->tensor) : NULL;
-    y->ranks = malloc((x->n_ranks + 1) * sizeof *y->ranks);
-    if (!y->ranks || (x->tensor && !y->tensor)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    if (x->n_ranks) memcpy(y->ranks, x->ranks, x->n_ranks * sizeof *y->ranks);
+    if (finding->kind != LB_RANKS_RESULT) y->from = y->to = y->bit = -1, y->element = -1;
+    y->tensor = finding->tensor ? strdup(finding->tensor) : NULL;
+    y->ranks = malloc((finding->n_ranks + 1) * sizeof *y->ranks);
+    if (!y->ranks || (finding->tensor && !y->tensor)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    if (finding->n_ranks) memcpy(y->ranks, finding->ranks, finding->n_ranks * sizeof *y->ranks);
     return LB_OK;
 }
 
-void lb_worker_findings_release(lb_worker_findings *f)
+void lb_worker_findings_release(lb_worker_findings *findings)
 {
-    for (uint32_t i = 0; i < f->n; i++) free(f->list[i].ranks), free(f->list[i].tensor), free(f->list[i].message);
-    free(f->list);
-    *f = (lb_worker_findings){0};
+    for (uint32_t i = 0; i < findings->n; i++)
+        free(findings->list[i].ranks), free(findings->list[i].tensor), free(findings->list[i].message);
+    free(findings->list);
+    *findings = (lb_worker_findings){0};
 }
 
 const char *lb_worker_rank_words(const int32_t *ranks, uint32_t n, char text[96])

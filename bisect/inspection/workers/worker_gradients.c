@@ -22,36 +22,36 @@
 
 /* ---- added behind the reduction ---------------------------------------------------------------------------------- */
 
-static lb_status tell_late(const lb_worker_steps *s, const lb_worker_step *step, lb_worker_findings *findings,
+static lb_status tell_late(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_findings *findings,
                            lb_err *err)
 {
-    int32_t *ranks = malloc((s->n_ranks + 1) * sizeof *ranks);
+    int32_t *ranks = malloc((steps->n_ranks + 1) * sizeof *ranks);
     const lb_own_gradient *first = NULL;
     const lb_worker *by = NULL;
     uint32_t n = 0, gradients = 0;
     char *message = NULL, more[40] = "";
     if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    for (uint32_t r = 0; r < s->n_ranks; r++) {
+    for (uint32_t r = 0; r < steps->n_ranks; r++) {
         bool late = false;
         for (uint32_t i = 0; i < step->workers[r].own.n; i++) {
-            const lb_own_gradient *g = &step->workers[r].own.list[i];
-            if (g->late == LB_NONE) continue;
+            const lb_own_gradient *gradient = &step->workers[r].own.list[i];
+            if (gradient->late == LB_NONE) continue;
             late = true, gradients += !n;
-            if (!first) first = g, by = &step->workers[r];
+            if (!first) first = gradient, by = &step->workers[r];
         }
-        if (late) ranks[n++] = s->ranks[r];
+        if (late) ranks[n++] = steps->ranks[r];
     }
     lb_status status = LB_OK;
     if (first) {
-        const lb_program *p = by->program;
+        const lb_program *program = by->program;
         char words[96];
         if (gradients > 1) snprintf(more, sizeof more, " and %u more", gradients - 1);
-        if (asprintf(
-                &message,
-                "%s: the gradient of %s%s is reduced at op %u of rank %d, and at op %u a micro-batch's own gradient is "
-                "added to it, which the optimizer reads unreduced: each rank steps by other numbers",
-                lb_worker_rank_words(ranks, n, words), first->key, more, p->collectives[first->collective].op, by->rank,
-                first->late) < 0)
+        if (asprintf(&message,
+                     "%s: the gradient of %s%s is reduced at op %u of rank %d, "
+                     "and at op %u a micro-batch's own gradient is added to it, which the optimizer reads unreduced: "
+                     "each rank steps by other numbers",
+                     lb_worker_rank_words(ranks, n, words), first->key, more,
+                     program->collectives[first->collective].op, by->rank, first->late) < 0)
             message = NULL;
         const lb_ranks_finding f = {
             .kind = LB_RANKS_LATE, .step = step->step, .ranks = ranks, .n_ranks = n, .tensor = first->key};
@@ -83,38 +83,40 @@ typedef struct norm {
     int precision; /* bits of the coarsest number on the way */
 } norm;
 
-static bool holds_gradient(const lb_program *p, int64_t storage)
+static bool holds_gradient(const lb_program *program, int64_t storage)
 {
-    for (uint32_t i = 0; i < p->n_group_params; i++)
-        if (p->group_params[i].gradient == storage) return true;
+    for (uint32_t i = 0; i < program->n_group_params; i++)
+        if (program->group_params[i].gradient == storage) return true;
     return false;
 }
 
-static bool is_norm(const lb_program *p, const lb_op *op)
+static bool is_norm(const lb_program *program, const lb_op *op)
 {
     static const char *const names[] = {"aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"};
-    if (lb_op_name_among(p, op, names, 3) < 0 || op->args < 2) return false;
-    const lb_arg *order = &lb_op_args(p, op)[1];
+    if (lb_op_name_among(program, op, names, 3) < 0 || op->args < 2) return false;
+    const lb_arg *order = &lb_op_args(program, op)[1];
     return (order->tag == LB_ARG_INT && order->u.i == 2) || (order->tag == LB_ARG_FLOAT && order->u.f == 2);
 }
 
-static const lb_statistics *statistics_of(const lb_program *p, uint32_t value)
+static const lb_statistics *statistics_of(const lb_program *program, uint32_t value)
 {
-    return p->values[value].statistics == LB_NONE ? NULL : &p->statistics[p->values[value].statistics];
+    return program->values[value].statistics == LB_NONE ? NULL
+                                                        : &program->statistics[program->values[value].statistics];
 }
 
-static void note_scalar(norm *x, const lb_program *p, uint32_t value)
+static void note_scalar(norm *norm, const lb_program *program, uint32_t value)
 {
-    if (value == LB_NONE || x->n_scalars == MOST_SCALARS || !lb_dtype_is_float(p->values[value].dtype)) return;
-    const lb_statistics *s = statistics_of(p, value);
-    if (!s || lb_layout_numel(&p->values[value].layout) != 1 || lb_statistics_nonfinite(s)) return;
-    const int precision = lb_dtype_precision(p->values[value].dtype);
-    if (precision < x->precision) x->precision = precision;
-    x->scalars[x->n_scalars++] = s->sum;
+    if (value == LB_NONE || norm->n_scalars == MOST_SCALARS || !lb_dtype_is_float(program->values[value].dtype)) return;
+    const lb_statistics *statistics = statistics_of(program, value);
+    if (!statistics || lb_layout_numel(&program->values[value].layout) != 1 || lb_statistics_nonfinite(statistics))
+        return;
+    const int precision = lb_dtype_precision(program->values[value].dtype);
+    if (precision < norm->precision) norm->precision = precision;
+    norm->scalars[norm->n_scalars++] = statistics->sum;
 }
 
 typedef struct leaves {
-    const lb_program *p;
+    const lb_program *program;
     norm *x;
     bool gradients;
 } leaves;
@@ -122,7 +124,7 @@ typedef struct leaves {
 static void note_leaf(void *context, uint32_t value)
 {
     leaves *l = context;
-    if (value == LB_NONE || !holds_gradient(l->p, l->p->values[value].storage)) return;
+    if (value == LB_NONE || !holds_gradient(l->program, l->program->values[value].storage)) return;
     l->gradients = true;
     for (uint32_t i = 0; i < l->x->n; i++)
         if (l->x->leaves[i].value == value) return;
@@ -130,18 +132,18 @@ static void note_leaf(void *context, uint32_t value)
 }
 
 /* From op `from`, which reads `value`, back to norms of gradients. */
-static void follow(const lb_program *p, const lb_slice_flow *flow, uint32_t from, uint32_t value, norm *x)
+static void follow(const lb_program *program, const lb_slice_flow *flow, uint32_t from, uint32_t value, norm *norm)
 {
     uint32_t queue[FOLLOWED], n = 0, defs[8];
-    note_scalar(x, p, value);
+    note_scalar(norm, program, value);
     const uint32_t first = lb_slice_flow_defs_of(flow, from, value, defs, 8);
     for (uint32_t k = 0; k < first && k < 8; k++) queue[n++] = defs[k];
     for (uint32_t k = 0; k < n; k++) {
-        const lb_op *op = &p->ops[queue[k]];
-        leaves l = {p, x, false};
-        if (op->phase == LB_PHASE_BACKWARD || lb_op_is_source(p, op)) continue;
-        for (uint32_t r = 0; r < lb_op_outcomes(op); r++) note_scalar(x, p, lb_op_outcome(p, op, r));
-        if (is_norm(p, op)) lb_op_each_input(p, op, note_leaf, &l);
+        const lb_op *op = &program->ops[queue[k]];
+        leaves l = {program, norm, false};
+        if (op->phase == LB_PHASE_BACKWARD || lb_op_is_source(program, op)) continue;
+        for (uint32_t r = 0; r < lb_op_outcomes(op); r++) note_scalar(norm, program, lb_op_outcome(program, op, r));
+        if (is_norm(program, op)) lb_op_each_input(program, op, note_leaf, &l);
         for (uint32_t d = flow->first_def[queue[k]]; !l.gradients && d < flow->first_def[queue[k] + 1]; d++) {
             bool known = n == FOLLOWED;
             for (uint32_t t = 0; t < n && !known; t++) known = queue[t] == flow->defs[d];
@@ -151,31 +153,33 @@ static void follow(const lb_program *p, const lb_slice_flow *flow, uint32_t from
 }
 
 /* The scalar by which this op scales gradients, or that it reads back; LB_NONE. */
-static uint32_t used_by(const lb_program *p, const lb_op *op, bool *scales)
+static uint32_t used_by(const lb_program *program, const lb_op *op, bool *scales)
 {
     static const char *const read[] = {"aten::_local_scalar_dense"};
     static const char *const scaled[] = {"aten::_foreach_mul_", "aten::mul_", "aten::_foreach_div_", "aten::div_"};
-    const lb_arg *args = lb_op_args(p, op);
+    const lb_arg *args = lb_op_args(program, op);
     *scales = false;
-    if (lb_op_name_among(p, op, read, 1) >= 0)
+    if (lb_op_name_among(program, op, read, 1) >= 0)
         return op->args && args[0].tag == LB_ARG_VALUE ? args[0].u.value : LB_NONE;
-    if (lb_op_name_among(p, op, scaled, 4) < 0 || op->args < 2 || args[1].tag != LB_ARG_VALUE || !op->written)
+    if (lb_op_name_among(program, op, scaled, 4) < 0 || op->args < 2 || args[1].tag != LB_ARG_VALUE || !op->written)
         return LB_NONE;
-    const uint32_t written = *lb_op_written(p, op);
-    *scales = written != LB_NONE && holds_gradient(p, p->values[written].storage) &&
-              lb_layout_numel(&p->values[args[1].u.value].layout) == 1;
+    const uint32_t written = *lb_op_written(program, op);
+    *scales = written != LB_NONE && holds_gradient(program, program->values[written].storage) &&
+              lb_layout_numel(&program->values[args[1].u.value].layout) == 1;
     return *scales ? args[1].u.value : LB_NONE;
 }
 
 /* A gradient that is reduced behind the norm is this rank's own still: its norm is what it says. */
-static bool is_reduced_later(const lb_worker *w, const norm *x)
+static bool is_reduced_later(const lb_worker *worker, const norm *norm)
 {
-    const lb_program *p = w->program;
-    for (uint32_t i = 0; i < w->own.n; i++) {
-        const lb_own_gradient *g = &w->own.list[i];
-        if (g->collective == LB_NONE || p->collectives[g->collective].op < x->op) continue;
-        for (uint32_t k = 0; k < x->n; k++)
-            if (p->values[x->leaves[k].value].storage == p->values[w->own.values[g->first]].storage) return true;
+    const lb_program *program = worker->program;
+    for (uint32_t i = 0; i < worker->own.n; i++) {
+        const lb_own_gradient *gradient = &worker->own.list[i];
+        if (gradient->collective == LB_NONE || program->collectives[gradient->collective].op < norm->op) continue;
+        for (uint32_t k = 0; k < norm->n; k++)
+            if (program->values[norm->leaves[k].value].storage ==
+                program->values[worker->own.values[gradient->first]].storage)
+                return true;
     }
     return false;
 }
@@ -184,20 +188,24 @@ static bool is_reduced_later(const lb_worker *w, const norm *x)
 
 /* Marks, by rows, who holds parts of one model with this worker: gradients scattered over both, activations exchanged,
  * messages. */
-static void mark_sharing(const lb_worker_steps *s, const lb_worker *w, bool *shared)
+static void mark_sharing(const lb_worker_steps *steps, const lb_worker *worker, bool *shared)
 {
-    const lb_program *p = w->program;
+    const lb_program *program = worker->program;
     const lb_collective *last = NULL;
-    lb_model_ranks_mark_written(p, s->ranks, s->n_ranks, shared);
-    for (uint32_t i = 0; i < p->n_collectives; i++) {
-        const lb_collective *c = &p->collectives[i];
-        const bool scatters = lb_collective_run_kind(lb_op_name(p, &p->ops[c->op])) == LB_EXCHANGE_REDUCE_SCATTER;
-        if ((!scatters && !lb_model_ranks_meet(p, c)) || (last && lb_own_gradient_same_group(p, last, p, c))) continue;
-        for (uint32_t k = 0; k < c->ranks; k++) {
-            const uint32_t row = lb_rank_steps_row(s->ranks, s->n_ranks, (int32_t)p->refs[c->first_rank + k]);
+    lb_model_ranks_mark_written(program, steps->ranks, steps->n_ranks, shared);
+    for (uint32_t i = 0; i < program->n_collectives; i++) {
+        const lb_collective *collective = &program->collectives[i];
+        const bool scatters =
+            lb_collective_run_kind(lb_op_name(program, &program->ops[collective->op])) == LB_EXCHANGE_REDUCE_SCATTER;
+        if ((!scatters && !lb_model_ranks_meet(program, collective)) ||
+            (last && lb_own_gradient_same_group(program, last, program, collective)))
+            continue;
+        for (uint32_t k = 0; k < collective->ranks; k++) {
+            const uint32_t row =
+                lb_rank_steps_row(steps->ranks, steps->n_ranks, (int32_t)program->refs[collective->first_rank + k]);
             if (row != LB_NONE) shared[row] = true;
         }
-        last = c;
+        last = collective;
     }
 }
 
@@ -233,36 +241,36 @@ static held *held_row(held_set *set, lb_digest digest)
 
 /* Adds the squares of a rank's gradients to *sum; those that another norm of the set has, too, bit for bit, are left
  * out, as often as they are there. Then this norm is in the set. False: out of memory. */
-static bool add_squares(held_set *set, const norm *x, double *sum)
+static bool add_squares(held_set *set, const norm *norm, double *sum)
 {
     double squares = 0;
-    for (uint32_t i = 0; i < x->n; i++) {
-        held *row = held_row(set, x->leaves[i].digest);
+    for (uint32_t i = 0; i < norm->n; i++) {
+        held *row = held_row(set, norm->leaves[i].digest);
         if (!row) return false;
-        if (row->most <= row->turn) squares += x->leaves[i].squares;
+        if (row->most <= row->turn) squares += norm->leaves[i].squares;
         row->turn++;
     }
-    for (uint32_t i = 0; i < x->n; i++) {
-        held *row = held_row(set, x->leaves[i].digest);
+    for (uint32_t i = 0; i < norm->n; i++) {
+        held *row = held_row(set, norm->leaves[i].digest);
         if (row->turn > row->most) row->most = row->turn;
     }
-    for (uint32_t i = 0; i < x->n; i++) held_row(set, x->leaves[i].digest)->turn = 0;
+    for (uint32_t i = 0; i < norm->n; i++) held_row(set, norm->leaves[i].digest)->turn = 0;
     *sum += squares;
     return true;
 }
 
-static double all_squares(const norm *x)
+static double all_squares(const norm *norm)
 {
     double sum = 0;
-    for (uint32_t i = 0; i < x->n; i++) sum += x->leaves[i].squares;
+    for (uint32_t i = 0; i < norm->n; i++) sum += norm->leaves[i].squares;
     return sum;
 }
 
-static bool is_among(const norm *x, double squares, double tolerance)
+static bool is_among(const norm *norm, double squares, double tolerance)
 {
-    for (uint32_t i = 0; i < x->n_scalars; i++)
-        if (fabs(x->scalars[i] - sqrt(squares)) <= tolerance * sqrt(squares) ||
-            fabs(x->scalars[i] - squares) <= 2 * tolerance * squares)
+    for (uint32_t i = 0; i < norm->n_scalars; i++)
+        if (fabs(norm->scalars[i] - sqrt(squares)) <= tolerance * sqrt(squares) ||
+            fabs(norm->scalars[i] - squares) <= 2 * tolerance * squares)
             return true;
     return false;
 }
@@ -283,39 +291,40 @@ static void release_sides(side *sides, uint32_t n)
 }
 
 /* From statistics, or from the bytes of windows on what a collective gave. */
-static void measure_leaves(lb_capture *capture, const lb_program *p, norm *x)
+static void measure_leaves(lb_capture *capture, const lb_program *program, norm *norm)
 {
-    for (uint32_t i = 0; i < x->n; i++) {
-        leaf *l = &x->leaves[i];
-        const lb_value *v = &p->values[l->value];
-        const lb_statistics *known = statistics_of(p, l->value);
-        lb_statistics s;
-        lb_tensor t;
-        l->squares = NAN, l->digest = v->logical;
-        if (known && !lb_digest_is_none(v->logical))
-            s = *known;
-        else if (lb_capture_value(capture, p, l->value, &t, NULL) == LB_OK)
-            s = lb_statistics_of(&t), l->digest = lb_digest_tensor(&t);
+    for (uint32_t i = 0; i < norm->n; i++) {
+        leaf *leaf = &norm->leaves[i];
+        const lb_value *value = &program->values[leaf->value];
+        const lb_statistics *known = statistics_of(program, leaf->value);
+        lb_statistics statistics;
+        lb_tensor tensor;
+        leaf->squares = NAN, leaf->digest = value->logical;
+        if (known && !lb_digest_is_none(value->logical))
+            statistics = *known;
+        else if (lb_capture_value(capture, program, leaf->value, &tensor, NULL) == LB_OK)
+            statistics = lb_statistics_of(&tensor), leaf->digest = lb_digest_tensor(&tensor);
         else
             continue;
-        if (!lb_statistics_nonfinite(&s)) l->squares = s.sum_squares;
+        if (!lb_statistics_nonfinite(&statistics)) leaf->squares = statistics.sum_squares;
     }
 }
 
-static lb_status list_norms(lb_capture *capture, const lb_worker *w, side *out, lb_err *err)
+static lb_status list_norms(lb_capture *capture, const lb_worker *worker, side *out, lb_err *err)
 {
-    const lb_program *p = w->program;
+    const lb_program *program = worker->program;
     lb_slice_flow *flow;
-    out->worker = w;
-    if (!p || !p->n_group_params) return LB_OK;
-    LB_TRY(lb_slice_flow_new(p, &flow, err));
+    out->worker = worker;
+    if (!program || !program->n_group_params) return LB_OK;
+    LB_TRY(lb_slice_flow_new(program, &flow, err));
     lb_status status = LB_OK;
-    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
+    for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {
         bool scales;
-        const uint32_t value = p->ops[i].phase == LB_PHASE_BACKWARD ? LB_NONE : used_by(p, &p->ops[i], &scales);
+        const uint32_t value =
+            program->ops[i].phase == LB_PHASE_BACKWARD ? LB_NONE : used_by(program, &program->ops[i], &scales);
         const norm *last = out->n ? &out->list[out->n - 1] : NULL;
         if (value == LB_NONE || (last && last->value == value && last->scales == scales)) continue;
-        norm x = {.leaves = calloc(p->n_values + 1, sizeof *x.leaves),
+        norm x = {.leaves = calloc(program->n_values + 1, sizeof *x.leaves),
                   .value = value,
                   .op = i,
                   .scales = scales,
@@ -327,9 +336,9 @@ static lb_status list_norms(lb_capture *capture, const lb_worker *w, side *out, 
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
             break;
         }
-        follow(p, flow, i, value, &x);
-        measure_leaves(capture, p, &x);
-        if (x.n && !is_reduced_later(w, &x))
+        follow(program, flow, i, value, &x);
+        measure_leaves(capture, program, &x);
+        if (x.n && !is_reduced_later(worker, &x))
             out->list[out->n++] = x;
         else
             free(x.leaves);
@@ -338,19 +347,28 @@ static lb_status list_norms(lb_capture *capture, const lb_worker *w, side *out, 
     return status;
 }
 
-/* The k-th norm of each rank that shares the model of rank `r`, as `shared` marks them. */
-static lb_status judge_norm(const lb_worker_steps *s, const lb_worker_step *step, const side *sides, uint32_t r,
-                            const bool *shared, uint32_t k, lb_worker_findings *findings, lb_err *err)
+/* The norms of all ranks, and which ranks share the model of `rank`. */
+typedef struct sharing {
+    const side *sides;
+    const bool *shared;
+    uint32_t rank;
+} sharing;
+
+/* The k-th norm of each rank that shares the model. */
+static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *step, const sharing *sharing,
+                            uint32_t k, lb_worker_findings *findings, lb_err *err)
 {
+    const side *sides = sharing->sides;
+    const uint32_t r = sharing->rank;
     const norm *x = &sides[r].list[k];
-    const lb_program *p = sides[r].worker->program;
+    const lb_program *program = sides[r].worker->program;
     held_set theirs = {0};
     uint32_t n = 0;
     bool known = true, room = true;
     const double own = all_squares(x);
     double all = own, counted = own, mine = 0;
-    for (uint32_t q = 0; q < s->n_ranks && known && room; q++) {
-        if (q == r || !shared[q]) continue;
+    for (uint32_t q = 0; q < steps->n_ranks && known && room; q++) {
+        if (q == r || !sharing->shared[q]) continue;
         known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
         if (!known) break;
         const norm *y = &sides[q].list[k];
@@ -363,48 +381,48 @@ static lb_status judge_norm(const lb_worker_steps *s, const lb_worker_step *step
     const bool twice = fabs(sqrt(counted) - sqrt(all)) > 10 * tolerance * sqrt(all) && is_among(x, counted, tolerance);
     if (status == LB_OK && known && n && all > 0 && !is_among(x, all, tolerance) && (part || twice)) {
         char *message = NULL, where[LB_LINE_TEXT + 100] = "";
-        const lb_code_line line = lb_op_line(p, &p->ops[x->op]);
+        const lb_code_line line = lb_op_line(program, &program->ops[x->op]);
         if (line.number) lb_code_line_text(&line, where, sizeof where);
         if (asprintf(
                 &message, "%s rank %d is %s: %.6g, where all parts of the model together, each once, have %.6g%s%s",
                 x->scales ? "the norm by which gradients are clipped on" : "the norm of the gradients that is read on",
-                s->ranks[r],
+                steps->ranks[r],
                 twice ? "a sum in which copies are counted once for every rank" : "that of its own part alone",
                 sqrt(twice ? counted : own), sqrt(all), *where ? " — " : "", where) < 0)
             message = NULL;
         const lb_ranks_finding f = {
-            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&s->ranks[r], .n_ranks = 1};
+            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[r], .n_ranks = 1};
         status = lb_worker_findings_add(findings, &f, message, err);
     }
     release_held(&theirs);
     return status;
 }
 
-static lb_status tell_norms(const lb_worker_steps *s, const lb_worker_step *step, lb_worker_findings *findings,
+static lb_status tell_norms(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_findings *findings,
                             lb_err *err)
 {
-    side *sides = calloc(s->n_ranks + 1, sizeof *sides);
-    bool *shared = malloc(s->n_ranks + 1);
+    side *sides = calloc(steps->n_ranks + 1, sizeof *sides);
+    bool *shared = malloc(steps->n_ranks + 1);
     lb_status status = sides && shared ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for norms");
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++)
-        status = list_norms(s->capture, &step->workers[r], &sides[r], err);
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+    for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++)
+        status = list_norms(steps->capture, &step->workers[r], &sides[r], err);
+    for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
         if (!sides[r].n) continue;
-        memset(shared, 0, s->n_ranks);
-        mark_sharing(s, sides[r].worker, shared);
+        memset(shared, 0, steps->n_ranks);
+        mark_sharing(steps, sides[r].worker, shared);
         for (uint32_t k = 0; k < sides[r].n && status == LB_OK; k++)
-            status = judge_norm(s, step, sides, r, shared, k, findings, err);
+            status = judge_norm(steps, step, &(sharing){sides, shared, r}, k, findings, err);
     }
     free(shared);
-    release_sides(sides, s->n_ranks);
+    release_sides(sides, steps->n_ranks);
     return status;
 }
 
-lb_status lb_worker_findings_of_gradients(const lb_worker_steps *s, lb_worker_findings *findings, lb_err *err)
+lb_status lb_worker_findings_of_gradients(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err)
 {
-    for (uint32_t i = 0; i < s->n_steps && s->n_ranks > 1; i++) {
-        LB_TRY(tell_late(s, &s->steps[i], findings, err));
-        LB_TRY(tell_norms(s, &s->steps[i], findings, err));
+    for (uint32_t i = 0; i < steps->n_steps && steps->n_ranks > 1; i++) {
+        LB_TRY(tell_late(steps, &steps->steps[i], findings, err));
+        LB_TRY(tell_norms(steps, &steps->steps[i], findings, err));
     }
     return LB_OK;
 }

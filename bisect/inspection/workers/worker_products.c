@@ -25,45 +25,45 @@ typedef struct lb_worker_store {
     bool approximate;
 } store;
 
-static lb_status keep_value(store *s, const lb_tensor *t, int64_t *at, lb_err *err)
+static lb_status keep_value(store *store, const lb_tensor *tensor, int64_t *at, lb_err *err)
 {
-    const size_t size = lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout));
+    const size_t size = lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout));
     void *dense = malloc(size + 1);
     if (!dense) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a gradient of %zu bytes", size);
-    lb_status status = lb_tensor_gather(t, dense, err);
-    if (status == LB_OK && fwrite(dense, 1, size, s->file) != size)
+    lb_status status = lb_tensor_gather(tensor, dense, err);
+    if (status == LB_OK && fwrite(dense, 1, size, store->file) != size)
         status = lb_fail(err, LB_ERR_IO, "could not write %zu bytes of gradients to a file in TMPDIR", size);
     free(dense);
-    if (status == LB_OK) *at = s->size, s->size += (int64_t)size;
-    for (; status == LB_OK && s->size % 16; s->size++) /* elements begin aligned */
-        if (fputc(0, s->file) == EOF) status = lb_fail(err, LB_ERR_IO, "could not write to a file in TMPDIR");
+    if (status == LB_OK) *at = store->size, store->size += (int64_t)size;
+    for (; status == LB_OK && store->size % 16; store->size++) /* elements begin aligned */
+        if (fputc(0, store->file) == EOF) status = lb_fail(err, LB_ERR_IO, "could not write to a file in TMPDIR");
     return status;
 }
 
 /* Replays one worker's step, if anything of its gradient was not kept. */
-static lb_status regenerate(lb_capture *capture, const lb_worker *w, store *s, int64_t *at, lb_err *err)
+static lb_status regenerate(lb_capture *capture, const lb_worker *worker, store *store, int64_t *at, lb_err *err)
 {
     lb_program_view view;
     lb_regenerated again;
     bool lacks = false;
-    for (uint32_t i = 0; i < w->own.n_values; i++) {
+    for (uint32_t i = 0; i < worker->own.n_values; i++) {
         at[i] = -1;
-        lacks |= !lb_capture_has_value(capture, w->program, w->own.values[i]);
+        lacks |= !lb_capture_has_value(capture, worker->program, worker->own.values[i]);
     }
     if (!lacks) return LB_OK;
-    LB_TRY(lb_program_view_init(capture, &w->program, 1, &view, err));
+    LB_TRY(lb_program_view_init(capture, &worker->program, 1, &view, err));
     lb_status status = lb_regenerated_init(&view, &again, err);
     if (status == LB_OK) {
-        for (uint32_t i = 0; i < w->own.n_values; i++) lb_regenerated_want(&again, w->own.values[i]);
+        for (uint32_t i = 0; i < worker->own.n_values; i++) lb_regenerated_want(&again, worker->own.values[i]);
         status = lb_regenerated_run(&again, err);
-        for (uint32_t i = 0; i < w->own.n_values && status == LB_OK; i++) {
-            lb_tensor t;
+        for (uint32_t i = 0; i < worker->own.n_values && status == LB_OK; i++) {
+            lb_tensor tensor;
             bool exact;
-            if (lb_capture_has_value(capture, w->program, w->own.values[i]) ||
-                !lb_regenerated_value(&again, w->own.values[i], &t, &exact))
+            if (lb_capture_has_value(capture, worker->program, worker->own.values[i]) ||
+                !lb_regenerated_value(&again, worker->own.values[i], &tensor, &exact))
                 continue;
-            s->approximate |= !exact;
-            status = keep_value(s, &t, &at[i], err);
+            store->approximate |= !exact;
+            status = keep_value(store, &tensor, &at[i], err);
         }
         lb_regenerated_release(&again);
     }
@@ -71,12 +71,12 @@ static lb_status regenerate(lb_capture *capture, const lb_worker *w, store *s, i
     return status;
 }
 
-static void store_release(store *s, uint32_t n)
+static void store_release(store *store, uint32_t n)
 {
-    if (s->bytes) munmap(s->bytes, (size_t)s->size);
-    if (s->file) fclose(s->file);
-    for (uint32_t r = 0; s->at && r < n; r++) free(s->at[r]);
-    free(s->at);
+    if (store->bytes) munmap(store->bytes, (size_t)store->size);
+    if (store->file) fclose(store->file);
+    for (uint32_t r = 0; store->at && r < n; r++) free(store->at[r]);
+    free(store->at);
 }
 
 static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *step, store *s, lb_err *err)
@@ -85,10 +85,10 @@ static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *
     *s = (store){.file = lb_output_scratch(NULL, NULL), .at = calloc(steps->n_ranks + 1, sizeof *s->at)};
     if (!s->file || !s->at) status = lb_fail(err, LB_ERR_IO, "could not make a file in TMPDIR for gradients");
     for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
-        const lb_worker *w = &step->workers[r];
-        s->at[r] = malloc((w->own.n_values + 1) * sizeof **s->at);
+        const lb_worker *worker = &step->workers[r];
+        s->at[r] = malloc((worker->own.n_values + 1) * sizeof **s->at);
         if (!s->at[r]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
-        if (status == LB_OK && w->program) status = regenerate(steps->capture, w, s, s->at[r], err);
+        if (status == LB_OK && worker->program) status = regenerate(steps->capture, worker, s, s->at[r], err);
     }
     if (status == LB_OK && s->size) {
         s->bytes =
@@ -118,39 +118,39 @@ static void addends_release(addends *a)
 }
 
 /* LB_ERR_NOT_CAPTURED: bytes lack. */
-static lb_status addends_init(lb_capture *capture, const lb_worker *w, const lb_own_gradient *g, const store *s,
-                              const int64_t *at, addends *a, lb_err *err)
+static lb_status addends_init(lb_capture *capture, const lb_worker *worker, const lb_own_gradient *gradient,
+                              const store *store, const int64_t *at, addends *a, lb_err *err)
 {
-    *a = (addends){.data = calloc(g->values, sizeof *a->data),
-                   .owned = calloc(g->values, sizeof *a->owned),
-                   .dtypes = calloc(g->values, sizeof *a->dtypes)};
+    *a = (addends){.data = calloc(gradient->values, sizeof *a->data),
+                   .owned = calloc(gradient->values, sizeof *a->owned),
+                   .dtypes = calloc(gradient->values, sizeof *a->dtypes)};
     if (!a->data || !a->owned || !a->dtypes) return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
-    for (a->n = 0; a->n < g->values; a->n++) {
-        const uint32_t i = g->first + a->n, value = w->own.values[i];
-        lb_tensor t;
-        a->dtypes[a->n] = w->program->values[value].dtype;
-        a->elements = lb_layout_numel(&w->program->values[value].layout);
+    for (a->n = 0; a->n < gradient->values; a->n++) {
+        const uint32_t i = gradient->first + a->n, value = worker->own.values[i];
+        lb_tensor tensor;
+        a->dtypes[a->n] = worker->program->values[value].dtype;
+        a->elements = lb_layout_numel(&worker->program->values[value].layout);
         if (at[i] >= 0) {
-            a->data[a->n] = s->bytes + at[i];
+            a->data[a->n] = store->bytes + at[i];
             continue;
         }
-        if (lb_capture_value(capture, w->program, value, &t, NULL) != LB_OK) return LB_ERR_NOT_CAPTURED;
-        a->data[a->n] = t.data;
-        if (lb_layout_is_contiguous(&t.layout)) continue;
-        void *dense = a->owned[a->n] = malloc(lb_dtype_bytes(t.dtype, (size_t)a->elements) + 1);
+        if (lb_capture_value(capture, worker->program, value, &tensor, NULL) != LB_OK) return LB_ERR_NOT_CAPTURED;
+        a->data[a->n] = tensor.data;
+        if (lb_layout_is_contiguous(&tensor.layout)) continue;
+        void *dense = a->owned[a->n] = malloc(lb_dtype_bytes(tensor.dtype, (size_t)a->elements) + 1);
         a->data[a->n] = dense;
         if (!dense) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a gradient");
-        const lb_status status = lb_tensor_gather(&t, dense, err);
+        const lb_status status = lb_tensor_gather(&tensor, dense, err);
         if (status != LB_OK) return a->n++, status;
     }
     return LB_OK;
 }
 
-static void load_piece(const addends *a, int64_t from, size_t n, double *out, double *room)
+static void load_piece(const addends *addends, int64_t from, size_t n, double *out, double *room)
 {
-    for (uint32_t i = 0; i < a->n; i++) {
-        const char *at = (const char *)a->data[i] + lb_dtype_bytes(a->dtypes[i], (size_t)from);
-        lb_load_f64(i ? room : out, a->dtypes[i], at, n);
+    for (uint32_t i = 0; i < addends->n; i++) {
+        const char *at = (const char *)addends->data[i] + lb_dtype_bytes(addends->dtypes[i], (size_t)from);
+        lb_load_f64(i ? room : out, addends->dtypes[i], at, n);
         for (size_t k = 0; i && k < n; k++) out[k] += room[k];
     }
 }
@@ -167,7 +167,7 @@ static double product(const double *x, const double *y, size_t n)
 }
 
 /* Few workers: pieces are shared out over threads in rounds, and added in order. */
-static bool add_pieces(const addends *a, uint32_t n, int64_t elements, double *into)
+static bool add_pieces(const addends *addends, uint32_t n, int64_t elements, double *into)
 {
     enum { ROUND = 64 };
     const int64_t pieces = (elements + PIECE - 1) / PIECE;
@@ -189,11 +189,12 @@ static bool add_pieces(const addends *a, uint32_t n, int64_t elements, double *i
                     continue;
                 }
                 for (uint32_t i = 0; i < n; i++)
-                    load_piece(&a[i], from, count, room + (size_t)i * PIECE, room + (size_t)n * PIECE);
+                    load_piece(&addends[i], from, count, room + (size_t)i * PIECE, room + (size_t)n * PIECE);
                 for (uint32_t i = 0; i < n; i++)
                     for (uint32_t j = i; j < n; j++)
-                        out[i * n + j] =
-                            a[i].n && a[j].n ? product(room + (size_t)i * PIECE, room + (size_t)j * PIECE, count) : 0;
+                        out[i * n + j] = addends[i].n && addends[j].n
+                                             ? product(room + (size_t)i * PIECE, room + (size_t)j * PIECE, count)
+                                             : 0;
             }
             free(room);
         }
@@ -206,18 +207,18 @@ static bool add_pieces(const addends *a, uint32_t n, int64_t elements, double *i
 }
 
 /* Many workers: one piece at a time, whose pairs are shared out. */
-static bool add_pairs(const addends *a, size_t n, int64_t elements, double *into)
+static bool add_pairs(const addends *addends, size_t n, int64_t elements, double *into)
 {
     const size_t width = elements < PIECE ? (size_t)elements : PIECE;
     double *room = malloc((n * width + 1) * sizeof *room), *spare = malloc((width + 1) * sizeof *spare);
     for (int64_t from = 0; room && spare && from < elements; from += PIECE) {
         const int64_t left = elements - from;
         const size_t count = left < PIECE ? (size_t)left : PIECE;
-        for (size_t i = 0; i < n; i++) load_piece(&a[i], from, count, room + i * width, spare);
+        for (size_t i = 0; i < n; i++) load_piece(&addends[i], from, count, room + i * width, spare);
 #pragma omp parallel for schedule(dynamic, 16) if (n * n * count > 1 << 20)
         for (size_t i = 0; i < n; i++)
-            for (size_t j = i; a[i].n && j < n; j++)
-                if (a[j].n) into[i * n + j] += product(room + i * width, room + j * width, count);
+            for (size_t j = i; addends[i].n && j < n; j++)
+                if (addends[j].n) into[i * n + j] += product(room + i * width, room + j * width, count);
     }
     const bool done = room && spare;
     free(room), free(spare);
@@ -225,21 +226,21 @@ static bool add_pairs(const addends *a, size_t n, int64_t elements, double *into
 }
 
 /* Adds g_i . g_j over all elements to `into` (n x n): of each pair piece by piece. */
-static lb_status add_products(const addends *a, uint32_t n, int64_t elements, double *into, lb_err *err)
+static lb_status add_products(const addends *addends, uint32_t n, int64_t elements, double *into, lb_err *err)
 {
     enum { FEW = 32 };
-    const bool added = n < FEW ? add_pieces(a, n, elements, into) : add_pairs(a, n, elements, into);
+    const bool added = n < FEW ? add_pieces(addends, n, elements, into) : add_pairs(addends, n, elements, into);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < i; j++) into[i * n + j] = into[j * n + i];
     return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
 }
 
 /* `at`: where it stands where all workers have the same gradients. */
-static const lb_own_gradient *find_gradient(const lb_worker *w, const char *key, uint32_t at)
+static const lb_own_gradient *find_gradient(const lb_worker *worker, const char *key, uint32_t at)
 {
-    if (at < w->own.n && !strcmp(w->own.list[at].key, key)) return &w->own.list[at];
-    for (uint32_t i = 0; i < w->own.n; i++)
-        if (!strcmp(w->own.list[i].key, key)) return &w->own.list[i];
+    if (at < worker->own.n && !strcmp(worker->own.list[at].key, key)) return &worker->own.list[at];
+    for (uint32_t i = 0; i < worker->own.n; i++)
+        if (!strcmp(worker->own.list[i].key, key)) return &worker->own.list[i];
     return NULL;
 }
 
@@ -247,31 +248,32 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
                                  lb_worker_products *out, double *into, lb_err *err)
 {
     const size_t n = steps->n_ranks;
-    addends *a = calloc(n + 1, sizeof *a);
+    addends *addends = calloc(n + 1, sizeof *addends);
     int64_t elements = 0;
-    lb_status status = a ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    lb_status status = addends ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
-        const lb_worker *w = &step->workers[r];
-        const lb_own_gradient *g = w->program ? find_gradient(w, out->keys[key], out->places[key]) : NULL;
-        if (!g || !lb_worker_steps_has(steps, r)) continue;
-        status = addends_init(steps->capture, w, g, out->store, out->store->at[r], &a[r], err);
+        const lb_worker *worker = &step->workers[r];
+        const lb_own_gradient *gradient =
+            worker->program ? find_gradient(worker, out->keys[key], out->places[key]) : NULL;
+        if (!gradient || !lb_worker_steps_has(steps, r)) continue;
+        status = addends_init(steps->capture, worker, gradient, out->store, out->store->at[r], &addends[r], err);
         /* Another size under one name cannot be compared. */
-        const bool other = status == LB_OK && elements && a[r].elements != elements;
+        const bool other = status == LB_OK && elements && addends[r].elements != elements;
         if (status == LB_ERR_NOT_CAPTURED || other) {
-            addends_release(&a[r]);
+            addends_release(&addends[r]);
             out->lacking++, out->whole[r] = false;
             status = LB_OK;
         }
-        if (a[r].n) elements = a[r].elements;
+        if (addends[r].n) elements = addends[r].elements;
     }
-    if (status == LB_OK) status = add_products(a, (uint32_t)n, elements, into, err);
+    if (status == LB_OK) status = add_products(addends, (uint32_t)n, elements, into, err);
     for (uint32_t r = 0; r < n && status == LB_OK; r++)
         for (uint32_t q = 0; q < n; q++) {
             const double scale = step->workers[r].own.scale * step->workers[q].own.scale;
             if (scale != 1) into[r * n + q] /= scale;
         }
-    for (uint32_t r = 0; a && r < n; r++) addends_release(&a[r]);
-    free(a);
+    for (uint32_t r = 0; addends && r < n; r++) addends_release(&addends[r]);
+    free(addends);
     return status;
 }
 
@@ -295,21 +297,23 @@ static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *s
     if (!out->keys || !out->places || !out->layers || !out->layer_chars || !out->whole)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     for (uint32_t r = 0; r < steps->n_ranks; r++) {
-        const lb_worker *w = &step->workers[r];
+        const lb_worker *worker = &step->workers[r];
         uint32_t next = 0;
-        out->whole[r] = w->program && w->own.n;
-        for (uint32_t i = 0; i < w->own.n; i++) {
-            const lb_own_gradient *g = &w->own.list[i];
-            bool known = out->n_keys && is_next_key(out, i, &next, g->key);
-            if (!known) known = !lb_worker_key_reduced(steps, g->key);
-            for (uint32_t k = 0; k < out->n_keys && !known; k++) known = !strcmp(out->keys[k], g->key);
+        out->whole[r] = worker->program && worker->own.n;
+        for (uint32_t i = 0; i < worker->own.n; i++) {
+            const lb_own_gradient *gradient = &worker->own.list[i];
+            bool known = out->n_keys && is_next_key(out, i, &next, gradient->key);
+            if (!known) known = !lb_worker_key_reduced(steps, gradient->key);
+            for (uint32_t k = 0; k < out->n_keys && !known; k++) known = !strcmp(out->keys[k], gradient->key);
             if (known) continue;
-            const char *dot = g->name != LB_NONE ? strrchr(g->key, '.') : NULL;
-            const char *path = lb_program_text(w->program, w->program->scopes[g->scope].path);
-            out->layers[out->n_keys] = g->name != LB_NONE ? g->key : path;
-            out->layer_chars[out->n_keys] = g->name == LB_NONE ? strlen(path) : dot ? (size_t)(dot - g->key) : 0;
+            const char *dot = gradient->name != LB_NONE ? strrchr(gradient->key, '.') : NULL;
+            const char *path = lb_program_text(worker->program, worker->program->scopes[gradient->scope].path);
+            out->layers[out->n_keys] = gradient->name != LB_NONE ? gradient->key : path;
+            out->layer_chars[out->n_keys] = gradient->name == LB_NONE ? strlen(path)
+                                            : dot                     ? (size_t)(dot - gradient->key)
+                                                                      : 0;
             out->places[out->n_keys] = i;
-            out->keys[out->n_keys++] = g->key;
+            out->keys[out->n_keys++] = gradient->key;
         }
     }
     return LB_OK;
@@ -334,27 +338,29 @@ lb_status lb_worker_products_init(const lb_worker_steps *steps, const lb_worker_
     return status;
 }
 
-lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *p,
+lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step,
+                                  lb_worker_products *products,
                                   lb_status (*take)(void *context, uint32_t key, const double *products), void *context,
                                   lb_err *err)
 {
-    const size_t cells = (size_t)p->n * p->n;
-    double *products = malloc((cells + 1) * sizeof *products);
-    lb_status status = products ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
-    p->lacking = 0;
-    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++) {
-        memset(products, 0, cells * sizeof *products);
-        status = products_of_key(steps, step, k, p, products, err);
-        if (status == LB_OK) status = take(context, k, products);
+    const size_t cells = (size_t)products->n * products->n;
+    double *sums = malloc((cells + 1) * sizeof *sums);
+    lb_status status = sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    products->lacking = 0;
+    for (uint32_t k = 0; k < products->n_keys && status == LB_OK; k++) {
+        memset(sums, 0, cells * sizeof *sums);
+        status = products_of_key(steps, step, k, products, sums, err);
+        if (status == LB_OK) status = take(context, k, sums);
     }
-    free(products);
+    free(sums);
     return status;
 }
 
-void lb_worker_products_release(lb_worker_products *p)
+void lb_worker_products_release(lb_worker_products *products)
 {
-    if (p->store) store_release(p->store, p->n);
-    free(p->store);
-    free(p->keys), free(p->places), free(p->layers), free(p->layer_chars), free(p->whole);
-    *p = (lb_worker_products){0};
+    if (products->store) store_release(products->store, products->n);
+    free(products->store);
+    free(products->keys), free(products->places), free(products->layers), free(products->layer_chars),
+        free(products->whole);
+    *products = (lb_worker_products){0};
 }

@@ -31,28 +31,29 @@ static uint32_t outvoted(char *const *values, uint32_t n, bool *out, uint32_t *b
     return others;
 }
 
-static lb_status tell(const lb_worker_steps *s, lb_worker_findings *findings, lb_ranks_finding_kind kind, bool note,
-                      int64_t step, const setting *x, lb_err *err)
+/* `like`: the finding's kind, whether it is a note, and its step. */
+static lb_status tell(const lb_worker_steps *steps, lb_worker_findings *findings, const lb_ranks_finding *like,
+                      const setting *setting, lb_err *err)
 {
-    int32_t *ranks = malloc((s->n_ranks + 1) * sizeof *ranks);
-    bool *out = calloc(s->n_ranks + 1, sizeof *out);
+    int32_t *ranks = malloc((steps->n_ranks + 1) * sizeof *ranks);
+    bool *out = calloc(steps->n_ranks + 1, sizeof *out);
     uint32_t n = 0, best = 0, first = LB_NONE;
     lb_status status = ranks && out ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    if (status == LB_OK && outvoted(x->values, s->n_ranks, out, &best)) {
+    if (status == LB_OK && outvoted(setting->values, steps->n_ranks, out, &best)) {
         char *message = NULL, words[96];
-        for (uint32_t r = 0; r < s->n_ranks; r++)
-            if (out[r]) first = first == LB_NONE ? r : first, ranks[n++] = s->ranks[r];
+        for (uint32_t r = 0; r < steps->n_ranks; r++)
+            if (out[r]) first = first == LB_NONE ? r : first, ranks[n++] = steps->ranks[r];
         /* Without a majority the first is told beside another one. */
         uint32_t other = best;
-        for (uint32_t r = 0; r < s->n_ranks && !strcmp(x->values[other], x->values[first]); r++)
-            if (x->values[r] && strcmp(x->values[r], x->values[first])) other = r;
-        const lb_ranks_finding f = {
-            .kind = kind, .note = note, .step = step, .ranks = ranks, .n_ranks = n, .tensor = (char *)x->name};
-        if (asprintf(&message, "%s is %s on rank %d and %s on rank %d%s%s", x->name, x->values[first], s->ranks[first],
-                     x->values[other], s->ranks[other], n > 1 ? "; it differs on " : "",
+        for (uint32_t r = 0; r < steps->n_ranks && !strcmp(setting->values[other], setting->values[first]); r++)
+            if (setting->values[r] && strcmp(setting->values[r], setting->values[first])) other = r;
+        lb_ranks_finding finding = *like;
+        finding.ranks = ranks, finding.n_ranks = n, finding.tensor = (char *)setting->name;
+        if (asprintf(&message, "%s is %s on rank %d and %s on rank %d%s%s", setting->name, setting->values[first],
+                     steps->ranks[first], setting->values[other], steps->ranks[other], n > 1 ? "; it differs on " : "",
                      n > 1 ? lb_worker_rank_words(ranks, n, words) : "") < 0)
             message = NULL;
-        status = lb_worker_findings_add(findings, &f, message, err);
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     free(ranks);
     free(out);
@@ -61,46 +62,61 @@ static lb_status tell(const lb_worker_steps *s, lb_worker_findings *findings, lb
 
 /* ---- optimizers -------------------------------------------------------------------------------------------------- */
 
-static const lb_group *find_group(const lb_program *p, const char *optimizer, uint32_t index)
+static const lb_group *find_group(const lb_program *program, const char *optimizer, uint32_t index)
 {
-    for (uint32_t g = 0; p && g < p->n_groups; g++)
-        if (p->groups[g].index == index && !strcmp(lb_program_text(p, p->groups[g].optimizer), optimizer))
-            return &p->groups[g];
+    for (uint32_t g = 0; program && g < program->n_groups; g++)
+        if (program->groups[g].index == index &&
+            !strcmp(lb_program_text(program, program->groups[g].optimizer), optimizer))
+            return &program->groups[g];
     return NULL;
 }
 
-static lb_status tell_option(const lb_worker_steps *s, const lb_worker_step *step, const lb_program *p,
-                             const lb_group *group, const lb_scalar *option, lb_worker_findings *findings, lb_err *err)
+/* An option of a group, as one rank has it. */
+typedef struct option {
+    const lb_program *program;
+    const lb_group *group;
+    const lb_scalar *scalar;
+} option;
+
+static lb_status tell_option(const lb_worker_steps *steps, const lb_worker_step *step, const option *option,
+                             lb_worker_findings *findings, lb_err *err)
 {
-    const char *optimizer = lb_program_text(p, group->optimizer), *name = lb_program_text(p, option->name);
-    char *text = NULL, **values = calloc(s->n_ranks + 1, sizeof *values);
+    const lb_group *group = option->group;
+    const char *optimizer = lb_program_text(option->program, group->optimizer),
+               *name = lb_program_text(option->program, option->scalar->name);
+    char *text = NULL, **values = calloc(steps->n_ranks + 1, sizeof *values);
     bool room = values && asprintf(&text, "%s of group %u of %s", name, group->index, optimizer) >= 0;
-    for (uint32_t r = 0; room && r < s->n_ranks; r++) {
-        const lb_program *q = step->workers[r].program;
-        const lb_group *g = find_group(q, optimizer, group->index);
+    for (uint32_t r = 0; room && r < steps->n_ranks; r++) {
+        const lb_program *program = step->workers[r].program;
+        const lb_group *g = find_group(program, optimizer, group->index);
         for (uint32_t o = 0; g && o < g->options && !values[r]; o++) {
-            const lb_scalar *x = &q->scalars[g->first_option + o];
-            if (!strcmp(lb_program_text(q, x->name), name) && asprintf(&values[r], "%.15g", x->number) < 0)
+            const lb_scalar *scalar = &program->scalars[g->first_option + o];
+            if (!strcmp(lb_program_text(program, scalar->name), name) &&
+                asprintf(&values[r], "%.15g", scalar->number) < 0)
                 values[r] = NULL, room = false;
         }
     }
-    const setting x = {text, values};
-    lb_status status = room ? tell(s, findings, LB_RANKS_OPTION, false, step->step, &x, err)
-                            : lb_fail(err, LB_ERR_NOMEM, "out of memory for options");
-    for (uint32_t r = 0; values && r < s->n_ranks; r++) free(values[r]);
+    const setting setting = {text, values};
+    const lb_ranks_finding like = {.kind = LB_RANKS_OPTION, .step = step->step};
+    lb_status status =
+        room ? tell(steps, findings, &like, &setting, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for options");
+    for (uint32_t r = 0; values && r < steps->n_ranks; r++) free(values[r]);
     free(values), free(text);
     return status;
 }
 
 /* Groups by those of the first rank that has any. */
-static lb_status tell_options(const lb_worker_steps *s, const lb_worker_step *step, lb_worker_findings *findings,
+static lb_status tell_options(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_findings *findings,
                               lb_err *err)
 {
-    const lb_program *p = NULL;
-    for (uint32_t r = 0; r < s->n_ranks && !(p && p->n_groups); r++) p = step->workers[r].program;
-    for (uint32_t g = 0; p && g < p->n_groups; g++)
-        for (uint32_t o = 0; o < p->groups[g].options; o++)
-            LB_TRY(tell_option(s, step, p, &p->groups[g], &p->scalars[p->groups[g].first_option + o], findings, err));
+    const lb_program *program = NULL;
+    for (uint32_t r = 0; r < steps->n_ranks && !(program && program->n_groups); r++) program = step->workers[r].program;
+    for (uint32_t g = 0; program && g < program->n_groups; g++)
+        for (uint32_t o = 0; o < program->groups[g].options; o++) {
+            const lb_group *group = &program->groups[g];
+            const option option = {program, group, &program->scalars[group->first_option + o]};
+            LB_TRY(tell_option(steps, step, &option, findings, err));
+        }
     return LB_OK;
 }
 
@@ -118,13 +134,13 @@ static bool is_of_the_rank(const char *key)
 }
 
 /* Every key that any rank has in this part of its receipt. */
-static lb_status tell_part(const lb_worker_steps *s, json_t *const *receipts, const char *part,
+static lb_status tell_part(const lb_worker_steps *steps, json_t *const *receipts, const char *part,
                            lb_worker_findings *findings, lb_err *err)
 {
     json_t *seen = json_object(), *value;
     const char *key;
     lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for receipts");
-    for (uint32_t r = 0; r < s->n_ranks && status == LB_OK; r++) {
+    for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
         json_t *of = json_object_get(receipts[r], part);
         json_object_foreach(of, key, value)
         {
@@ -132,18 +148,19 @@ static lb_status tell_part(const lb_worker_steps *s, json_t *const *receipts, co
             if (status != LB_OK || json_object_get(seen, key) || is_of_the_rank(key)) continue;
             if (!strcmp(part, "code") && strcmp(key, "sha256") != 0) continue;
             json_object_set_new(seen, key, json_true());
-            values = calloc(s->n_ranks + 1, sizeof *values);
+            values = calloc(steps->n_ranks + 1, sizeof *values);
             bool room = values && asprintf(&name, "%s.%s", part, key) >= 0;
-            for (uint32_t q = 0; room && q < s->n_ranks; q++) {
+            for (uint32_t q = 0; room && q < steps->n_ranks; q++) {
                 json_t *other = json_object_get(json_object_get(receipts[q], part), key);
                 if (!json_object_get(receipts[q], part)) continue; /* that rank says nothing of it */
                 values[q] =
                     other ? json_dumps(other, JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_COMPACT) : strdup("absent");
             }
-            const setting x = {name, values};
-            status = room ? tell(s, findings, LB_RANKS_VERSION, only_a_note(part, key), INT64_MIN, &x, err)
+            const setting setting = {name, values};
+            const lb_ranks_finding like = {.kind = LB_RANKS_VERSION, .note = only_a_note(part, key), .step = INT64_MIN};
+            status = room ? tell(steps, findings, &like, &setting, err)
                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for receipts");
-            for (uint32_t q = 0; values && q < s->n_ranks; q++) free(values[q]);
+            for (uint32_t q = 0; values && q < steps->n_ranks; q++) free(values[q]);
             free(values), free(name);
         }
     }
@@ -151,19 +168,20 @@ static lb_status tell_part(const lb_worker_steps *s, json_t *const *receipts, co
     return status;
 }
 
-lb_status lb_worker_findings_of_settings(const lb_worker_steps *s, lb_worker_findings *findings, lb_err *err)
+lb_status lb_worker_findings_of_settings(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err)
 {
     static const char *const parts[] = {"versions", "torch", "code", "machine"};
-    json_t **receipts = calloc(s->n_ranks + 1, sizeof *receipts);
+    json_t **receipts = calloc(steps->n_ranks + 1, sizeof *receipts);
     lb_status status = receipts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for receipts");
-    for (uint32_t r = 0; receipts && r < s->n_ranks; r++) {
-        const char *text = lb_capture_table(s->capture, s->ranks[r], "receipt");
+    for (uint32_t r = 0; receipts && r < steps->n_ranks; r++) {
+        const char *text = lb_capture_table(steps->capture, steps->ranks[r], "receipt");
         receipts[r] = text ? json_loads(text, 0, NULL) : NULL;
     }
     for (size_t i = 0; i < sizeof parts / sizeof *parts && status == LB_OK; i++)
-        status = tell_part(s, receipts, parts[i], findings, err);
-    for (uint32_t i = 0; i < s->n_steps && status == LB_OK; i++) status = tell_options(s, &s->steps[i], findings, err);
-    for (uint32_t r = 0; receipts && r < s->n_ranks; r++) json_decref(receipts[r]);
+        status = tell_part(steps, receipts, parts[i], findings, err);
+    for (uint32_t i = 0; i < steps->n_steps && status == LB_OK; i++)
+        status = tell_options(steps, &steps->steps[i], findings, err);
+    for (uint32_t r = 0; receipts && r < steps->n_ranks; r++) json_decref(receipts[r]);
     free(receipts);
     return status;
 }

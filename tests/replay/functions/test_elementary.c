@@ -50,7 +50,7 @@ static double uniform(uint64_t seed, uint64_t i)
 }
 
 /* A third each: the interesting interval, random bits, magnitudes from 2^-60 to 2^60; then the special values. */
-static void arguments(double *x, const function *f, uint64_t seed)
+static void arguments(double *x, const function *function, uint64_t seed)
 {
     static const double special[] = {0.0,
                                      -0.0,
@@ -79,7 +79,7 @@ static void arguments(double *x, const function *f, uint64_t seed)
         const double u = uniform(seed, i), v = uniform(seed + 1, i);
         uint64_t bits = (uint64_t)(u * 0x1p64);
         if (i % 3 == 0)
-            x[i] = f->low + (f->high - f->low) * u;
+            x[i] = function->low + (function->high - function->low) * u;
         else if (i % 3 == 1)
             memcpy(x + i, &bits, sizeof bits);
         else
@@ -111,16 +111,17 @@ static void doubles_are_within_their_stated_error(void **state)
     (void)state;
     double *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
     for (size_t k = 0; k < N_FUNCTIONS; k++) {
-        const function *f = functions + k;
-        arguments(x, f, 10 * k);
-        f->f64(y, x, N);
+        const function *function = functions + k;
+        arguments(x, function, 10 * k);
+        function->f64(y, x, N);
         double worst = 0, at = 0;
         for (size_t i = 0; i < N; i++) {
-            const double off = ulps_off(y[i], f->reference(x[i]));
+            const double off = ulps_off(y[i], function->reference(x[i]));
             if (off > worst) worst = off, at = x[i];
         }
-        if (worst > f->ulps) print_error("%s(%a): %.3f ulp, bound %.2f\n", f->name, at, worst, f->ulps);
-        assert_true(worst <= f->ulps);
+        if (worst > function->ulps)
+            print_error("%s(%a): %.3f ulp, bound %.2f\n", function->name, at, worst, function->ulps);
+        assert_true(worst <= function->ulps);
     }
     free(x), free(y);
 }
@@ -131,15 +132,15 @@ static void floats_are_correctly_rounded(void **state)
     double *x = malloc(N * sizeof *x);
     float *in = malloc(N * sizeof *in), *out = malloc(N * sizeof *out);
     for (size_t k = 0; k < N_FUNCTIONS; k++) {
-        const function *f = functions + k;
-        arguments(x, f, 1000 + 10 * k);
+        const function *function = functions + k;
+        arguments(x, function, 1000 + 10 * k);
         for (size_t i = 0; i < N; i++) in[i] = (float)x[i];
-        f->f32(out, in, N);
+        function->f32(out, in, N);
         size_t wrong = 0;
         for (size_t i = 0; i < N; i++) {
-            const float want = (float)f->reference(in[i]);
+            const float want = (float)function->reference(in[i]);
             if (out[i] == want ? !signbit(out[i]) != !signbit(want) : !(isnan(out[i]) && isnan(want))) {
-                if (!wrong++) print_error("%s(%a) = %a, not %a\n", f->name, in[i], out[i], want);
+                if (!wrong++) print_error("%s(%a) = %a, not %a\n", function->name, in[i], out[i], want);
             }
         }
         assert_int_equal(wrong, 0);
@@ -154,19 +155,19 @@ static void one_value_and_arrays_and_instruction_sets_agree(void **state)
     float *in = malloc(N * sizeof *in), *out[3];
     for (int isa = 0; isa < 3; isa++) y[isa] = malloc(N * sizeof *x), out[isa] = malloc(N * sizeof *in);
     for (size_t k = 0; k < N_FUNCTIONS; k++) {
-        const function *f = functions + k;
-        arguments(x, f, 2000 + 10 * k);
+        const function *function = functions + k;
+        arguments(x, function, 2000 + 10 * k);
         for (size_t i = 0; i < N; i++) in[i] = (float)x[i];
         for (int isa = 0; isa < 3; isa++) {
             lb_processor_limit((lb_isa)isa);
             memcpy(y[isa], x, N * sizeof *x); /* in place, and from an odd start */
-            f->f64(y[isa] + 1, y[isa] + 1, N - 1);
-            f->f64(y[isa], y[isa], 1);
-            f->f32(out[isa], in, N);
+            function->f64(y[isa] + 1, y[isa] + 1, N - 1);
+            function->f64(y[isa], y[isa], 1);
+            function->f32(out[isa], in, N);
         }
         lb_processor_limit(LB_ISA_AVX512);
         for (size_t i = 0; i < N; i++) {
-            const double one = f->one(x[i]);
+            const double one = function->one(x[i]);
             assert_memory_equal(&one, &y[0][i], sizeof one);
         }
         for (int isa = 1; isa < 3; isa++) {

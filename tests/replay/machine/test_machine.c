@@ -21,32 +21,32 @@ typedef struct seen {
 
 static bool look(void *context, const lb_event *event)
 {
-    seen *s = context;
-    s->op[s->n] = event->op;
-    s->verdict[s->n] = event->verdict;
-    s->approximate[s->n] = event->approximate;
-    s->conditional[s->n] = event->conditional;
-    s->ratio[s->n] = event->bound_ratio;
-    s->first[s->n] = NAN;
+    seen *seen = context;
+    seen->op[seen->n] = event->op;
+    seen->verdict[seen->n] = event->verdict;
+    seen->approximate[seen->n] = event->approximate;
+    seen->conditional[seen->n] = event->conditional;
+    seen->ratio[seen->n] = event->bound_ratio;
+    seen->first[seen->n] = NAN;
     for (uint32_t i = 0; i < event->n_results; i++)
         if (event->computed[i].data) {
-            s->first[s->n] = lb_to_f64(event->computed[i].dtype, event->computed[i].data);
+            seen->first[seen->n] = lb_to_f64(event->computed[i].dtype, event->computed[i].data);
             break;
         }
     const lb_tensor *exact = event->n_results && event->shadow[0].data ? &event->shadow[0] : NULL;
-    s->exact[s->n] = exact ? lb_to_f64(exact->dtype, exact->data) : NAN;
-    s->n++;
-    return s->n != s->stop_at;
+    seen->exact[seen->n] = exact ? lb_to_f64(exact->dtype, exact->data) : NAN;
+    seen->n++;
+    return seen->n != seen->stop_at;
 }
 
 /* Told before the op's own event. */
 static void look_beside(void *context, const lb_program *program, uint32_t op, uint32_t value,
                         const lb_tensor *recorded, const lb_tensor *exact)
 {
-    seen *s = context;
+    seen *seen = context;
     assert_true(op < program->n_ops && value < program->n_values);
-    s->beside[s->n][0] = lb_to_f64(recorded->dtype, recorded->data);
-    s->beside[s->n][1] = *(double *)exact->data;
+    seen->beside[seen->n][0] = lb_to_f64(recorded->dtype, recorded->data);
+    seen->beside[seen->n][1] = *(double *)exact->data;
 }
 
 typedef struct fixture {
@@ -59,10 +59,10 @@ typedef struct fixture {
 } fixture;
 
 /* Runs the programs one after another on one machine. */
-static void replay(fixture *f, hand **hands, uint32_t n)
+static void replay(fixture *fixture, hand **hands, uint32_t n)
 {
-    lb_observer observer = {.context = &f->seen, .op = look, .beside = look_beside};
-    lb_run run = {&f->plan, &observer, {hands[0], hand_recorded}, &f->summary, NULL, false};
+    lb_observer observer = {.context = &fixture->seen, .op = look, .beside = look_beside};
+    lb_run run = {&fixture->plan, &observer, {hands[0], hand_recorded}, &fixture->summary, NULL, false};
     lb_machine *machine;
     lb_prepared *prepared[4];
     lb_err err = LB_ERR_INIT;
@@ -75,8 +75,9 @@ static void replay(fixture *f, hand **hands, uint32_t n)
     for (uint32_t i = 0; i < n && !run.stop; i++) {
         lb_machine_state state = LB_MACHINE_STEP_DONE;
         run.recording.context = hands[i];
-        assert_int_equal(lb_machine_begin(machine, prepared[i], f->choices, f->choose ? f->choice_of : NULL, &err),
-                         LB_OK);
+        assert_int_equal(
+            lb_machine_begin(machine, prepared[i], fixture->choices, fixture->choose ? fixture->choice_of : NULL, &err),
+            LB_OK);
         while (state != LB_MACHINE_STOPPED) {
             assert_int_equal(lb_machine_run(machine, &state, &err), LB_OK);
             if (state == LB_MACHINE_STEP_DONE) break;
@@ -129,14 +130,14 @@ static void an_unswapped_replay_equals_the_recording_in_every_mode(void **state)
     (void)state;
     for (int mode = LB_REPLAY_ISOLATED; mode <= LB_REPLAY_CHAINED; mode++) {
         hand *h = arithmetic(false, true);
-        fixture f = {.plan = LB_PLAN_INIT};
-        f.plan.mode = (lb_replay_mode)mode;
-        replay(&f, &h, 1);
-        assert_int_equal(f.seen.n, 3);
-        for (int i = 0; i < 3; i++) assert_int_equal(f.seen.verdict[i], LB_VERDICT_IDENTICAL);
-        assert_int_equal(f.summary.bitwise, 3);
-        assert_int_equal(f.summary.native, 3);
-        assert_float_equal(f.seen.first[2], 122, 0);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        fixture.plan.mode = (lb_replay_mode)mode;
+        replay(&fixture, &h, 1);
+        assert_int_equal(fixture.seen.n, 3);
+        for (int i = 0; i < 3; i++) assert_int_equal(fixture.seen.verdict[i], LB_VERDICT_IDENTICAL);
+        assert_int_equal(fixture.summary.bitwise, 3);
+        assert_int_equal(fixture.summary.native, 3);
+        assert_float_equal(fixture.seen.first[2], 122, 0);
         free_hand(h);
     }
 }
@@ -145,14 +146,14 @@ static void isolated_replay_blames_the_op_that_differs_and_no_other(void **state
 {
     (void)state;
     hand *h = arithmetic(true, true);
-    fixture f = {.plan = LB_PLAN_INIT};
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[0], LB_VERDICT_DIVERGED);
-    assert_true(f.seen.ratio[0] > 1);
-    assert_int_equal(f.seen.verdict[1], LB_VERDICT_IDENTICAL);
-    assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
-    assert_false(f.seen.approximate[1]);
-    assert_float_equal(f.seen.first[0], 11, 0); /* what was computed, not the anchor */
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[0], LB_VERDICT_DIVERGED);
+    assert_true(fixture.seen.ratio[0] > 1);
+    assert_int_equal(fixture.seen.verdict[1], LB_VERDICT_IDENTICAL);
+    assert_int_equal(fixture.seen.verdict[2], LB_VERDICT_IDENTICAL);
+    assert_false(fixture.seen.approximate[1]);
+    assert_float_equal(fixture.seen.first[0], 11, 0); /* what was computed, not the anchor */
     free_hand(h);
 }
 
@@ -160,12 +161,12 @@ static void chained_replay_hands_the_difference_on_as_inherited(void **state)
 {
     (void)state;
     hand *h = arithmetic(true, true);
-    fixture f = {.plan = LB_PLAN_INIT};
-    f.plan.mode = LB_REPLAY_CHAINED;
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[1], LB_VERDICT_DIVERGED);
-    assert_true(f.seen.approximate[1] && f.seen.approximate[2]);
-    assert_float_equal(f.seen.first[2], 122, 0);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    fixture.plan.mode = LB_REPLAY_CHAINED;
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[1], LB_VERDICT_DIVERGED);
+    assert_true(fixture.seen.approximate[1] && fixture.seen.approximate[2]);
+    assert_float_equal(fixture.seen.first[2], 122, 0);
     free_hand(h);
 }
 
@@ -198,12 +199,12 @@ static void what_follows_from_a_draw_is_computed_and_handed_on(void **state)
 {
     (void)state;
     hand *h = dropped_sum(true);
-    fixture f = {.plan = LB_PLAN_INIT};
-    f.plan.mode = LB_REPLAY_CHAINED;
-    replay(&f, &h, 1);
-    assert_float_equal(f.seen.first[1], 22, 0); /* of 11, by the mask that was drawn */
-    assert_float_equal(f.seen.first[2], 44, 0);
-    assert_true(f.seen.approximate[1] && f.seen.approximate[2]);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    fixture.plan.mode = LB_REPLAY_CHAINED;
+    replay(&fixture, &h, 1);
+    assert_float_equal(fixture.seen.first[1], 22, 0); /* of 11, by the mask that was drawn */
+    assert_float_equal(fixture.seen.first[2], 44, 0);
+    assert_true(fixture.seen.approximate[1] && fixture.seen.approximate[2]);
     free_hand(h);
 }
 
@@ -211,31 +212,31 @@ static void without_its_draw_an_op_is_not_judged(void **state)
 {
     (void)state;
     hand *h = dropped_sum(false);
-    fixture f = {.plan = LB_PLAN_INIT};
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[1], LB_VERDICT_MISSING);
-    assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[1], LB_VERDICT_MISSING);
+    assert_int_equal(fixture.seen.verdict[2], LB_VERDICT_IDENTICAL);
     free_hand(h);
 }
 
 static void a_shadow_by_itself_is_what_it_is_beside_its_machine(void **state)
 {
     (void)state;
-    fixture f[2] = {{.plan = LB_PLAN_INIT}, {.plan = LB_PLAN_INIT}};
+    fixture fixture[2] = {{.plan = LB_PLAN_INIT}, {.plan = LB_PLAN_INIT}};
     for (int alone = 0; alone < 2; alone++) {
         hand *h = arithmetic(true, true);
-        f[alone].plan.mode = LB_REPLAY_CHAINED, f[alone].plan.compare = false;
-        f[alone].plan.shadow = true, f[alone].plan.shadow_only = alone;
-        replay(&f[alone], &h, 1);
+        fixture[alone].plan.mode = LB_REPLAY_CHAINED, fixture[alone].plan.compare = false;
+        fixture[alone].plan.shadow = true, fixture[alone].plan.shadow_only = alone;
+        replay(&fixture[alone], &h, 1);
         free_hand(h);
-        assert_int_equal(f[alone].seen.n, 3);
+        assert_int_equal(fixture[alone].seen.n, 3);
     }
     for (int i = 0; i < 3; i++) {
-        assert_float_equal(f[0].seen.exact[i], f[1].seen.exact[i], 0);
-        assert_false(isnan(f[0].seen.first[i]));
-        assert_true(isnan(f[1].seen.first[i]));
+        assert_float_equal(fixture[0].seen.exact[i], fixture[1].seen.exact[i], 0);
+        assert_false(isnan(fixture[0].seen.first[i]));
+        assert_true(isnan(fixture[1].seen.first[i]));
     }
-    assert_float_equal(f[1].seen.exact[2], 122, 0);
+    assert_float_equal(fixture[1].seen.exact[2], 122, 0);
 }
 
 static void recorded_results_are_taken_and_shown_beside_what_the_op_gives(void **state)
@@ -243,18 +244,18 @@ static void recorded_results_are_taken_and_shown_beside_what_the_op_gives(void *
     (void)state;
     for (int kept = 0; kept < 2; kept++) {
         hand *h = arithmetic(kept, kept);
-        fixture f = {.plan = LB_PLAN_INIT};
-        f.plan.shadow = f.plan.shadow_only = true;
-        replay(&f, &h, 1);
-        assert_int_equal(f.seen.n, 3);
-        assert_float_equal(f.seen.beside[0][0], kept ? 12 : 11, 0);
-        assert_float_equal(f.seen.beside[0][1], 11, 0);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        fixture.plan.shadow = fixture.plan.shadow_only = true;
+        replay(&fixture, &h, 1);
+        assert_int_equal(fixture.seen.n, 3);
+        assert_float_equal(fixture.seen.beside[0][0], kept ? 12 : 11, 0);
+        assert_float_equal(fixture.seen.beside[0][1], 11, 0);
         for (int i = 1; i < 3; i++) { /* each from what was recorded before it, in place, too */
             const double expected = (kept ? 144 : 121) + (i - 1);
-            assert_float_equal(f.seen.beside[i][0], expected, 0);
-            assert_float_equal(f.seen.beside[i][1], expected, 0);
+            assert_float_equal(fixture.seen.beside[i][0], expected, 0);
+            assert_float_equal(fixture.seen.beside[i][1], expected, 0);
         }
-        assert_int_equal(f.summary.compared, kept ? 0 : 1);
+        assert_int_equal(fixture.summary.compared, kept ? 0 : 1);
         free_hand(h);
     }
 }
@@ -263,18 +264,18 @@ static void no_verdict_rests_on_a_value_that_was_not_kept_and_differs(void **sta
 {
     (void)state;
     hand *h = arithmetic(true, false);
-    fixture f = {.plan = LB_PLAN_INIT};
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[0], LB_VERDICT_MISSING); /* differs from a digest: by how much is unknown */
-    assert_true(f.seen.approximate[1]);
-    assert_false(f.seen.approximate[2]); /* its input was kept */
-    assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[0], LB_VERDICT_MISSING); /* differs from a digest: by how much is unknown */
+    assert_true(fixture.seen.approximate[1]);
+    assert_false(fixture.seen.approximate[2]); /* its input was kept */
+    assert_int_equal(fixture.seen.verdict[2], LB_VERDICT_IDENTICAL);
     free_hand(h);
     h = arithmetic(false, false);
-    memset(&f.seen, 0, sizeof f.seen);
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[0], LB_VERDICT_IDENTICAL); /* the digest agrees: exact */
-    assert_false(f.seen.approximate[1]);
+    memset(&fixture.seen, 0, sizeof fixture.seen);
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[0], LB_VERDICT_IDENTICAL); /* the digest agrees: exact */
+    assert_false(fixture.seen.approximate[1]);
     free_hand(h);
 }
 
@@ -283,14 +284,14 @@ static void what_depends_on_missing_bytes_is_missing(void **state)
     (void)state;
     hand *h = arithmetic(false, true);
     h->kept[0] = false;
-    fixture f = {.plan = LB_PLAN_INIT};
-    f.plan.mode = LB_REPLAY_CHAINED;
-    replay(&f, &h, 1);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    fixture.plan.mode = LB_REPLAY_CHAINED;
+    replay(&fixture, &h, 1);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(f.seen.verdict[i], LB_VERDICT_MISSING);
-        assert_true(isnan(f.seen.first[i]));
+        assert_int_equal(fixture.seen.verdict[i], LB_VERDICT_MISSING);
+        assert_true(isnan(fixture.seen.first[i]));
     }
-    assert_int_equal(f.summary.verdict, LB_VERDICT_MISSING);
+    assert_int_equal(fixture.summary.verdict, LB_VERDICT_MISSING);
     free_hand(h);
 }
 
@@ -298,9 +299,9 @@ static void the_observer_can_stop_a_run(void **state)
 {
     (void)state;
     hand *h = arithmetic(false, true);
-    fixture f = {.plan = LB_PLAN_INIT, .seen.stop_at = 2};
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.n, 2);
+    fixture fixture = {.plan = LB_PLAN_INIT, .seen.stop_at = 2};
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.n, 2);
     free_hand(h);
 }
 
@@ -327,11 +328,11 @@ static void windows_of_one_storage_are_one_memory(void **state)
     hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(whole), hand_arg(whole), hand_int(1)}, 3,
             (hand_values){&out, 1}, (hand_values){0});
     for (int mode = LB_REPLAY_ISOLATED; mode <= LB_REPLAY_CHAINED; mode++) {
-        fixture f = {.plan = LB_PLAN_INIT};
-        f.plan.mode = (lb_replay_mode)mode;
-        replay(&f, &h, 1);
-        assert_int_equal(f.seen.n, 3);
-        assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        fixture.plan.mode = (lb_replay_mode)mode;
+        replay(&fixture, &h, 1);
+        assert_int_equal(fixture.seen.n, 3);
+        assert_int_equal(fixture.seen.verdict[2], LB_VERDICT_IDENTICAL);
     }
     free_hand(h);
 }
@@ -424,15 +425,15 @@ static void a_changed_index_ends_the_chain_and_a_changed_float_marks_it(void **s
                 (hand_values){0});
         hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, (hand_values){&t, 1},
                 (hand_values){0});
-        fixture f = {.plan = LB_PLAN_INIT};
-        f.plan.mode = LB_REPLAY_CHAINED;
-        replay(&f, &h, 1);
-        assert_int_equal(f.summary.undecided, integer);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        fixture.plan.mode = LB_REPLAY_CHAINED;
+        replay(&fixture, &h, 1);
+        assert_int_equal(fixture.summary.undecided, integer);
         if (integer) {
-            assert_non_null(strstr(f.summary.undecided_at, "aten::_local_scalar_dense"));
-            assert_int_equal(f.seen.n, 1);
+            assert_non_null(strstr(fixture.summary.undecided_at, "aten::_local_scalar_dense"));
+            assert_int_equal(fixture.seen.n, 1);
         } else {
-            assert_true(f.seen.conditional[f.seen.n - 1]);
+            assert_true(fixture.seen.conditional[fixture.seen.n - 1]);
         }
         free_hand(h);
     }
@@ -451,12 +452,12 @@ static void an_unknown_op_stands_in_and_is_counted(void **state)
     hand_op(h, "mine::mystery", LB_OP_COMPOSITE, (lb_arg[]){hand_arg(x)}, 1, (hand_values){&s, 1}, (hand_values){0});
     hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s), hand_int(1)}, 3, (hand_values){&t, 1},
             (hand_values){0});
-    fixture f = {.plan = LB_PLAN_INIT};
-    f.plan.mode = LB_REPLAY_CHAINED;
-    replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[0], LB_VERDICT_OPAQUE);
-    assert_int_equal(f.seen.verdict[1], LB_VERDICT_IDENTICAL);
-    assert_int_equal(f.summary.opaque, 1);
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    fixture.plan.mode = LB_REPLAY_CHAINED;
+    replay(&fixture, &h, 1);
+    assert_int_equal(fixture.seen.verdict[0], LB_VERDICT_OPAQUE);
+    assert_int_equal(fixture.seen.verdict[1], LB_VERDICT_IDENTICAL);
+    assert_int_equal(fixture.summary.opaque, 1);
     free_hand(h);
 }
 
@@ -464,9 +465,9 @@ static void a_memory_limit_is_kept_and_said(void **state)
 {
     (void)state;
     hand *h = arithmetic(false, true);
-    fixture f = {.plan = LB_PLAN_INIT};
-    f.plan.memory_bytes = 64;
-    lb_run run = {&f.plan, NULL, {h, hand_recorded}, &f.summary, NULL, false};
+    fixture fixture = {.plan = LB_PLAN_INIT};
+    fixture.plan.memory_bytes = 64;
+    lb_run run = {&fixture.plan, NULL, {h, hand_recorded}, &fixture.summary, NULL, false};
     lb_machine *machine;
     lb_prepared *prepared;
     lb_machine_state reached;
@@ -507,13 +508,13 @@ static void by_products_are_taken_as_recorded(void **state)
     hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(seed), hand_int(1), hand_int(1)}, 3, (hand_values){&seed2, 1},
             (hand_values){0});
     for (int mode = LB_REPLAY_ISOLATED; mode <= LB_REPLAY_CHAINED; mode++) {
-        fixture f = {.plan = LB_PLAN_INIT};
-        f.plan.mode = (lb_replay_mode)mode;
-        replay(&f, &h, 1);
-        assert_int_equal(f.seen.verdict[0], LB_VERDICT_IDENTICAL);
-        assert_int_equal(f.seen.verdict[1], LB_VERDICT_IDENTICAL);
-        assert_float_equal(f.seen.first[1], 78, 0);
-        assert_int_equal(f.summary.opaque, 0);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        fixture.plan.mode = (lb_replay_mode)mode;
+        replay(&fixture, &h, 1);
+        assert_int_equal(fixture.seen.verdict[0], LB_VERDICT_IDENTICAL);
+        assert_int_equal(fixture.seen.verdict[1], LB_VERDICT_IDENTICAL);
+        assert_float_equal(fixture.seen.first[1], 78, 0);
+        assert_int_equal(fixture.summary.opaque, 0);
     }
     free_hand(h);
 }
@@ -532,11 +533,11 @@ static void the_sign_of_a_zero_is_no_divergence(void **state)
         hand_source(h, x, LB_SOURCE_PARAMETER);
         hand_source(h, y, LB_SOURCE_PARAMETER);
         hand_op(h, "aten::maximum", 0, (lb_arg[]){hand_arg(x), hand_arg(y)}, 2, (hand_values){&z, 1}, (hand_values){0});
-        fixture f = {.plan = LB_PLAN_INIT};
-        replay(&f, &h, 1);
-        assert_float_equal(f.seen.first[0], 0, 0);
-        assert_true(signbit(f.seen.first[0])); /* ours keeps the second of equal zeros */
-        assert_int_equal(f.seen.verdict[0], wrong ? LB_VERDICT_DIVERGED : LB_VERDICT_ROUNDING);
+        fixture fixture = {.plan = LB_PLAN_INIT};
+        replay(&fixture, &h, 1);
+        assert_float_equal(fixture.seen.first[0], 0, 0);
+        assert_true(signbit(fixture.seen.first[0])); /* ours keeps the second of equal zeros */
+        assert_int_equal(fixture.seen.verdict[0], wrong ? LB_VERDICT_DIVERGED : LB_VERDICT_ROUNDING);
         free_hand(h);
     }
 }

@@ -29,17 +29,18 @@ typedef struct outcome {
 
 static bool note(void *context, const lb_event *event)
 {
-    outcome *o = context;
-    const lb_tensor *t = &event->computed[0];
-    o->dtype[o->n_ops] = t->dtype;
-    lb_load_f32(o->values[o->n_ops++], t->dtype, t->data, (size_t)lb_layout_numel(&t->layout));
+    outcome *outcome = context;
+    const lb_tensor *tensor = &event->computed[0];
+    outcome->dtype[outcome->n_ops] = tensor->dtype;
+    lb_load_f32(outcome->values[outcome->n_ops++], tensor->dtype, tensor->data,
+                (size_t)lb_layout_numel(&tensor->layout));
     return true;
 }
 
 static void hear(void *context, const lb_quantisation *q)
 {
-    outcome *o = context;
-    struct told *t = &o->told[o->n_told++];
+    outcome *outcome = context;
+    struct told *t = &outcome->told[outcome->n_told++];
     *t = (struct told){q->op, q->operand, q->role, "", "", *q->loss};
     strcpy(t->format, q->format);
     strcpy(t->layer, q->layer);
@@ -48,12 +49,12 @@ static void hear(void *context, const lb_quantisation *q)
 /* Runs the programs as the steps of one run, chained, under precision swaps (of everything, one after another). */
 static outcome run(hand **hands, uint32_t n, const char *first, const char *second, bool told)
 {
-    outcome o = {0};
+    outcome outcome = {0};
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED;
     plan.compare = false;
     lb_replay_summary summary = {0};
-    lb_observer observer = {.context = &o, .op = note, .quantised = told ? hear : NULL};
+    lb_observer observer = {.context = &outcome, .op = note, .quantised = told ? hear : NULL};
     lb_run run = {&plan, &observer, {NULL, hand_recorded}, &summary, NULL, false};
     const lb_swap swaps[] = {{LB_SWAP_PRECISION, "", first}, {LB_SWAP_PRECISION, "", second}};
     lb_choices *choices;
@@ -83,7 +84,7 @@ static outcome run(hand **hands, uint32_t n, const char *first, const char *seco
     lb_machine_free(machine);
     for (uint32_t i = 0; i < n; i++) lb_prepared_free(prepared[i]);
     lb_choices_free(choices);
-    return o;
+    return outcome;
 }
 
 static hand *new_hand(int64_t step)
@@ -139,9 +140,9 @@ static hand *dot(int64_t step, const float *row, const float *column)
 static float dot_under(const char *first, const char *second, const float *row, const float *column)
 {
     hand *h = dot(0, row, column);
-    outcome o = run(&h, 1, first, second, false);
+    outcome outcome = run(&h, 1, first, second, false);
     free_hand(h);
-    return o.values[0][0];
+    return outcome.values[0][0];
 }
 
 static const float ones[] = {1, 1, 1};
@@ -293,9 +294,9 @@ static void tf32_touches_products_alone(void **state)
 {
     (void)state;
     hand *h = layers();
-    outcome o = run(&h, 1, "tf32", NULL, true);
-    assert_int_equal(o.n_told, 8);
-    for (uint32_t i = 0; i < o.n_told; i++) assert_string_equal(o.told[i].format, "tf32 rna");
+    outcome outcome = run(&h, 1, "tf32", NULL, true);
+    assert_int_equal(outcome.n_told, 8);
+    for (uint32_t i = 0; i < outcome.n_told; i++) assert_string_equal(outcome.told[i].format, "tf32 rna");
     free_hand(h);
 }
 
@@ -317,25 +318,25 @@ static void delayed_scales_come_from_the_steps_before(void **state)
     for (int i = 0; i < 4; i++) h[i] = dot(i, (float[]){amax[i], 0.3f, 0}, (float[]){1, 1, 1});
     /* Cold: 1, then 448 over the largest of the last two. */
     static const float cold[] = {1, 448.0f / 1000, 448.0f / 1000, 448.0f / 4000};
-    outcome o = run(h, 4, "fp8-delayed,history:2", NULL, true);
+    outcome outcome = run(h, 4, "fp8-delayed,history:2", NULL, true);
     for (int i = 0; i < 4; i++) {
-        assert_true(o.told[2 * i].loss.scale_high == cold[i]);
-        assert_true(o.values[i][0] == scaled(amax[i], cold[i]) + scaled(0.3f, cold[i]));
-        assert_true(o.told[2 * i + 1].loss.scale_high == (i ? 448 : 1));
+        assert_true(outcome.told[2 * i].loss.scale_high == cold[i]);
+        assert_true(outcome.values[i][0] == scaled(amax[i], cold[i]) + scaled(0.3f, cold[i]));
+        assert_true(outcome.told[2 * i + 1].loss.scale_high == (i ? 448 : 1));
     }
-    assert_int_equal(o.told[0].loss.overflow, 1); /* 1000 unscaled */
-    assert_int_equal(o.told[4].loss.overflow, 1); /* 4000 under the scale of 1000 */
+    assert_int_equal(outcome.told[0].loss.overflow, 1); /* 1000 unscaled */
+    assert_int_equal(outcome.told[4].loss.overflow, 1); /* 4000 under the scale of 1000 */
     /* Calibrated: the first from its own amax; margin 1 halves it. */
-    o = run(h, 4, "fp8-delayed,history:2,start:calibrated,margin:1", NULL, true);
-    assert_true(o.told[0].loss.scale_high == 224.0f / 1000);
-    assert_true(o.told[2].loss.scale_high == 224.0f / 1000);
+    outcome = run(h, 4, "fp8-delayed,history:2,start:calibrated,margin:1", NULL, true);
+    assert_true(outcome.told[0].loss.scale_high == 224.0f / 1000);
+    assert_true(outcome.told[2].loss.scale_high == 224.0f / 1000);
     /* The latest alone; and every second step. */
-    o = run(h, 4, "fp8-delayed,history:3,algorithm:most_recent", NULL, true);
-    assert_true(o.told[4].loss.scale_high == 448.0f / 10);
-    o = run(h, 4, "fp8-delayed,history:3,interval:2", NULL, true);
-    assert_true(o.told[2].loss.scale_high == 1);
-    assert_true(o.told[4].loss.scale_high == 448.0f / 1000);
-    assert_true(o.told[6].loss.scale_high == 448.0f / 1000);
+    outcome = run(h, 4, "fp8-delayed,history:3,algorithm:most_recent", NULL, true);
+    assert_true(outcome.told[4].loss.scale_high == 448.0f / 10);
+    outcome = run(h, 4, "fp8-delayed,history:3,interval:2", NULL, true);
+    assert_true(outcome.told[2].loss.scale_high == 1);
+    assert_true(outcome.told[4].loss.scale_high == 448.0f / 1000);
+    assert_true(outcome.told[6].loss.scale_high == 448.0f / 1000);
     for (int i = 0; i < 4; i++) free_hand(h[i]);
 }
 

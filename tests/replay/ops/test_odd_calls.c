@@ -36,10 +36,10 @@ static habit new_habit(void)
 {
     static const lb_dtype dtypes[] = {LB_F32, LB_F32, LB_BF16, LB_F64, LB_U8, LB_I64};
     static const int64_t sizes[] = {1, 2, 2, 3, 4, 16, 0};
-    habit h = {.ndim = (int)draw(5), .dtype = dtypes[draw(6)]};
+    habit habit = {.ndim = (int)draw(5), .dtype = dtypes[draw(6)]};
     const int64_t one_size = draw(2) ? sizes[draw(5)] : 0; /* alike in all, tensors of one call often fit */
-    for (int d = 0; d < 4; d++) h.shape[d] = one_size ? one_size : sizes[draw(7)];
-    return h;
+    for (int d = 0; d < 4; d++) habit.shape[d] = one_size ? one_size : sizes[draw(7)];
+    return habit;
 }
 
 static lb_tensor new_tensor(const habit *usual)
@@ -52,15 +52,15 @@ static lb_tensor new_tensor(const habit *usual)
         h.ndim -= dropped;
     }
     if (!draw(4)) h.dtype = odd[draw(8)];
-    lb_tensor t = {.dtype = h.dtype, .layout = lb_layout_contiguous(h.ndim, h.shape)};
-    const size_t n = (size_t)lb_layout_numel(&t.layout), bytes = lb_dtype_bytes(h.dtype, n);
-    t.data = malloc(bytes ? bytes : 1);
-    assert_non_null(t.data);
+    lb_tensor tensor = {.dtype = h.dtype, .layout = lb_layout_contiguous(h.ndim, h.shape)};
+    const size_t n = (size_t)lb_layout_numel(&tensor.layout), bytes = lb_dtype_bytes(h.dtype, n);
+    tensor.data = malloc(bytes ? bytes : 1);
+    assert_non_null(tensor.data);
     for (size_t i = 0; i < n; i++) {
         const double value = (double)draw(7) - (draw(4) ? 0 : 3);
-        lb_convert(h.dtype, (char *)t.data + lb_dtype_bytes(h.dtype, i), LB_F64, &value, 1, NULL);
+        lb_convert(h.dtype, (char *)tensor.data + lb_dtype_bytes(h.dtype, i), LB_F64, &value, 1, NULL);
     }
-    return t;
+    return tensor;
 }
 
 static lb_operand new_operand(const habit *usual)
@@ -179,11 +179,11 @@ static lb_status run(const char *name, const lb_operand *args, uint32_t n_args, 
 static void a_bias_shorter_than_the_channels_is_refused(void **state)
 {
     (void)state;
-    const lb_operand y = of_shape(3, 1, 2, 4, 0);
-    lb_operand args[] = {y, of_shape(2, 2, 3, 0, 0), of_shape(1, 2, 0, 0, 0), {0}, {0}, y};
-    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &y), LB_OK);
+    const lb_operand operand = of_shape(3, 1, 2, 4, 0);
+    lb_operand args[] = {operand, of_shape(2, 2, 3, 0, 0), of_shape(1, 2, 0, 0, 0), {0}, {0}, operand};
+    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &operand), LB_OK);
     args[2] = of_shape(1, 1, 0, 0, 0);
-    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &y), LB_ERR_UNSUPPORTED);
+    assert_int_equal(run("DaoAILab::_causal_conv1d_fwd_cpp", args, 6, &operand), LB_ERR_UNSUPPORTED);
 }
 
 static void chunks_wider_than_the_rows_are_refused(void **state)

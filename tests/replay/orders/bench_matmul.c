@@ -70,27 +70,31 @@ typedef struct sides {
     bool ta, tb;
 } sides;
 
-static void ours(const sides *x, const lb_matmul_options *options)
+static void ours(const sides *sides, const lb_matmul_options *options)
 {
-    const shape *s = x->s;
-    const lb_matrix a = {x->a, x->dtype, x->ta ? 1 : (ptrdiff_t)s->k, x->ta ? (ptrdiff_t)s->m : 1};
-    const lb_matrix b = {x->b, x->dtype, x->tb ? 1 : (ptrdiff_t)s->n, x->tb ? (ptrdiff_t)s->k : 1};
-    const lb_matmul_batch batch = {s->batch, (ptrdiff_t)(s->m * s->k), (ptrdiff_t)(s->k * s->n),
-                                   (ptrdiff_t)(s->m * s->n)};
-    if (lb_matmul_batched_f32(&batch, s->m, s->n, s->k, &a, &b, x->c, (ptrdiff_t)s->n, options) != LB_OK) abort();
+    const shape *shape = sides->s;
+    const lb_matrix a = {sides->a, sides->dtype, sides->ta ? 1 : (ptrdiff_t)shape->k,
+                         sides->ta ? (ptrdiff_t)shape->m : 1};
+    const lb_matrix b = {sides->b, sides->dtype, sides->tb ? 1 : (ptrdiff_t)shape->n,
+                         sides->tb ? (ptrdiff_t)shape->k : 1};
+    const lb_matmul_batch batch = {shape->batch, (ptrdiff_t)(shape->m * shape->k), (ptrdiff_t)(shape->k * shape->n),
+                                   (ptrdiff_t)(shape->m * shape->n)};
+    if (lb_matmul_batched_f32(&batch, shape->m, shape->n, shape->k, &a, &b, sides->c, (ptrdiff_t)shape->n, options) !=
+        LB_OK)
+        abort();
 }
 
-static void openblas(const sides *x)
+static void openblas(const sides *sides)
 {
 #if __has_include(<cblas.h>)
-    const shape *s = x->s;
-    const int m = (int)s->m, n = (int)s->n, k = (int)s->k;
-    for (size_t i = 0; i < s->batch; i++)
-        cblas_sgemm(CblasRowMajor, x->ta ? CblasTrans : CblasNoTrans, x->tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
-                    x->fa + i * s->m * s->k, x->ta ? m : k, x->fb + i * s->k * s->n, x->tb ? k : n, 0,
-                    x->c + i * s->m * s->n, n);
+    const shape *shape = sides->s;
+    const int m = (int)shape->m, n = (int)shape->n, k = (int)shape->k;
+    for (size_t i = 0; i < shape->batch; i++)
+        cblas_sgemm(CblasRowMajor, sides->ta ? CblasTrans : CblasNoTrans, sides->tb ? CblasTrans : CblasNoTrans, m, n,
+                    k, 1, sides->fa + i * shape->m * shape->k, sides->ta ? m : k, sides->fb + i * shape->k * shape->n,
+                    sides->tb ? k : n, 0, sides->c + i * shape->m * shape->n, n);
 #else
-    (void)x;
+    (void)sides;
 #endif
 }
 
@@ -98,53 +102,53 @@ typedef struct rates {
     double ours, blas;
 } rates;
 
-static rates measure(const sides *x, const lb_matmul_options *options)
+static rates measure(const sides *sides, const lb_matmul_options *options)
 {
-    const shape *s = x->s;
-    const double flops = 2.0 * (double)s->m * (double)s->n * (double)s->k * (double)s->batch;
+    const shape *shape = sides->s;
+    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k * (double)shape->batch;
     const size_t runs = flops > 2e7 ? 1 : (size_t)(2e7 / flops) + 1;
     double us = 1e9, them = 1e9, start = now();
     do {
-        TIME(us, runs, ours(x, options));
-        TIME(them, runs, openblas(x));
+        TIME(us, runs, ours(sides, options));
+        TIME(them, runs, openblas(sides));
     } while (now() - start < 0.12);
     return (rates){flops / us * 1e-9, flops / them * 1e-9};
 }
 
 static double worst_ratio = 1e9, emulated_per_add = 1e9, emulated_blocks = 1e9;
 
-static void compare(const shape *s)
+static void compare(const shape *shape)
 {
     lb_matmul_options plain = LB_MATMUL_OPTIONS_INIT, rounded = plain, blocked = plain;
     plain.threads = rounded.threads = blocked.threads = 1;
     rounded.accumulate = LB_BF16;
     blocked.block = 64;
-    sides x = {.s = s};
-    const size_t na = s->m * s->k * s->batch, nb = s->k * s->n * s->batch;
-    x.fa = filled(LB_F32, na), x.fb = filled(LB_F32, nb);
-    x.c = malloc(s->m * s->n * s->batch * sizeof *x.c);
+    sides sides = {.s = shape};
+    const size_t na = shape->m * shape->k * shape->batch, nb = shape->k * shape->n * shape->batch;
+    sides.fa = filled(LB_F32, na), sides.fb = filled(LB_F32, nb);
+    sides.c = malloc(shape->m * shape->n * shape->batch * sizeof *sides.c);
     void *ha = filled(LB_BF16, na), *hb = filled(LB_BF16, nb);
-    printf("%-9s %4zu x%5zu x%5zu", s->what, s->m, s->n, s->k);
-    printf(s->batch > 1 ? " x%3zu " : "      ", s->batch);
+    printf("%-9s %4zu x%5zu x%5zu", shape->what, shape->m, shape->n, shape->k);
+    printf(shape->batch > 1 ? " x%3zu " : "      ", shape->batch);
     for (int dtype = 0; dtype < 2; dtype++)
         for (int t = 0; t < 4; t++) {
-            x.dtype = dtype ? LB_BF16 : LB_F32;
-            x.a = dtype ? ha : x.fa, x.b = dtype ? hb : x.fb;
-            x.ta = t & 2, x.tb = t & 1;
-            const rates r = measure(&x, &plain);
+            sides.dtype = dtype ? LB_BF16 : LB_F32;
+            sides.a = dtype ? ha : sides.fa, sides.b = dtype ? hb : sides.fb;
+            sides.ta = t & 2, sides.tb = t & 1;
+            const rates r = measure(&sides, &plain);
             const double ratio = r.blas > 0 ? r.ours / r.blas : 0;
             if (ratio < worst_ratio) worst_ratio = ratio;
-            printf("  %s%c%c %5.1f/%5.1f %4.2f%c", dtype ? "bf16 " : "", x.ta ? 'T' : 'N', x.tb ? 'T' : 'N', r.ours,
-                   r.blas, ratio, ratio < 0.7 ? '!' : ' ');
+            printf("  %s%c%c %5.1f/%5.1f %4.2f%c", dtype ? "bf16 " : "", sides.ta ? 'T' : 'N', sides.tb ? 'T' : 'N',
+                   r.ours, r.blas, ratio, ratio < 0.7 ? '!' : ' ');
         }
-    x.a = x.fa, x.b = x.fb, x.dtype = LB_F32, x.ta = x.tb = false;
-    const double whole = measure(&x, &plain).ours, blocks = measure(&x, &blocked).ours / whole,
-                 adds = measure(&x, &rounded).ours;
+    sides.a = sides.fa, sides.b = sides.fb, sides.dtype = LB_F32, sides.ta = sides.tb = false;
+    const double whole = measure(&sides, &plain).ours, blocks = measure(&sides, &blocked).ours / whole,
+                 adds = measure(&sides, &rounded).ours;
     printf("  blocked:64 %4.2f of it, bf16 adds %4.1f\n", blocks, adds);
     if (adds < emulated_per_add) emulated_per_add = adds;
-    if (s->k > 64 && blocks < emulated_blocks) emulated_blocks = blocks;
+    if (shape->k > 64 && blocks < emulated_blocks) emulated_blocks = blocks;
     fflush(stdout);
-    free(x.fa), free(x.fb), free(x.c), free(ha), free(hb);
+    free(sides.fa), free(sides.fb), free(sides.c), free(ha), free(hb);
 }
 
 int main(int argc, char **argv)
@@ -160,8 +164,8 @@ int main(int argc, char **argv)
         compare(&one);
     } else {
         for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) compare(&SHAPES[i]);
-        printf("least ratio %.2f; a rounding at every addition: at least %.1f GFLOP/s; blocked:64 at least %.2f of the "
-               "plain chain\n",
+        printf("least ratio %.2f; a rounding at every addition: at least %.1f GFLOP/s; "
+               "blocked:64 at least %.2f of the plain chain\n",
                worst_ratio, emulated_per_add, emulated_blocks);
     }
     lb_matmul_release();

@@ -52,22 +52,22 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 31;
 }
 
-static double number(const call *c, int element)
+static double number(const call *call, int element)
 {
-    const uint64_t bits = mixed(mixed((uint64_t)c->row << 32 | (uint64_t)c->me) + (uint64_t)element);
+    const uint64_t bits = mixed(mixed((uint64_t)call->row << 32 | (uint64_t)call->me) + (uint64_t)element);
     const double fraction = ldexp((double)(bits >> 12), -51) - 1;
-    if (c->op == MPI_PROD) return 1 + fraction / 8;
+    if (call->op == MPI_PROD) return 1 + fraction / 8;
     return ldexp(fraction, (int)(bits % 25) - 12);
 }
 
-static char *numbers(const call *c, int count)
+static char *numbers(const call *call, int count)
 {
     char *out = calloc((size_t)count + 1, sizeof(double));
     for (int i = 0; i < count; i++)
-        if (c->width == 8)
-            ((double *)out)[i] = number(c, i);
+        if (call->width == 8)
+            ((double *)out)[i] = number(call, i);
         else
-            ((float *)out)[i] = (float)number(c, i);
+            ((float *)out)[i] = (float)number(call, i);
     return out;
 }
 
@@ -86,53 +86,58 @@ static void waited(MPI_Request request)
 }
 
 /* The elements that this rank received in `out`. */
-static int made(const call *c, void *in, void *out)
+static int made(const call *call, void *in, void *out)
 {
-    const char *name = c->collective;
-    const int here = c->in_place && (strcmp(name, "reduce") || c->me == c->root);
+    const char *name = call->collective;
+    const int here = call->in_place && (strcmp(name, "reduce") || call->me == call->root);
     void *from = here ? MPI_IN_PLACE : in;
     int counts[MOST_RANKS];
     MPI_Request request;
-    if (here) memcpy(out, in, (size_t)c->count * (size_t)c->width);
-    if (!strcmp(name, "allreduce")) return MPI_Allreduce(from, out, c->count, c->type, c->op, c->comm), c->count;
-    if (!strcmp(name, "scan")) return MPI_Scan(from, out, c->count, c->type, c->op, c->comm), c->count;
-    if (!strcmp(name, "exscan")) return MPI_Exscan(from, out, c->count, c->type, c->op, c->comm), c->me ? c->count : 0;
+    if (here) memcpy(out, in, (size_t)call->count * (size_t)call->width);
+    if (!strcmp(name, "allreduce"))
+        return MPI_Allreduce(from, out, call->count, call->type, call->op, call->comm), call->count;
+    if (!strcmp(name, "scan")) return MPI_Scan(from, out, call->count, call->type, call->op, call->comm), call->count;
+    if (!strcmp(name, "exscan"))
+        return MPI_Exscan(from, out, call->count, call->type, call->op, call->comm), call->me ? call->count : 0;
     if (!strcmp(name, "reduce"))
-        return MPI_Reduce(from, out, c->count, c->type, c->op, c->root, c->comm), c->me == c->root ? c->count : 0;
+        return MPI_Reduce(from, out, call->count, call->type, call->op, call->root, call->comm),
+               call->me == call->root ? call->count : 0;
     if (!strcmp(name, "iallreduce")) {
-        MPI_Iallreduce(from, out, c->count, c->type, c->op, c->comm, &request);
-        return waited(request), c->count;
+        MPI_Iallreduce(from, out, call->count, call->type, call->op, call->comm, &request);
+        return waited(request), call->count;
     }
     if (!strcmp(name, "ireduce")) {
-        MPI_Ireduce(in, out, c->count, c->type, c->op, c->root, c->comm, &request);
-        return waited(request), c->me == c->root ? c->count : 0;
+        MPI_Ireduce(in, out, call->count, call->type, call->op, call->root, call->comm, &request);
+        return waited(request), call->me == call->root ? call->count : 0;
     }
     if (!strcmp(name, "reduce_scatter_block")) {
-        const int each = c->count / c->ranks;
-        MPI_Reduce_scatter_block(from, out, each, c->type, c->op, c->comm);
+        const int each = call->count / call->ranks;
+        MPI_Reduce_scatter_block(from, out, each, call->type, call->op, call->comm);
         return each;
     }
     if (!strcmp(name, "reduce_scatter")) {
-        for (int r = 0; r < c->ranks; r++) counts[r] = c->count / c->ranks + (r < c->count % c->ranks);
-        MPI_Reduce_scatter(from, out, counts, c->type, c->op, c->comm);
-        return counts[c->me];
+        for (int r = 0; r < call->ranks; r++) counts[r] = call->count / call->ranks + (r < call->count % call->ranks);
+        MPI_Reduce_scatter(from, out, counts, call->type, call->op, call->comm);
+        return counts[call->me];
     }
     return failed("collective", name);
 }
 
-static void judged(call *c, FILE *file)
+static void judged(call *call, FILE *file)
 {
-    c->type = !strcmp(c->dtype, "f64") ? MPI_DOUBLE : MPI_FLOAT, c->width = !strcmp(c->dtype, "f64") ? 8 : 4;
-    c->op = !strcmp(c->reduction, "sum")    ? MPI_SUM
-            : !strcmp(c->reduction, "prod") ? MPI_PROD
-            : !strcmp(c->reduction, "min")  ? MPI_MIN
-                                            : MPI_MAX;
-    char *in = numbers(c, c->count), *given = numbers(c, c->count), *out = calloc((size_t)c->count + 1, sizeof(double));
-    const int received = made(c, in, out);
-    const int64_t head[3] = {c->row, c->count, received};
+    call->type = !strcmp(call->dtype, "f64") ? MPI_DOUBLE : MPI_FLOAT,
+    call->width = !strcmp(call->dtype, "f64") ? 8 : 4;
+    call->op = !strcmp(call->reduction, "sum")    ? MPI_SUM
+               : !strcmp(call->reduction, "prod") ? MPI_PROD
+               : !strcmp(call->reduction, "min")  ? MPI_MIN
+                                                  : MPI_MAX;
+    char *in = numbers(call, call->count), *given = numbers(call, call->count),
+         *out = calloc((size_t)call->count + 1, sizeof(double));
+    const int received = made(call, in, out);
+    const int64_t head[3] = {call->row, call->count, received};
     fwrite(head, sizeof head, 1, file);
-    fwrite(given, (size_t)c->width, (size_t)c->count, file);
-    fwrite(out, (size_t)c->width, (size_t)received, file);
+    fwrite(given, (size_t)call->width, (size_t)call->count, file);
+    fwrite(out, (size_t)call->width, (size_t)received, file);
     free(in), free(given), free(out);
 }
 

@@ -35,7 +35,8 @@ LB_API int harness_hop(const char *order_text, uint32_t n, int dtype, int64_t co
         if (hops.list[h].from == hops.list[h].to) continue;
         if (messages++ == hop) changed = h, from[0] = hops.list[h].from, from[1] = hops.list[h].to;
     }
-    lb_collective_hops_run(&hops, &order, LB_REDUCE_SUM, (lb_dtype)dtype, brought, n, changed, mask, held);
+    const lb_hops_element element = {&order, LB_REDUCE_SUM, (lb_dtype)dtype, n, brought};
+    lb_collective_hops_run(&hops, &element, (lb_hops_flip){changed, mask}, held);
     lb_collective_hops_release(&hops);
     return (int)messages;
 }

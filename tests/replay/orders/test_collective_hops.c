@@ -22,22 +22,23 @@ typedef struct world {
     lb_rank_terms terms;
 } world;
 
-static void make(world *w, uint32_t n)
+static void make(world *world, uint32_t n)
 {
     for (uint32_t r = 0; r < n; r++) {
-        for (int i = 0; i < COUNT; i++) w->bytes[r][i] = (float)number();
-        w->inputs[r] = w->bytes[r];
+        for (int i = 0; i < COUNT; i++) world->bytes[r][i] = (float)number();
+        world->inputs[r] = world->bytes[r];
     }
-    w->terms = (lb_rank_terms){w->inputs, n, LB_F32, COUNT};
+    world->terms = (lb_rank_terms){world->inputs, n, LB_F32, COUNT};
 }
 
-static void run(const world *w, const lb_collective_order *order, int at, uint32_t hop, uint64_t mask, double *held)
+static void run(const world *world, const lb_collective_order *order, int at, uint32_t hop, uint64_t mask, double *held)
 {
     lb_collective_hops hops;
     double brought[MOST];
-    for (uint32_t r = 0; r < w->terms.n; r++) brought[r] = (double)w->bytes[r][at];
-    assert_int_equal(lb_collective_hops_list(order, w->terms.n, COUNT, 4, at, &hops, NULL), LB_OK);
-    lb_collective_hops_run(&hops, order, LB_REDUCE_SUM, LB_F32, brought, w->terms.n, hop, mask, held);
+    for (uint32_t r = 0; r < world->terms.n; r++) brought[r] = (double)world->bytes[r][at];
+    assert_int_equal(lb_collective_hops_list(order, world->terms.n, COUNT, 4, at, &hops, NULL), LB_OK);
+    const lb_hops_element element = {order, LB_REDUCE_SUM, LB_F32, world->terms.n, brought};
+    lb_collective_hops_run(&hops, &element, (lb_hops_flip){hop, mask}, held);
     lb_collective_hops_release(&hops);
 }
 
@@ -52,15 +53,15 @@ static void members_hold_what_the_folds_give(void **state)
         for (uint32_t n = 2; n <= MOST; n++)
             for (uint32_t home = 0; home <= n; home++) { /* all receive; then each alone */
                 lb_collective_order order;
-                world w;
+                world world;
                 float sum[COUNT];
                 double held[MOST];
-                make(&w, n);
+                make(&world, n);
                 assert_int_equal(lb_collective_order_parse(texts[t], &order, NULL), LB_OK);
                 order.home = home;
-                assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &w.terms, sum, NULL), LB_OK);
+                assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &world.terms, sum, NULL), LB_OK);
                 for (int at = 0; at < COUNT; at += 3) {
-                    run(&w, &order, at, 0, 0, held);
+                    run(&world, &order, at, 0, 0, held);
                     for (uint32_t r = 0; r < n; r++)
                         if (!home || home == r + 1) assert_true((float)held[r] == sum[at]);
                 }
@@ -76,21 +77,22 @@ static void owners_hold_their_blocks(void **state)
         for (uint32_t n = 2; n <= MOST; n++) {
             const int each = COUNT / MOST;
             lb_collective_order order;
-            world w;
+            world world;
             float sum[COUNT];
             double held[MOST];
-            make(&w, n);
-            w.terms.count = each * (int)n;
+            make(&world, n);
+            world.terms.count = each * (int)n;
             assert_int_equal(lb_collective_order_parse(texts[t], &order, NULL), LB_OK);
-            assert_int_equal(lb_collective_reduce_blocks(&order, LB_REDUCE_SUM, &w.terms, sum, NULL), LB_OK);
+            assert_int_equal(lb_collective_reduce_blocks(&order, LB_REDUCE_SUM, &world.terms, sum, NULL), LB_OK);
             for (int at = 0; at < each * (int)n; at++) {
                 lb_collective_hops hops;
                 double brought[MOST];
                 const uint32_t owner = (uint32_t)(at / each);
                 order.home = lb_collective_order_ends_at_home(&order) ? owner + 1 : 0;
-                for (uint32_t r = 0; r < n; r++) brought[r] = (double)w.bytes[r][at];
+                for (uint32_t r = 0; r < n; r++) brought[r] = (double)world.bytes[r][at];
                 assert_int_equal(lb_collective_hops_list(&order, n, each * (int)n, 4, at, &hops, NULL), LB_OK);
-                lb_collective_hops_run(&hops, &order, LB_REDUCE_SUM, LB_F32, brought, n, 0, 0, held);
+                const lb_hops_element element = {&order, LB_REDUCE_SUM, LB_F32, n, brought};
+                lb_collective_hops_run(&hops, &element, (lb_hops_flip){0, 0}, held);
                 assert_true((float)held[owner] == sum[at]);
                 lb_collective_hops_release(&hops);
             }
@@ -100,18 +102,18 @@ static void owners_hold_their_blocks(void **state)
 /* In recursive doubling what came to one rank in the second turn goes on to those that it speaks with later. */
 static void a_changed_message_reaches_those_behind_it(void **state)
 {
-    world w;
+    world world;
     double right[MOST], held[MOST];
     lb_collective_order order;
     lb_collective_hops hops;
     (void)state;
-    make(&w, 8);
+    make(&world, 8);
     assert_int_equal(lb_collective_order_parse("doubling", &order, NULL), LB_OK);
     assert_int_equal(lb_collective_hops_list(&order, 8, COUNT, 4, 0, &hops, NULL), LB_OK);
-    run(&w, &order, 0, 0, 0, right);
+    run(&world, &order, 0, 0, 0, right);
     for (uint32_t h = 0; h < hops.n; h++) {
         uint32_t wrong = 0;
-        run(&w, &order, 0, h, UINT64_C(1) << 22, held);
+        run(&world, &order, 0, h, UINT64_C(1) << 22, held);
         for (uint32_t r = 0; r < 8; r++) wrong += held[r] != right[r];
         assert_int_equal(wrong, h < 8 ? 4 : h < 16 ? 2 : 1);
     }

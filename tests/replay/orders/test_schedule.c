@@ -102,15 +102,15 @@ static float by_halves(const float *x, int n)
     return sum;
 }
 
-static float defined(const lb_schedule *s, const float *x, int n)
+static float defined(const lb_schedule *schedule, const float *x, int n)
 {
-    switch (s->kind) {
+    switch (schedule->kind) {
     case LB_SCHEDULE_SEQUENTIAL: return in_order(x, n, 1);
     case LB_SCHEDULE_PAIRWISE: return tree(x, n);
-    case LB_SCHEDULE_BLOCKED: return in_blocks(x, n, (int)s->size);
-    case LB_SCHEDULE_SPLITK: return in_blocks(x, n, n ? (int)((n + s->size - 1) / s->size) : 1);
-    case LB_SCHEDULE_LANES: return by_lanes(x, n, (int)s->size);
-    case LB_SCHEDULE_BUTTERFLY: return by_butterfly(x, n, (int)s->size, (int)s->vector);
+    case LB_SCHEDULE_BLOCKED: return in_blocks(x, n, (int)schedule->size);
+    case LB_SCHEDULE_SPLITK: return in_blocks(x, n, n ? (int)((n + schedule->size - 1) / schedule->size) : 1);
+    case LB_SCHEDULE_LANES: return by_lanes(x, n, (int)schedule->size);
+    case LB_SCHEDULE_BUTTERFLY: return by_butterfly(x, n, (int)schedule->size, (int)schedule->vector);
     case LB_SCHEDULE_NUMPY: return by_halves(x, n);
     default: return NAN;
     }
@@ -132,11 +132,11 @@ static void each_order_is_its_definition(void **state)
     (void)state;
     static float x[MOST];
     for (size_t t = 0; t < TEXTS; t++) {
-        lb_schedule s;
-        assert_int_equal(lb_schedule_parse(texts[t], &s, NULL), LB_OK);
+        lb_schedule schedule;
+        assert_int_equal(lb_schedule_parse(texts[t], &schedule, NULL), LB_OK);
         for (int n = 0; n <= MOST; n += n < 40 ? 1 : 61) {
             fill(x, n, (unsigned)n + 17);
-            float got = lb_schedule_sum_f32(&s, x, n, 0), expected = defined(&s, x, n);
+            float got = lb_schedule_sum_f32(&schedule, x, n, 0), expected = defined(&schedule, x, n);
             if (!same_bits(got, expected)) fail_msg("%s of %d: %a, not %a", texts[t], n, got, expected);
         }
     }
@@ -149,11 +149,11 @@ static void f64_sums_count_every_term_once(void **state)
     (void)state;
     static double x[MOST];
     for (size_t t = 0; t < TEXTS; t++) {
-        lb_schedule s;
-        lb_schedule_parse(texts[t], &s, NULL);
+        lb_schedule schedule;
+        lb_schedule_parse(texts[t], &schedule, NULL);
         for (int n = 0; n <= MOST; n += 23) {
             for (int i = 0; i < n; i++) x[i] = i * 3 + 1;
-            assert_true(lb_schedule_sum_f64(&s, x, n, 0) == 1.5 * n * (n - 1) + n);
+            assert_true(lb_schedule_sum_f64(&schedule, x, n, 0) == 1.5 * n * (n - 1) + n);
         }
     }
 }
@@ -165,12 +165,13 @@ static void columns_are_summed_like_rows(void **state)
     static float x[ROWS * WIDTH], row[ROWS], out[WIDTH];
     fill(x, ROWS * WIDTH, 5);
     for (size_t t = 0; t < TEXTS; t++) {
-        lb_schedule s;
-        lb_schedule_parse(texts[t], &s, NULL);
-        lb_schedule_sum_columns_f32(&s, x, WIDTH, ROWS, WIDTH, out, 0);
+        lb_schedule schedule;
+        lb_schedule_parse(texts[t], &schedule, NULL);
+        lb_schedule_sum_columns_f32(&schedule, x, WIDTH, ROWS, WIDTH, out, 0);
         for (int j = 0; j < WIDTH; j++) {
             for (int i = 0; i < ROWS; i++) row[i] = x[i * WIDTH + j];
-            if (!same_bits(out[j], lb_schedule_sum_f32(&s, row, ROWS, 0))) fail_msg("%s, column %d", texts[t], j);
+            if (!same_bits(out[j], lb_schedule_sum_f32(&schedule, row, ROWS, 0)))
+                fail_msg("%s, column %d", texts[t], j);
         }
     }
 }
@@ -224,9 +225,9 @@ static void sums_start_from_plus_zero(void **state)
     (void)state;
     const float zero = -0.0f;
     for (size_t t = 0; t < TEXTS; t++) {
-        lb_schedule s;
-        lb_schedule_parse(texts[t], &s, NULL);
-        assert_false(signbit(lb_schedule_sum_f32(&s, &zero, 1, 0)));
+        lb_schedule schedule;
+        lb_schedule_parse(texts[t], &schedule, NULL);
+        assert_false(signbit(lb_schedule_sum_f32(&schedule, &zero, 1, 0)));
     }
     assert_false(signbit(lb_schedule_sum_f32(NULL, &zero, 1, 0)));
 }
@@ -236,21 +237,21 @@ static void texts_parse_and_print(void **state)
     (void)state;
     char text[48];
     for (size_t t = 0; t < TEXTS; t++) {
-        lb_schedule s;
-        assert_int_equal(lb_schedule_parse(texts[t], &s, NULL), LB_OK);
-        assert_string_equal(lb_schedule_print(&s, text), texts[t]);
+        lb_schedule schedule;
+        assert_int_equal(lb_schedule_parse(texts[t], &schedule, NULL), LB_OK);
+        assert_string_equal(lb_schedule_print(&schedule, text), texts[t]);
     }
-    lb_schedule s;
-    assert_int_equal(lb_schedule_parse("cascade", &s, NULL), LB_OK);
-    assert_string_equal(lb_schedule_print(&s, text), "cascade:8");
-    assert_int_equal(lb_schedule_parse("butterfly:256", &s, NULL), LB_OK);
-    assert_int_equal(s.vector, 1);
+    lb_schedule schedule;
+    assert_int_equal(lb_schedule_parse("cascade", &schedule, NULL), LB_OK);
+    assert_string_equal(lb_schedule_print(&schedule, text), "cascade:8");
+    assert_int_equal(lb_schedule_parse("butterfly:256", &schedule, NULL), LB_OK);
+    assert_int_equal(schedule.vector, 1);
     static const char *const wrong[] = {"",           "blocked",     "blocked:0",     "blocked:-4",   "blocked:7x2",
                                         "lanes:2000", "cascade:7",   "butterfly:48",  "butterfly:12", "sequential:3",
                                         "sequentia",  "sequential ", "blocked:64abc", "butterfly:32x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         lb_err err = LB_ERR_INIT;
-        if (lb_schedule_parse(wrong[i], &s, &err) != LB_ERR_INVALID) fail_msg("\"%s\" was accepted", wrong[i]);
+        if (lb_schedule_parse(wrong[i], &schedule, &err) != LB_ERR_INVALID) fail_msg("\"%s\" was accepted", wrong[i]);
         assert_non_null(strstr(err.message, "pairwise")); /* says what there is */
     }
 }

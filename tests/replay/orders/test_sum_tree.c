@@ -95,7 +95,7 @@ static uint32_t below(uint32_t n)
 /* Any tree: two to four of what is there are added, until one is left. */
 static lb_sum_tree *random_tree(uint32_t n)
 {
-    lb_tree_builder b = lb_tree_begin(n);
+    lb_tree_builder builder = lb_tree_begin(n);
     uint32_t *left = malloc(n * sizeof *left), count = n;
     for (uint32_t i = 0; i < n; i++) left[i] = i;
     while (count > 1) {
@@ -106,11 +106,11 @@ static lb_sum_tree *random_tree(uint32_t n)
             operands[k] = left[at];
             left[at] = left[--count];
         }
-        left[count++] = lb_tree_fuse(&b, operands, take);
+        left[count++] = lb_tree_fuse(&builder, operands, take);
     }
     free(left);
     lb_sum_tree *tree;
-    assert_int_equal(lb_tree_end(&b, &tree, NULL), LB_OK);
+    assert_int_equal(lb_tree_end(&builder, &tree, NULL), LB_OK);
     return tree;
 }
 
@@ -212,20 +212,22 @@ static void a_tree_run_has_the_bits_of_its_order(void **state)
     for (int o = 0; o < ORDERS; o++)
         for (int c = 0; c < COUNTS; c++)
             for (int narrow = 0; narrow < 2; narrow++) {
-                lb_schedule s;
+                lb_schedule schedule;
                 lb_sum_tree *tree;
                 const lb_tree_rule rule = {.accumulate = narrow ? LB_BF16 : LB_NO_DTYPE};
                 const float *x = narrow ? bf16 : plain; /* the engine rounds a first term too: 0 + x */
                 for (int i = 0; i < counts[c]; i++) wide[i] = narrow ? x[i] : x[i] * 1.0000001;
-                assert_int_equal(lb_schedule_parse(orders[o], &s, NULL), LB_OK);
-                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F32, &tree, NULL), LB_OK);
-                float got, want = lb_schedule_sum_f32(&s, x, counts[c], rule.accumulate);
+                assert_int_equal(lb_schedule_parse(orders[o], &schedule, NULL), LB_OK);
+                assert_int_equal(lb_schedule_tree(&schedule, (uint32_t)counts[c], LB_SUM_ROW, LB_F32, &tree, NULL),
+                                 LB_OK);
+                float got, want = lb_schedule_sum_f32(&schedule, x, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f32(tree, &rule, x, 1, 1, &got), LB_OK);
                 if (memcmp(&got, &want, 4))
                     fail_msg("%s of %d terms: %a, the tree gives %a", orders[o], counts[c], want, got);
                 lb_sum_tree_free(tree);
-                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F64, &tree, NULL), LB_OK);
-                double wide_got, wide_want = lb_schedule_sum_f64(&s, wide, counts[c], rule.accumulate);
+                assert_int_equal(lb_schedule_tree(&schedule, (uint32_t)counts[c], LB_SUM_ROW, LB_F64, &tree, NULL),
+                                 LB_OK);
+                double wide_got, wide_want = lb_schedule_sum_f64(&schedule, wide, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f64(tree, &rule, wide, 1, 1, &wide_got), LB_OK);
                 if (memcmp(&wide_got, &wide_want, 8)) fail_msg("%s of %d doubles", orders[o], counts[c]);
                 lb_sum_tree_free(tree);
@@ -240,13 +242,13 @@ static void columns_run_side_by_side(void **state)
     float got[W], want[W];
     fill(x, N * W);
     for (int o = 0; o < ORDERS; o++) {
-        lb_schedule s;
+        lb_schedule schedule;
         lb_sum_tree *tree;
-        lb_schedule_parse(orders[o], &s, NULL);
-        if (s.kind == LB_SCHEDULE_CASCADE || s.kind == LB_SCHEDULE_TORCH)
+        lb_schedule_parse(orders[o], &schedule, NULL);
+        if (schedule.kind == LB_SCHEDULE_CASCADE || schedule.kind == LB_SCHEDULE_TORCH)
             continue; /* their columns differ from their rows */
-        assert_int_equal(lb_schedule_tree(&s, N, LB_SUM_COLUMN, LB_F32, &tree, NULL), LB_OK);
-        lb_schedule_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
+        assert_int_equal(lb_schedule_tree(&schedule, N, LB_SUM_COLUMN, LB_F32, &tree, NULL), LB_OK);
+        lb_schedule_sum_columns_f32(&schedule, x, W, N, W, want, LB_NO_DTYPE);
         assert_int_equal(lb_sum_tree_run_f32(tree, &(lb_tree_rule){0}, x, W, W, got), LB_OK);
         assert_memory_equal(got, want, sizeof got);
         lb_schedule as_tree = {LB_SCHEDULE_TREE, 0, 0, tree};
@@ -256,9 +258,9 @@ static void columns_run_side_by_side(void **state)
     }
     /* torch's whole vectors of columns, and the rest */
     lb_sum_tree *tree;
-    lb_schedule s = {LB_SCHEDULE_CASCADE, 8, 0, NULL};
-    lb_schedule_sum_columns_f32(&s, x, W, N, W, want, LB_NO_DTYPE);
-    lb_schedule_tree(&s, N, LB_SUM_COLUMN, LB_F32, &tree, NULL);
+    lb_schedule schedule = {LB_SCHEDULE_CASCADE, 8, 0, NULL};
+    lb_schedule_sum_columns_f32(&schedule, x, W, N, W, want, LB_NO_DTYPE);
+    lb_schedule_tree(&schedule, N, LB_SUM_COLUMN, LB_F32, &tree, NULL);
     lb_sum_tree_run_f32(tree, &(lb_tree_rule){0}, x, W, 32, got);
     assert_memory_equal(got, want, 32 * sizeof *got);
     lb_sum_tree_free(tree);
@@ -279,13 +281,13 @@ static void products_run_along_a_tree(void **state)
     static const char *const chained[] = {"sequential",       "blocked:64", "splitk:7",
                                           "splitk:4@3,1,0,2", "torch:1",    "torch:2"};
     for (size_t o = 0; o < sizeof chained / sizeof *chained; o++) {
-        lb_schedule s;
+        lb_schedule schedule;
         lb_sum_tree *tree;
-        lb_schedule_parse(chained[o], &s, NULL);
+        lb_schedule_parse(chained[o], &schedule, NULL);
         const lb_product shape = {.m = M, .n = N, .k = K};
-        const lb_method method = {.schedule = &s};
+        const lb_method method = {.schedule = &schedule};
         assert_int_equal(lb_product_run(&shape, LB_F32, &method, a, b, want), LB_OK);
-        assert_int_equal(lb_schedule_tree(&s, K, LB_SUM_PRODUCT, LB_F32, &tree, NULL), LB_OK);
+        assert_int_equal(lb_schedule_tree(&schedule, K, LB_SUM_PRODUCT, LB_F32, &tree, NULL), LB_OK);
         const lb_schedule as_tree = {LB_SCHEDULE_TREE, 0, 0, tree};
         const lb_method by_tree = {.schedule = &as_tree};
         assert_int_equal(lb_product_run(&shape, LB_F32, &by_tree, a, b, through), LB_OK);
@@ -316,12 +318,12 @@ static void fused_nodes_are_rounded_once_or_as_a_unit_does_it(void **state)
     lb_round_to_grid_f32(a, K, LB_BF16, NULL);
     lb_round_to_grid_f32(b, K * N, LB_BF16, NULL);
     lb_tensor_core core;
-    lb_schedule s;
-    lb_schedule_parse("tensorcore:h100", &s, NULL);
-    assert_int_equal(lb_tensor_core_find((int)s.size, LB_BF16, LB_BF16, LB_NO_DTYPE, &core, NULL), LB_OK);
+    lb_schedule schedule;
+    lb_schedule_parse("tensorcore:h100", &schedule, NULL);
+    assert_int_equal(lb_tensor_core_find((int)schedule.size, LB_BF16, LB_BF16, LB_NO_DTYPE, &core, NULL), LB_OK);
     lb_tensor_core_product(&core, &(lb_tensor_core_shape){1, N, K, 0, false}, &(lb_matrix){a, LB_F32, K, 1},
                            &(lb_matrix){b, LB_F32, N, 1}, want);
-    assert_int_equal(lb_schedule_tree(&s, K, LB_SUM_PRODUCT, LB_BF16, &tree, NULL), LB_OK);
+    assert_int_equal(lb_schedule_tree(&schedule, K, LB_SUM_PRODUCT, LB_BF16, &tree, NULL), LB_OK);
     assert_int_equal(lb_sum_tree_products_f32(tree, &(lb_tree_rule){.fused = &core}, a, b, N, N, got), LB_OK);
     assert_memory_equal(got, want, sizeof got);
     lb_sum_tree_free(tree);
@@ -332,30 +334,30 @@ static void a_tree_says_nothing_about_other_numbers_of_terms(void **state)
     (void)state;
     float x[100];
     fill(x, 100);
-    lb_schedule s;
-    assert_int_equal(lb_schedule_parse("tree:[9..0]", &s, NULL), LB_OK);
-    float own = lb_schedule_sum_f32(NULL, x, 100, LB_NO_DTYPE), other = lb_schedule_sum_f32(&s, x, 100, LB_NO_DTYPE),
-          reversed = 0;
+    lb_schedule schedule;
+    assert_int_equal(lb_schedule_parse("tree:[9..0]", &schedule, NULL), LB_OK);
+    float own = lb_schedule_sum_f32(NULL, x, 100, LB_NO_DTYPE),
+          other = lb_schedule_sum_f32(&schedule, x, 100, LB_NO_DTYPE), reversed = 0;
     assert_memory_equal(&own, &other, 4);
     for (int i = 9; i >= 0; i--) reversed += x[i];
-    other = lb_schedule_sum_f32(&s, x, 10, LB_NO_DTYPE);
+    other = lb_schedule_sum_f32(&schedule, x, 10, LB_NO_DTYPE);
     assert_memory_equal(&reversed, &other, 4);
-    lb_schedule_release(&s);
-    assert_int_equal(lb_schedule_parse("tree:/no/such/file", &s, NULL), LB_ERR_IO);
-    assert_int_equal(lb_schedule_parse("tree:(0 0)", &s, NULL), LB_ERR_INVALID);
+    lb_schedule_release(&schedule);
+    assert_int_equal(lb_schedule_parse("tree:/no/such/file", &schedule, NULL), LB_ERR_IO);
+    assert_int_equal(lb_schedule_parse("tree:(0 0)", &schedule, NULL), LB_ERR_INVALID);
 }
 
 static void slices_may_be_added_in_any_order(void **state)
 {
     (void)state;
     char text[96];
-    lb_schedule s;
-    assert_int_equal(lb_schedule_parse("splitk:4@2,0,3,1", &s, NULL), LB_OK);
-    assert_string_equal(lb_schedule_print(&s, text), "splitk:4@2,0,3,1");
+    lb_schedule schedule;
+    assert_int_equal(lb_schedule_parse("splitk:4@2,0,3,1", &schedule, NULL), LB_OK);
+    assert_string_equal(lb_schedule_print(&schedule, text), "splitk:4@2,0,3,1");
     static const char *const wrong[] = {"splitk:4@2,0,3", "splitk:4@2,0,3,3",  "splitk:4@2,0,3,4", "splitk:4@",
                                         "splitk:17@0",    "splitk:4@2,0,3,1,", "blocked:4@0,1,2,3"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        if (lb_schedule_parse(wrong[i], &s, NULL) != LB_ERR_INVALID) fail_msg("\"%s\" was accepted", wrong[i]);
+        if (lb_schedule_parse(wrong[i], &schedule, NULL) != LB_ERR_INVALID) fail_msg("\"%s\" was accepted", wrong[i]);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */

@@ -139,15 +139,15 @@ static void texts_come_back(void **state)
     (void)state;
     const char *const texts[] = {"tensorcore:v100", "tensorcore:h100-fp8", "tensorcore:h100-fp8:128"};
     char text[48];
-    lb_schedule s;
+    lb_schedule schedule;
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(lb_schedule_parse(texts[i], &s, NULL), LB_OK);
-        assert_string_equal(lb_schedule_print(&s, text), texts[i]);
+        assert_int_equal(lb_schedule_parse(texts[i], &schedule, NULL), LB_OK);
+        assert_string_equal(lb_schedule_print(&schedule, text), texts[i]);
     }
     const char *const wrong[] = {"tensorcore",       "tensorcore:",       "tensorcore:p100",
                                  "tensorcore:a100:", "tensorcore:a100:0", "tensorcore:a100:8x2"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(lb_schedule_parse(wrong[i], &s, NULL), LB_ERR_INVALID);
+        assert_int_equal(lb_schedule_parse(wrong[i], &schedule, NULL), LB_ERR_INVALID);
 }
 
 int main(void)

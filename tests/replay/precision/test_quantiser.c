@@ -54,17 +54,17 @@ static void a_type_alone_is_the_region_of_old(void **state)
 static void compute_accumulate_and_storage_are_named_separately(void **state)
 {
     (void)state;
-    lb_recipe r = parsed("compute:bf16,accumulate:f32,storage:f16");
-    assert_int_equal(r.compute, LB_BF16);
-    assert_int_equal(r.accumulate, LB_F32);
-    assert_int_equal(r.storage, LB_F16);
-    assert_true(r.casts_operands && r.casts_results && !r.products_only);
-    r = parsed("storage:e4m3fn,round:stochastic:7,overflow:ieee,subnormals:flush");
-    assert_int_equal(r.cast.rounding, LB_STOCHASTIC);
-    assert_int_equal(r.cast.seed, 7);
-    assert_int_equal(r.cast.overflow, LB_OVERFLOW_IEEE);
-    assert_true(r.cast.flush_subnormals);
-    assert_false(r.casts_operands);
+    lb_recipe recipe = parsed("compute:bf16,accumulate:f32,storage:f16");
+    assert_int_equal(recipe.compute, LB_BF16);
+    assert_int_equal(recipe.accumulate, LB_F32);
+    assert_int_equal(recipe.storage, LB_F16);
+    assert_true(recipe.casts_operands && recipe.casts_results && !recipe.products_only);
+    recipe = parsed("storage:e4m3fn,round:stochastic:7,overflow:ieee,subnormals:flush");
+    assert_int_equal(recipe.cast.rounding, LB_STOCHASTIC);
+    assert_int_equal(recipe.cast.seed, 7);
+    assert_int_equal(recipe.cast.overflow, LB_OVERFLOW_IEEE);
+    assert_true(recipe.cast.flush_subnormals);
+    assert_false(recipe.casts_operands);
     assert_int_equal(parsed("compute:tf32").cast.rounding, LB_RNA);
     assert_int_equal(parsed("compute:tf32,round:rz").cast.rounding, LB_RZ);
     assert_int_equal(parsed("storage:e8m0").storage, LB_E8M0);
@@ -73,35 +73,36 @@ static void compute_accumulate_and_storage_are_named_separately(void **state)
 static void recipes_have_the_defaults_of_transformer_engine(void **state)
 {
     (void)state;
-    lb_recipe r = parsed("fp8-delayed");
-    assert_int_equal(r.scaling, LB_SCALING_DELAYED);
-    assert_int_equal(r.element[LB_ROLE_INPUT], LB_E4M3FN);
-    assert_int_equal(r.element[LB_ROLE_GRADIENT], LB_E5M2);
-    assert_int_equal(r.history, 1024);
-    assert_int_equal(r.interval, 1);
-    assert_true(r.margin == 0 && !r.most_recent && !r.calibrated);
-    assert_int_equal(r.cast.overflow, LB_OVERFLOW_SATURATE);
-    r = parsed("e4m3fn:delayed,history:4,interval:2,margin:1,algorithm:most_recent,start:calibrated,backward:"
-               "e5m2fnuz");
-    assert_int_equal(r.element[LB_ROLE_GRADIENT], LB_E5M2FNUZ);
-    assert_true(r.history == 4 && r.interval == 2 && r.margin == 1 && r.most_recent && r.calibrated);
+    lb_recipe recipe = parsed("fp8-delayed");
+    assert_int_equal(recipe.scaling, LB_SCALING_DELAYED);
+    assert_int_equal(recipe.element[LB_ROLE_INPUT], LB_E4M3FN);
+    assert_int_equal(recipe.element[LB_ROLE_GRADIENT], LB_E5M2);
+    assert_int_equal(recipe.history, 1024);
+    assert_int_equal(recipe.interval, 1);
+    assert_true(recipe.margin == 0 && !recipe.most_recent && !recipe.calibrated);
+    assert_int_equal(recipe.cast.overflow, LB_OVERFLOW_SATURATE);
+    recipe = parsed("e4m3fn:delayed,history:4,interval:2,margin:1,algorithm:most_recent,start:calibrated,backward:"
+                    "e5m2fnuz");
+    assert_int_equal(recipe.element[LB_ROLE_GRADIENT], LB_E5M2FNUZ);
+    assert_true(recipe.history == 4 && recipe.interval == 2 && recipe.margin == 1 && recipe.most_recent &&
+                recipe.calibrated);
     assert_int_equal(parsed("fp8-block").rule, LB_SCALE_POW2);
     assert_int_equal(parsed("fp8-block,scale:f32").rule, LB_SCALE_F32);
     assert_int_equal(parsed("mxfp8").rule, LB_SCALE_RCEIL);
     assert_int_equal(parsed("e5m2:mx,scale:floor").rule, LB_SCALE_FLOOR);
-    r = parsed("nvfp4");
-    assert_true(r.hadamard && !r.flat_weights);
-    assert_int_equal(r.gradient_cast.rounding, LB_STOCHASTIC);
-    assert_int_equal(r.cast.rounding, LB_RNE);
-    r = parsed("nvfp4,hadamard:off,weights:1d,gradients:rne,products:all");
-    assert_true(!r.hadamard && r.flat_weights && r.all_products);
-    assert_int_equal(r.gradient_cast.rounding, LB_RNE);
+    recipe = parsed("nvfp4");
+    assert_true(recipe.hadamard && !recipe.flat_weights);
+    assert_int_equal(recipe.gradient_cast.rounding, LB_STOCHASTIC);
+    assert_int_equal(recipe.cast.rounding, LB_RNE);
+    recipe = parsed("nvfp4,hadamard:off,weights:1d,gradients:rne,products:all");
+    assert_true(!recipe.hadamard && recipe.flat_weights && recipe.all_products);
+    assert_int_equal(recipe.gradient_cast.rounding, LB_RNE);
     assert_int_equal(parsed("nvfp4,round:rz").gradient_cast.rounding, LB_RZ);
     char text[64];
-    lb_recipe_format(&r, LB_ROLE_WEIGHT, text, sizeof text);
+    lb_recipe_format(&recipe, LB_ROLE_WEIGHT, text, sizeof text);
     assert_string_equal(text, "e2m1 nvfp4");
-    r = parsed("mxfp8,scale:even");
-    lb_recipe_format(&r, LB_ROLE_INPUT, text, sizeof text);
+    recipe = parsed("mxfp8,scale:even");
+    lb_recipe_format(&recipe, LB_ROLE_INPUT, text, sizeof text);
     assert_string_equal(text, "e4m3fn mx even");
 }
 
@@ -136,9 +137,9 @@ static void run(const char *argument, lb_precision_role role, float *x, int64_t 
                 lb_precision_loss *loss)
 {
     lb_recipe recipe = parsed(argument);
-    lb_quantiser q = lb_quantiser_of(&recipe, role, false);
-    q.rows = rows, q.k = k;
-    assert_int_equal(lb_quantise(&q, x, loss, NULL), LB_OK);
+    lb_quantiser quantiser = lb_quantiser_of(&recipe, role, false);
+    quantiser.rows = rows, quantiser.k = k;
+    assert_int_equal(lb_quantise(&quantiser, x, loss, NULL), LB_OK);
 }
 
 /* Published golden scale bytes of MXFP8 blocks: amax 448, 449, 1, 1.75, 1.76, 512. */
@@ -230,11 +231,11 @@ static void rotated_factors_have_the_same_product(void **state)
     for (int i = 0; i < 32; i++)
         a[i] = (float)((i * 7 + 3) % 11 - 5), b[i] = (float)((i * 5 + 1) % 13 - 6), before += (double)a[i] * b[i];
     for (int which = 0; which < 2; which++) {
-        lb_quantiser q = lb_quantiser_of(&recipe, LB_ROLE_GRADIENT, true);
-        assert_true(q.rotate);
-        q.scaling = LB_SCALING_NONE, q.element = LB_F32, q.cast = (lb_cast){0};
-        q.rows = 1, q.k = 32;
-        assert_int_equal(lb_quantise(&q, which ? b : a, NULL, NULL), LB_OK);
+        lb_quantiser quantiser = lb_quantiser_of(&recipe, LB_ROLE_GRADIENT, true);
+        assert_true(quantiser.rotate);
+        quantiser.scaling = LB_SCALING_NONE, quantiser.element = LB_F32, quantiser.cast = (lb_cast){0};
+        quantiser.rows = 1, quantiser.k = 32;
+        assert_int_equal(lb_quantise(&quantiser, which ? b : a, NULL, NULL), LB_OK);
     }
     for (int i = 0; i < 32; i++) after += (double)a[i] * b[i];
     assert_true(before == after);
@@ -263,13 +264,13 @@ static int quantise_file(char **argv)
     lb_precision_role role = LB_ROLE_INPUT;
     for (int r = 0; r < LB_ROLES; r++)
         if (!strcmp(argv[2], lb_precision_role_name((lb_precision_role)r))) role = (lb_precision_role)r;
-    lb_quantiser q = lb_quantiser_of(&recipe, role, atoi(argv[4]) != 0);
-    q.own = lb_dtype_parse(argv[3]);
-    q.rows = atoll(argv[5]), q.k = atoll(argv[6]), q.matrix_rows = atoll(argv[7]);
-    const size_t n = (size_t)(q.rows * q.k);
+    lb_quantiser quantiser = lb_quantiser_of(&recipe, role, atoi(argv[4]) != 0);
+    quantiser.own = lb_dtype_parse(argv[3]);
+    quantiser.rows = atoll(argv[5]), quantiser.k = atoll(argv[6]), quantiser.matrix_rows = atoll(argv[7]);
+    const size_t n = (size_t)(quantiser.rows * quantiser.k);
     float *x = read_file(argv[8], n);
     lb_precision_loss loss = {0};
-    if (lb_quantise(&q, x, &loss, &err) != LB_OK) return 2;
+    if (lb_quantise(&quantiser, x, &loss, &err) != LB_OK) return 2;
     FILE *f = fopen(argv[9], "wb");
     if (!f || fwrite(x, sizeof *x, n, f) != n || fclose(f)) return 2;
     printf("{\"elements\": %llu, \"nonfinite\": %llu, \"spoiled\": %llu, \"masked\": %llu, \"underflow\": %llu, "

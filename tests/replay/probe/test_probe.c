@@ -39,21 +39,22 @@ static void assert_finds(const char *order, lb_probe_shape shape, const char *ar
                          : shape.form >= LB_PROBE_DOT   ? LB_SUM_PRODUCT
                                                         : LB_SUM_ROW;
     lb_probe_kernel kernel = engine(order, shape);
-    lb_probe_report r = probed(&kernel, 1, 0);
+    lb_probe_report report = probed(&kernel, 1, 0);
     lb_sum_tree *declared;
     if (lb_sum_tree_named(*order ? order : "sequential", shape.n, of, shape.dtype, &declared, NULL) != LB_OK)
         fail_msg("%s", order);
-    if (r.outcome != LB_PROBE_TREE)
-        fail_msg("%s of %u: %s, %s", order, shape.n, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
-    assert_int_equal(r.n_groups, 1);
-    if (!lb_sum_tree_equal(r.groups[0].tree, declared))
-        fail_msg("%s of %u: another tree, %s", order, shape.n, lb_sum_tree_print(r.groups[0].tree));
-    if (!*r.groups[0].names) fail_msg("%s of %u has no name", order, shape.n);
-    if (r.groups[0].confirmed != r.groups[0].tried)
-        fail_msg("%s of %u: %u of %u", order, shape.n, r.groups[0].confirmed, r.groups[0].tried);
-    if (arithmetic && strcmp(r.groups[0].arithmetic, arithmetic)) fail_msg("%s: %s", order, r.groups[0].arithmetic);
+    if (report.outcome != LB_PROBE_TREE)
+        fail_msg("%s of %u: %s, %s", order, shape.n, lb_probe_outcome_name(report.outcome), report.groups[0].reason);
+    assert_int_equal(report.n_groups, 1);
+    if (!lb_sum_tree_equal(report.groups[0].tree, declared))
+        fail_msg("%s of %u: another tree, %s", order, shape.n, lb_sum_tree_print(report.groups[0].tree));
+    if (!*report.groups[0].names) fail_msg("%s of %u has no name", order, shape.n);
+    if (report.groups[0].confirmed != report.groups[0].tried)
+        fail_msg("%s of %u: %u of %u", order, shape.n, report.groups[0].confirmed, report.groups[0].tried);
+    if (arithmetic && strcmp(report.groups[0].arithmetic, arithmetic))
+        fail_msg("%s: %s", order, report.groups[0].arithmetic);
     lb_sum_tree_free(declared);
-    lb_probe_report_release(&r);
+    lb_probe_report_release(&report);
     lb_probe_kernel_release(&kernel);
 }
 
@@ -140,13 +141,13 @@ static void last_columns_have_orders_of_their_own(void **state)
     static const char *const kernels[] = {"folded:4,aligned:0,tail:after,rounded", "folded:16,head:1,tail:again"};
     for (int i = 0; i < 2; i++) {
         lb_probe_kernel kernel = engine(kernels[i], (lb_probe_shape){LB_PROBE_MATMUL, LB_F32, 0, 101, 1, 6});
-        lb_probe_report r = probed(&kernel, 1, 0);
-        assert_int_equal(r.n_groups, 3);
-        assert_int_equal(r.groups[0].positions, 4);
-        assert_string_equal(r.groups[0].names, kernels[i]);
-        assert_true(r.groups[1].column + r.groups[2].column == 4 + 5 && r.groups[1].outcome == LB_PROBE_TREE &&
-                    r.groups[2].outcome == LB_PROBE_TREE);
-        lb_probe_report_release(&r);
+        lb_probe_report report = probed(&kernel, 1, 0);
+        assert_int_equal(report.n_groups, 3);
+        assert_int_equal(report.groups[0].positions, 4);
+        assert_string_equal(report.groups[0].names, kernels[i]);
+        assert_true(report.groups[1].column + report.groups[2].column == 4 + 5 &&
+                    report.groups[1].outcome == LB_PROBE_TREE && report.groups[2].outcome == LB_PROBE_TREE);
+        lb_probe_report_release(&report);
         lb_probe_kernel_release(&kernel);
     }
 }
@@ -171,13 +172,13 @@ static void long_sums_are_named_from_a_sample(void **state)
                                               "blocked:4096", "butterfly:512x4", "sequential"};
     for (size_t o = 0; o < sizeof long_orders / sizeof *long_orders; o++) {
         lb_probe_kernel kernel = engine(long_orders[o], (lb_probe_shape){LB_PROBE_SUM, LB_F32, 0, 100003, 1, 1});
-        lb_probe_report r = probed(&kernel, 3, 300);
-        assert_int_equal(r.outcome, LB_PROBE_TREE);
-        assert_true(r.n_sample <= 300 && r.n_sample > 200);
-        if (strncmp(r.groups[0].names, long_orders[o], strlen(long_orders[o])))
-            fail_msg("%s is named \"%s\"", long_orders[o], r.groups[0].names);
-        assert_int_equal(r.groups[0].confirmed, r.groups[0].tried);
-        lb_probe_report_release(&r);
+        lb_probe_report report = probed(&kernel, 3, 300);
+        assert_int_equal(report.outcome, LB_PROBE_TREE);
+        assert_true(report.n_sample <= 300 && report.n_sample > 200);
+        if (strncmp(report.groups[0].names, long_orders[o], strlen(long_orders[o])))
+            fail_msg("%s is named \"%s\"", long_orders[o], report.groups[0].names);
+        assert_int_equal(report.groups[0].confirmed, report.groups[0].tried);
+        lb_probe_report_release(&report);
         lb_probe_kernel_release(&kernel);
     }
 }
@@ -226,21 +227,21 @@ static void any_tree_is_found(void **state)
     srand(7);
     for (int trial = 0; trial < 60; trial++) {
         const uint32_t n = 1 + (uint32_t)rand() % 200;
-        lb_tree_builder b = lb_tree_begin(n);
+        lb_tree_builder builder = lb_tree_begin(n);
         uint32_t left[200], count = n;
         for (uint32_t i = 0; i < n; i++) left[i] = i;
         for (; count > 1;) {
             const uint32_t i = (uint32_t)rand() % count, x = left[i];
             left[i] = left[--count];
             const uint32_t j = (uint32_t)rand() % count;
-            left[j] = lb_tree_add(&b, x, left[j]);
+            left[j] = lb_tree_add(&builder, x, left[j]);
         }
-        assert_int_equal(lb_tree_end(&b, &secret, NULL), LB_OK);
-        lb_probe_report r = probed_function(along_secret, n, 1 + (uint32_t)rand() % 5);
-        assert_int_equal(r.outcome, LB_PROBE_TREE);
-        assert_true(lb_sum_tree_equal(r.groups[0].tree, secret));
-        assert_int_equal(r.groups[0].confirmed, r.groups[0].tried);
-        lb_probe_report_release(&r);
+        assert_int_equal(lb_tree_end(&builder, &secret, NULL), LB_OK);
+        lb_probe_report report = probed_function(along_secret, n, 1 + (uint32_t)rand() % 5);
+        assert_int_equal(report.outcome, LB_PROBE_TREE);
+        assert_true(lb_sum_tree_equal(report.groups[0].tree, secret));
+        assert_int_equal(report.groups[0].confirmed, report.groups[0].tried);
+        lb_probe_report_release(&report);
         lb_sum_tree_free(secret);
     }
 }
@@ -275,27 +276,27 @@ static float mean(const float *x, int64_t n, uint32_t row, uint32_t call)
 static void wider_sums_and_means_are_told_apart(void **state)
 {
     (void)state;
-    lb_probe_report r = probed_function(in_f64, 100, 2);
-    assert_int_equal(r.outcome, LB_PROBE_TREE);
-    assert_string_equal(r.groups[0].names, "sequential");
-    assert_string_equal(r.groups[0].arithmetic, "f64, rounded to f32 at the end");
-    lb_probe_report_release(&r);
-    r = probed_function(mean, 77, 2);
-    assert_int_equal(r.outcome, LB_PROBE_TREE);
-    assert_string_equal(r.groups[0].arithmetic, "f32, divided by n");
-    lb_probe_report_release(&r);
+    lb_probe_report report = probed_function(in_f64, 100, 2);
+    assert_int_equal(report.outcome, LB_PROBE_TREE);
+    assert_string_equal(report.groups[0].names, "sequential");
+    assert_string_equal(report.groups[0].arithmetic, "f64, rounded to f32 at the end");
+    lb_probe_report_release(&report);
+    report = probed_function(mean, 77, 2);
+    assert_int_equal(report.outcome, LB_PROBE_TREE);
+    assert_string_equal(report.groups[0].arithmetic, "f32, divided by n");
+    lb_probe_report_release(&report);
     /* f32 terms, but only 8 bits of them count: the tree is found, the arithmetic is none of those known */
-    r = probed_function(in_bf16, 100, 2);
-    assert_int_equal(r.outcome, LB_PROBE_TREE);
-    assert_string_equal(r.groups[0].arithmetic, "");
-    lb_probe_report_release(&r);
+    report = probed_function(in_bf16, 100, 2);
+    assert_int_equal(report.outcome, LB_PROBE_TREE);
+    assert_string_equal(report.groups[0].arithmetic, "");
+    lb_probe_report_release(&report);
 }
 
 static float exact(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)row, (void)call;
-    const lb_schedule s = {LB_SCHEDULE_EXACT, 0, 0, NULL};
-    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
+    const lb_schedule schedule = {LB_SCHEDULE_EXACT, 0, 0, NULL};
+    return lb_schedule_sum_f32(&schedule, x, n, LB_NO_DTYPE);
 }
 
 static float compensated(const float *x, int64_t n, uint32_t row, uint32_t call)
@@ -340,10 +341,10 @@ static void what_is_no_tree_is_said_to_be_none(void **state)
                  {twice_the_first, LB_PROBE_NO_SUM},
                  {two_groupings, LB_PROBE_NO_TREE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        lb_probe_report r = probed_function(cases[i].sum, 50, 3);
-        if (r.outcome != cases[i].outcome)
-            fail_msg("case %zu: %s, %s", i, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
-        lb_probe_report_release(&r);
+        lb_probe_report report = probed_function(cases[i].sum, 50, 3);
+        if (report.outcome != cases[i].outcome)
+            fail_msg("case %zu: %s, %s", i, lb_probe_outcome_name(report.outcome), report.groups[0].reason);
+        lb_probe_report_release(&report);
     }
 }
 
@@ -351,31 +352,31 @@ static void what_is_no_tree_is_said_to_be_none(void **state)
 static float by_row(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)call;
-    const lb_schedule s = {row % 3 ? LB_SCHEDULE_PAIRWISE : LB_SCHEDULE_SEQUENTIAL, 0, 0, NULL};
-    return lb_schedule_sum_f32(&s, x, n, LB_NO_DTYPE);
+    const lb_schedule schedule = {row % 3 ? LB_SCHEDULE_PAIRWISE : LB_SCHEDULE_SEQUENTIAL, 0, 0, NULL};
+    return lb_schedule_sum_f32(&schedule, x, n, LB_NO_DTYPE);
 }
 
 static void results_with_orders_of_their_own_are_told_apart(void **state)
 {
     (void)state;
-    lb_probe_report r = probed_function(by_row, 60, 10);
-    assert_int_equal(r.outcome, LB_PROBE_TREE);
-    assert_int_equal(r.n_groups, 2);
-    assert_int_equal(r.groups[0].positions, 6);
-    assert_int_equal(r.groups[0].row, 1);
-    assert_string_equal(r.groups[0].names, "pairwise");
-    assert_int_equal(r.groups[1].positions, 4);
-    assert_string_equal(r.groups[1].names, "sequential");
-    lb_probe_report_release(&r);
+    lb_probe_report report = probed_function(by_row, 60, 10);
+    assert_int_equal(report.outcome, LB_PROBE_TREE);
+    assert_int_equal(report.n_groups, 2);
+    assert_int_equal(report.groups[0].positions, 6);
+    assert_int_equal(report.groups[0].row, 1);
+    assert_string_equal(report.groups[0].names, "pairwise");
+    assert_int_equal(report.groups[1].positions, 4);
+    assert_string_equal(report.groups[1].names, "sequential");
+    lb_probe_report_release(&report);
     /* torch's columns: whole vectors, and the rest */
     lb_probe_kernel kernel = engine("cascade:8", (lb_probe_shape){LB_PROBE_COLUMNS, LB_F32, 0, 200, 37, 1});
-    r = probed(&kernel, 1, 0);
-    assert_int_equal(r.n_groups, 2);
-    assert_int_equal(r.groups[0].positions, 32);
-    assert_string_equal(r.groups[0].names, "cascade:8 = cascade:4 = cascade:16 = blocked:16");
-    assert_int_equal(r.groups[1].positions, 5);
-    assert_string_equal(r.groups[1].names, "cascade:1");
-    lb_probe_report_release(&r);
+    report = probed(&kernel, 1, 0);
+    assert_int_equal(report.n_groups, 2);
+    assert_int_equal(report.groups[0].positions, 32);
+    assert_string_equal(report.groups[0].names, "cascade:8 = cascade:4 = cascade:16 = blocked:16");
+    assert_int_equal(report.groups[1].positions, 5);
+    assert_string_equal(report.groups[1].names, "cascade:1");
+    lb_probe_report_release(&report);
     lb_probe_kernel_release(&kernel);
 }
 
@@ -396,13 +397,13 @@ static void a_kernel_that_fails_ends_the_probing(void **state)
 {
     (void)state;
     const lb_probe_kernel kernel = {{LB_PROBE_SUM, LB_F32, 0, 10, 1, 1}, NULL, failing, NULL};
-    lb_probe_report r;
+    lb_probe_report report;
     lb_err err = LB_ERR_INIT;
-    assert_int_equal(lb_probe_run(&kernel, NULL, &r, &err), LB_ERR_IO);
+    assert_int_equal(lb_probe_run(&kernel, NULL, &report, &err), LB_ERR_IO);
     assert_string_equal(err.message, "the kernel is gone");
-    r = probed_function(first_fails, 10, 1);
-    assert_int_equal(r.outcome, LB_PROBE_NO_SUM);
-    lb_probe_report_release(&r);
+    report = probed_function(first_fails, 10, 1);
+    assert_int_equal(report.outcome, LB_PROBE_NO_SUM);
+    lb_probe_report_release(&report);
 }
 
 static void few_probes_are_needed(void **state)
@@ -417,11 +418,11 @@ static void few_probes_are_needed(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *order = strcmp(cases[i].order, "tree") ? cases[i].order : reversed;
         lb_probe_kernel kernel = engine(order, (lb_probe_shape){LB_PROBE_SUM, LB_F32, 0, 1024, 1, 1});
-        lb_probe_report r = probed(&kernel, 11, 0);
-        assert_int_equal(r.outcome, LB_PROBE_TREE);
-        printf("%-14s %6llu probes of 1024 terms\n", order, (unsigned long long)r.probes);
-        if (r.probes > cases[i].most) fail_msg("%s: %llu probes", order, (unsigned long long)r.probes);
-        lb_probe_report_release(&r);
+        lb_probe_report report = probed(&kernel, 11, 0);
+        assert_int_equal(report.outcome, LB_PROBE_TREE);
+        printf("%-14s %6llu probes of 1024 terms\n", order, (unsigned long long)report.probes);
+        if (report.probes > cases[i].most) fail_msg("%s: %llu probes", order, (unsigned long long)report.probes);
+        lb_probe_report_release(&report);
         lb_probe_kernel_release(&kernel);
     }
 }

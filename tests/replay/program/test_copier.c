@@ -12,11 +12,11 @@ typedef struct counted {
 
 static void move(void *context, uint32_t value, lb_value *row)
 {
-    counted *c = context;
-    c->asked[value]++;
-    row->storage += c->shift;
+    counted *counted = context;
+    counted->asked[value]++;
+    row->storage += counted->shift;
     row->statistics = LB_NONE;
-    row->name = lb_copier_string(&c->copier, row->name);
+    row->name = lb_copier_string(&counted->copier, row->name);
 }
 
 static counted copier_of(const lb_program *from, lb_program *to, int64_t shift)
@@ -24,11 +24,11 @@ static counted copier_of(const lb_program *from, lb_program *to, int64_t shift)
     return (counted){.copier = {.from = from, .to = to, .change = move}, .shift = shift};
 }
 
-static void copy_op(counted *c, uint32_t op)
+static void copy_op(counted *counted, uint32_t op)
 {
-    c->copier.context = c; /* it may have moved */
-    const lb_op copy = lb_copier_op(&c->copier, &c->copier.from->ops[op]);
-    lb_copier_check(&c->copier, lb_program_add_op(c->copier.to, &copy));
+    counted->copier.context = counted; /* it may have moved */
+    const lb_op copy = lb_copier_op(&counted->copier, &counted->copier.from->ops[op]);
+    lb_copier_check(&counted->copier, lb_program_add_op(counted->copier.to, &copy));
 }
 
 /* Ops of which each reads what two earlier ones gave. */
@@ -55,9 +55,9 @@ static void a_copy_computes_what_it_was_copied_from(void **state)
         uint32_t n;
         lb_program *from = chain_of(seed, &n), *to = lb_program_new();
         lb_program_scope(to, "", NULL, LB_NONE);
-        counted c = copier_of(from, to, 1000);
-        for (uint32_t i = 0; i < from->n_ops; i++) copy_op(&c, i);
-        assert_false(c.copier.failed);
+        counted counted = copier_of(from, to, 1000);
+        for (uint32_t i = 0; i < from->n_ops; i++) copy_op(&counted, i);
+        assert_false(counted.copier.failed);
         lb_err why = LB_ERR_INIT;
         assert_int_equal(lb_program_validate(to, &why), LB_OK);
         assert_int_equal(to->n_ops, from->n_ops);
@@ -74,7 +74,7 @@ static void a_copy_computes_what_it_was_copied_from(void **state)
                 assert_int_equal(from->values[lb_op_outcome(from, a, k)].storage + 1000,
                                  to->values[lb_op_outcome(to, b, k)].storage);
         }
-        lb_copier_release(&c.copier);
+        lb_copier_release(&counted.copier);
         lb_program_free(from), lb_program_free(to);
     }
 }
@@ -84,16 +84,16 @@ static void a_value_goes_along_once_however_often_it_is_read(void **state)
     (void)state;
     uint32_t n;
     lb_program *from = chain_of(17, &n), *to = lb_program_new();
-    counted c = copier_of(from, to, 0);
+    counted counted = copier_of(from, to, 0);
     for (int again = 0; again < 3; again++)
-        for (uint32_t i = 0; i < from->n_ops; i++) copy_op(&c, i);
+        for (uint32_t i = 0; i < from->n_ops; i++) copy_op(&counted, i);
     for (uint32_t i = 0; i < from->n_values; i++) {
-        assert_int_equal(c.asked[i], 1);
-        assert_true(lb_copier_has_value(&c.copier, i));
-        assert_int_equal(lb_copier_value(&c.copier, i), lb_copier_value(&c.copier, i));
+        assert_int_equal(counted.asked[i], 1);
+        assert_true(lb_copier_has_value(&counted.copier, i));
+        assert_int_equal(lb_copier_value(&counted.copier, i), lb_copier_value(&counted.copier, i));
     }
     assert_int_equal(to->n_values, from->n_values);
-    lb_copier_release(&c.copier);
+    lb_copier_release(&counted.copier);
     lb_program_free(from), lb_program_free(to);
 }
 
@@ -102,16 +102,16 @@ static void what_no_copied_op_names_stays_behind(void **state)
     (void)state;
     uint32_t n;
     lb_program *from = chain_of(9, &n), *to = lb_program_new();
-    counted c = copier_of(from, to, 0);
-    copy_op(&c, 0);
+    counted counted = copier_of(from, to, 0);
+    copy_op(&counted, 0);
     assert_int_equal(to->n_values, 1);
-    assert_false(lb_copier_has_value(&c.copier, 1));
-    assert_int_equal(lb_copier_value(&c.copier, LB_NONE), LB_NONE);
-    assert_int_equal(lb_copier_string(&c.copier, LB_NONE), LB_NONE);
-    assert_false(c.copier.failed);
-    lb_copier_check(&c.copier, LB_NONE);
-    assert_true(c.copier.failed);
-    lb_copier_release(&c.copier);
+    assert_false(lb_copier_has_value(&counted.copier, 1));
+    assert_int_equal(lb_copier_value(&counted.copier, LB_NONE), LB_NONE);
+    assert_int_equal(lb_copier_string(&counted.copier, LB_NONE), LB_NONE);
+    assert_false(counted.copier.failed);
+    lb_copier_check(&counted.copier, LB_NONE);
+    assert_true(counted.copier.failed);
+    lb_copier_release(&counted.copier);
     lb_program_free(from), lb_program_free(to);
 }
 

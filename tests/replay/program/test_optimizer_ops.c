@@ -34,14 +34,15 @@ static uint32_t write(step *t, uint32_t *value, uint32_t other)
 
 static void recorded_step(step *t, uint32_t first_op)
 {
-    lb_program *p = t->s.p;
-    lb_group_param row = {lb_program_string(p, "w"), p->values[t->w].storage, p->values[t->g].storage};
-    lb_group group = {.optimizer = lb_program_string(p, "AdamW"),
+    lb_program *program = t->s.p;
+    lb_group_param row = {lb_program_string(program, "w"), program->values[t->w].storage,
+                          program->values[t->g].storage};
+    lb_group group = {.optimizer = lb_program_string(program, "AdamW"),
                       .first_op = first_op,
-                      .ops = p->n_ops - first_op,
-                      .first_param = lb_program_add_group_param(p, &row),
+                      .ops = program->n_ops - first_op,
+                      .first_param = lb_program_add_group_param(program, &row),
                       .params = 1};
-    lb_program_add_group(p, &group);
+    lb_program_add_group(program, &group);
 }
 
 static uint8_t *end(step *t)

@@ -9,12 +9,12 @@
 
 static lb_program *program(void)
 {
-    lb_program *p = lb_program_new();
-    p->rank = 2;
-    p->step = 7;
-    uint32_t three = lb_program_scope(p, "model.layers.3", "LlamaDecoderLayer", 0);
-    uint32_t mlp = lb_program_scope(p, "model.layers.3.mlp", "LlamaMLP", three);
-    uint32_t other = lb_program_scope(p, "model.layers.31", "LlamaDecoderLayer", 0);
+    lb_program *program = lb_program_new();
+    program->rank = 2;
+    program->step = 7;
+    uint32_t three = lb_program_scope(program, "model.layers.3", "LlamaDecoderLayer", 0);
+    uint32_t mlp = lb_program_scope(program, "model.layers.3.mlp", "LlamaMLP", three);
+    uint32_t other = lb_program_scope(program, "model.layers.31", "LlamaDecoderLayer", 0);
     const struct {
         const char *name;
         uint32_t scope;
@@ -24,13 +24,13 @@ static lb_program *program(void)
                {"aten::add.Tensor", three, LB_PHASE_FORWARD},
                {"aten::add_.Tensor", other, LB_PHASE_OPTIMIZER}};
     for (size_t i = 0; i < 4; i++) {
-        lb_op op = {.name = lb_program_string(p, ops[i].name),
+        lb_op op = {.name = lb_program_string(program, ops[i].name),
                     .scope = ops[i].scope,
                     .phase = ops[i].phase,
                     .node_name = LB_NONE};
-        lb_program_add_op(p, &op);
+        lb_program_add_op(program, &op);
     }
-    return p;
+    return program;
 }
 
 /* The ops selected, as bits. */

@@ -10,18 +10,18 @@ static uint32_t own_part(const void *context, uint32_t value)
     return value;
 }
 
-static void add_part(lb_program *p, int64_t rows, int64_t columns, const lb_extent *extents, uint32_t n)
+static void add_part(lb_program *program, int64_t rows, int64_t columns, const lb_extent *extents, uint32_t n)
 {
     const int64_t shape[] = {rows, columns};
-    lb_value v = {.storage = p->n_values, .dtype = LB_F32, .name = LB_NONE, .statistics = LB_NONE};
+    lb_value v = {.storage = program->n_values, .dtype = LB_F32, .name = LB_NONE, .statistics = LB_NONE};
     v.layout = lb_layout_contiguous(2, shape);
-    const uint32_t value = lb_program_add_value(p, &v);
+    const uint32_t value = lb_program_add_value(program, &v);
     const lb_shard shard = {.value = value,
                             .name = LB_NONE,
                             .mesh = LB_NONE,
-                            .first_extent = lb_program_add_extents(p, extents, n),
+                            .first_extent = lb_program_add_extents(program, extents, n),
                             .extents = n};
-    lb_program_add_shard(p, &shard);
+    lb_program_add_shard(program, &shard);
 }
 
 /* [3, 8]: rank 0 has columns 0, 1, 6, 7, rank 1 has 2 to 5. */
@@ -29,19 +29,19 @@ static lb_program *zigzag(void)
 {
     static const lb_extent outside[] = {{0, 3, 0, 3}, {1, 8, 0, 2}, {1, 8, 6, 2}},
                            inside[] = {{0, 3, 0, 3}, {1, 8, 2, 4}};
-    lb_program *p = lb_program_new();
-    add_part(p, 3, 4, outside, 3), add_part(p, 3, 4, inside, 2);
-    return p;
+    lb_program *program = lb_program_new();
+    add_part(program, 3, 4, outside, 3), add_part(program, 3, 4, inside, 2);
+    return program;
 }
 
 static void a_zigzag_is_an_axis_in_the_order_of_the_whole(void **state)
 {
     (void)state;
-    lb_program *p = zigzag();
+    lb_program *program = zigzag();
     lb_shard_axes axes;
     int64_t inner, sizes[] = {4, 4}, flat[] = {12, 12}, others[] = {6, 2};
-    assert_int_equal(lb_program_validate(p, NULL), LB_OK);
-    assert_int_equal(lb_shard_axes_find(p, 2, own_part, NULL, &axes, NULL), LB_OK);
+    assert_int_equal(lb_program_validate(program, NULL), LB_OK);
+    assert_int_equal(lb_shard_axes_find(program, 2, own_part, NULL, &axes, NULL), LB_OK);
     assert_int_equal(axes.n, 1);
     const lb_shard_axis *axis = lb_shard_axes_match(&axes, 8, sizes, &inner);
     assert_non_null(axis);
@@ -59,7 +59,7 @@ static void a_zigzag_is_an_axis_in_the_order_of_the_whole(void **state)
     assert_null(lb_shard_axes_match(&axes, 16, (int64_t[]){8, 8}, &inner)); /* twice, but of three rows */
     assert_null(lb_shard_axes_match(&axes, 9, sizes, &inner));
     lb_shard_axes_release(&axes);
-    lb_program_free(p);
+    lb_program_free(program);
 }
 
 static void elements_behind_the_axis_are_flattened_with_it(void **state)
@@ -67,15 +67,15 @@ static void elements_behind_the_axis_are_flattened_with_it(void **state)
     (void)state;
     static const lb_extent outside[] = {{0, 8, 0, 2}, {0, 8, 6, 2}, {1, 3, 0, 3}},
                            inside[] = {{0, 8, 2, 4}, {1, 3, 0, 3}};
-    lb_program *p = lb_program_new();
+    lb_program *program = lb_program_new();
     lb_shard_axes axes;
     int64_t inner;
-    add_part(p, 4, 3, outside, 3), add_part(p, 4, 3, inside, 2);
-    assert_int_equal(lb_shard_axes_find(p, 2, own_part, NULL, &axes, NULL), LB_OK);
+    add_part(program, 4, 3, outside, 3), add_part(program, 4, 3, inside, 2);
+    assert_int_equal(lb_shard_axes_find(program, 2, own_part, NULL, &axes, NULL), LB_OK);
     assert_non_null(lb_shard_axes_match(&axes, 24, (int64_t[]){12, 12}, &inner));
     assert_int_equal(inner, 3);
     lb_shard_axes_release(&axes);
-    lb_program_free(p);
+    lb_program_free(program);
 }
 
 static void parts_in_their_own_order_or_with_gaps_are_none(void **state)
@@ -84,13 +84,13 @@ static void parts_in_their_own_order_or_with_gaps_are_none(void **state)
     static const lb_extent rows[][2] = {
         {{0, 8, 0, 4}, {1, 3, 0, 3}}, {{0, 8, 4, 4}, {1, 3, 0, 3}}, {{0, 8, 3, 4}, {1, 3, 0, 3}}};
     for (int second = 1; second < 3; second++) {
-        lb_program *p = lb_program_new();
+        lb_program *program = lb_program_new();
         lb_shard_axes axes;
-        add_part(p, 4, 3, rows[0], 2), add_part(p, 4, 3, rows[second], 2);
-        assert_int_equal(lb_shard_axes_find(p, 2, own_part, NULL, &axes, NULL), LB_OK);
+        add_part(program, 4, 3, rows[0], 2), add_part(program, 4, 3, rows[second], 2);
+        assert_int_equal(lb_shard_axes_find(program, 2, own_part, NULL, &axes, NULL), LB_OK);
         assert_int_equal(axes.n, 0);
         lb_shard_axes_release(&axes);
-        lb_program_free(p);
+        lb_program_free(program);
     }
     lb_program *half = zigzag();
     lb_shard_axes axes;

@@ -62,14 +62,14 @@ static double now(void)
 /* Views and sources raise no event: their time falls to the op after them. */
 static bool on_op(void *context, const lb_event *event)
 {
-    watch *w = context;
+    watch *watch = context;
     const double t = now();
     const char *name = lb_op_name(event->program, &event->program->ops[event->op]);
     int i = 0;
-    while (i < w->n && strcmp(w->ops[i].name, name)) i++;
-    if (i == w->n && w->n < MAX_NAMES) w->ops[w->n++] = (named){name, 0, 0};
-    if (i < w->n) w->ops[i].seconds += t - w->last, w->ops[i].count++;
-    w->last = now();
+    while (i < watch->n && strcmp(watch->ops[i].name, name)) i++;
+    if (i == watch->n && watch->n < MAX_NAMES) watch->ops[watch->n++] = (named){name, 0, 0};
+    if (i < watch->n) watch->ops[i].seconds += t - watch->last, watch->ops[i].count++;
+    watch->last = now();
     return true;
 }
 
@@ -98,22 +98,22 @@ static int slower_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static void print_families(watch *w)
+static void print_families(watch *watch)
 {
     double seconds[N_FAMILIES + 1] = {0};
     unsigned long count[N_FAMILIES + 1] = {0};
-    for (int i = 0; i < w->n; i++) {
-        const int f = family_of(w->ops[i].name);
-        seconds[f] += w->ops[i].seconds, count[f] += w->ops[i].count;
+    for (int i = 0; i < watch->n; i++) {
+        const int f = family_of(watch->ops[i].name);
+        seconds[f] += watch->ops[i].seconds, count[f] += watch->ops[i].count;
     }
     printf(", \"families\": {");
     for (int f = 0; f <= N_FAMILIES; f++)
         printf("%s\"%s\": [%.6f, %lu]", f ? ", " : "", f < N_FAMILIES ? FAMILIES[f].family : "rest", seconds[f],
                count[f]);
-    qsort(w->ops, (size_t)w->n, sizeof *w->ops, slower_first);
+    qsort(watch->ops, (size_t)watch->n, sizeof *watch->ops, slower_first);
     printf("}, \"ops\": {");
-    for (int i = 0; i < w->n && i < 24; i++)
-        printf("%s\"%s\": [%.6f, %lu]", i ? ", " : "", w->ops[i].name, w->ops[i].seconds, w->ops[i].count);
+    for (int i = 0; i < watch->n && i < 24; i++)
+        printf("%s\"%s\": [%.6f, %lu]", i ? ", " : "", watch->ops[i].name, watch->ops[i].seconds, watch->ops[i].count);
     printf("}");
 }
 
@@ -129,15 +129,15 @@ static lb_status fastest(lb_replay *replay, lb_plan *plan, bool compare, bool wa
     plan->compare = compare;
     best->seconds = 1e30;
     for (int i = 0; i < repeats; i++) {
-        static watch w;
-        w.n = 0;
-        const lb_observer observer = {.context = &w, .op = on_op};
+        static watch watch;
+        watch.n = 0;
+        const lb_observer observer = {.context = &watch, .op = on_op};
         lb_replay_summary summary;
-        const double start = w.last = now();
+        const double start = watch.last = now();
         LB_TRY(lb_replay_run(replay, plan, watched ? &observer : NULL, &summary, err));
         const double took = now() - start;
         if (took >= best->seconds) continue;
-        best->seconds = took, best->summary = summary, best->watch = w;
+        best->seconds = took, best->summary = summary, best->watch = watch;
     }
     return LB_OK;
 }
@@ -179,13 +179,14 @@ int main(int argc, char **argv)
     const int64_t *steps;
     uint32_t n = lb_capture_steps(capture, &steps), ran = 0;
     for (uint32_t i = 0; i < n; i++) ran += steps[i] >= plan.first_step && steps[i] <= plan.last_step;
-    const lb_replay_summary *s = &plain.summary;
+    const lb_replay_summary *summary = &plain.summary;
     printf("{\"steps\": %u, \"ops\": %llu, \"opaque\": %llu, \"views\": %llu, \"undecided\": %d, \"seconds\": "
            "%.6f, \"compared\": %.6f, \"exact\": %.6f, "
            "\"peak_bytes\": %llu, \"live_bytes\": %llu, \"max_rss_bytes\": %llu",
-           ran, (unsigned long long)s->ops, (unsigned long long)s->opaque, (unsigned long long)s->views, s->undecided,
-           plain.seconds, compared.seconds, exact.seconds, (unsigned long long)s->peak_bytes,
-           (unsigned long long)s->live_bytes, (unsigned long long)usage.ru_maxrss * 1024);
+           ran, (unsigned long long)summary->ops, (unsigned long long)summary->opaque,
+           (unsigned long long)summary->views, summary->undecided, plain.seconds, compared.seconds, exact.seconds,
+           (unsigned long long)summary->peak_bytes, (unsigned long long)summary->live_bytes,
+           (unsigned long long)usage.ru_maxrss * 1024);
     print_families(&watched.watch);
     printf("}\n");
     lb_replay_close(replay);

@@ -33,37 +33,38 @@ static double as_tf32(float x)
     return x;
 }
 
-static uint32_t add_value(lb_program *p, const recording *r, int64_t storage, int64_t rows, int64_t columns,
-                          const float *data)
+static uint32_t add_value(lb_program *program, const recording *recording, int64_t storage, int64_t rows,
+                          int64_t columns, const float *data)
 {
     const int64_t shape[] = {rows, columns};
-    const lb_tensor t = {(void *)(uintptr_t)data, LB_F32, lb_layout_contiguous(2, shape)};
-    lb_value v = {.storage = storage,
-                  .layout = t.layout,
-                  .dtype = LB_F32,
-                  .device = r->device,
-                  .flags = LB_VALUE_KEPT | (storage < 2 ? LB_VALUE_SOURCE : 0),
-                  .source = storage < 2 ? LB_SOURCE_BATCH : LB_SOURCE_NOT,
-                  .name = LB_NONE,
-                  .statistics = LB_NONE};
-    v.logical = lb_digest_tensor(&t);
-    v.blob = lb_digest_bytes(data, (size_t)(rows * columns) * sizeof(float));
-    return lb_program_add_value(p, &v);
+    const lb_tensor tensor = {(void *)(uintptr_t)data, LB_F32, lb_layout_contiguous(2, shape)};
+    lb_value value = {.storage = storage,
+                      .layout = tensor.layout,
+                      .dtype = LB_F32,
+                      .device = recording->device,
+                      .flags = LB_VALUE_KEPT | (storage < 2 ? LB_VALUE_SOURCE : 0),
+                      .source = storage < 2 ? LB_SOURCE_BATCH : LB_SOURCE_NOT,
+                      .name = LB_NONE,
+                      .statistics = LB_NONE};
+    value.logical = lb_digest_tensor(&tensor);
+    value.blob = lb_digest_bytes(data, (size_t)(rows * columns) * sizeof(float));
+    return lb_program_add_value(program, &value);
 }
 
-static lb_program *program_of(const recording *r, const float *a, const float *b, const float *c)
+static lb_program *program_of(const recording *recording, const float *a, const float *b, const float *c)
 {
-    lb_program *p = lb_program_new();
-    const uint32_t values[] = {add_value(p, r, 0, ROWS, TERMS, a), add_value(p, r, 1, TERMS, COLUMNS, b),
-                               add_value(p, r, 2, ROWS, COLUMNS, c)};
-    p->world = 1, p->level = 3, p->complete = 1;
-    for (int i = 0; i < 2; i++) sample_source_op(p, values[i]);
+    lb_program *program = lb_program_new();
+    const uint32_t values[] = {add_value(program, recording, 0, ROWS, TERMS, a),
+                               add_value(program, recording, 1, TERMS, COLUMNS, b),
+                               add_value(program, recording, 2, ROWS, COLUMNS, c)};
+    program->world = 1, program->level = 3, program->complete = 1;
+    for (int i = 0; i < 2; i++) sample_source_op(program, values[i]);
     const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = values[0]}, {.tag = LB_ARG_VALUE, .u.value = values[1]}};
-    sample_layer_op(p, "aten::mm", "layers.0", args, 2, values[2]);
-    return p;
+    sample_layer_op(program, "aten::mm", "layers.0", args, 2, values[2]);
+    return program;
 }
 
-static lb_capture *record(const recording *r)
+static lb_capture *record(const recording *recording)
 {
     static float a[ROWS * TERMS], b[TERMS * COLUMNS], c[ROWS * COLUMNS];
     uint32_t seed = 7;
@@ -75,28 +76,28 @@ static lb_capture *record(const recording *r)
             const double term = as_tf32(a[i / COLUMNS * TERMS + k]) * as_tf32(b[k * COLUMNS + i % COLUMNS]);
             sum += term, terms += term < 0 ? -term : term;
         }
-        c[i] = (float)(sum + (i == 5 ? r->planted * terms : 0));
+        c[i] = (float)(sum + (i == 5 ? recording->planted * terms : 0));
     }
     lb_writer *writer = NULL;
     lb_capture *capture = NULL;
     const char *path = in_scratch("run.tar");
-    lb_program *p = program_of(r, a, b, c);
+    lb_program *program = program_of(recording, a, b, c);
     assert_int_equal(lb_writer_open(path, NULL, &writer, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[0].blob, LB_F32, a, sizeof a, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[1].blob, LB_F32, b, sizeof b, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[2].blob, LB_F32, c, sizeof c, NULL), LB_OK);
-    assert_int_equal(lb_writer_program(writer, p, NULL), LB_OK);
-    if (r->receipt) assert_int_equal(lb_writer_table(writer, "receipt", r->receipt, NULL), LB_OK);
+    assert_int_equal(lb_writer_blob(writer, program->values[0].blob, LB_F32, a, sizeof a, NULL), LB_OK);
+    assert_int_equal(lb_writer_blob(writer, program->values[1].blob, LB_F32, b, sizeof b, NULL), LB_OK);
+    assert_int_equal(lb_writer_blob(writer, program->values[2].blob, LB_F32, c, sizeof c, NULL), LB_OK);
+    assert_int_equal(lb_writer_program(writer, program, NULL), LB_OK);
+    if (recording->receipt) assert_int_equal(lb_writer_table(writer, "receipt", recording->receipt, NULL), LB_OK);
     assert_int_equal(lb_writer_close(writer, NULL), LB_OK);
-    lb_program_free(p);
+    lb_program_free(program);
     assert_int_equal(lb_capture_open(path, &capture, NULL), LB_OK);
     unlink(path);
     return capture;
 }
 
-static lb_verdict verdict_of(const recording *r)
+static lb_verdict verdict_of(const recording *recording)
 {
-    lb_capture *capture = record(r);
+    lb_capture *capture = record(recording);
     lb_replay *replay = NULL;
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary;

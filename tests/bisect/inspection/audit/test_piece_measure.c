@@ -20,12 +20,12 @@ static void check(lb_dtype dtype, int64_t first_bad)
     const int64_t shape[] = {N};
     void *bytes = malloc(lb_dtype_bytes(dtype, N));
     lb_store_f32(dtype, bytes, numbers, N, NULL);
-    const lb_tensor t = {bytes, dtype, lb_layout_contiguous(1, shape)};
-    const lb_piece_measured m = lb_piece_measure(&t);
-    const lb_statistics s = lb_statistics_of(&t);
-    assert_true(lb_piece_is_large(&t));
-    assert_true(lb_digest_equal(m.digest, lb_digest_tensor(&t)));
-    assert_memory_equal(&m.statistics, &s, sizeof s);
+    const lb_tensor tensor = {bytes, dtype, lb_layout_contiguous(1, shape)};
+    const lb_piece_measured m = lb_piece_measure(&tensor);
+    const lb_statistics statistics = lb_statistics_of(&tensor);
+    assert_true(lb_piece_is_large(&tensor));
+    assert_true(lb_digest_equal(m.digest, lb_digest_tensor(&tensor)));
+    assert_memory_equal(&m.statistics, &statistics, sizeof statistics);
     assert_int_equal(m.first_bad, first_bad);
     free(bytes);
 }
@@ -53,10 +53,10 @@ static void a_small_or_strided_tensor_is_measured_whole(void **state)
     fill();
     numbers[3] = NAN;
     const int64_t shape[] = {2, 4};
-    lb_tensor t = {numbers, LB_F32, lb_layout_contiguous(2, shape)};
-    t.layout.stride[0] = 1, t.layout.stride[1] = 2; /* 0 2 4 6, 1 3 5 7 */
-    assert_false(lb_piece_is_large(&t));
-    assert_int_equal(lb_piece_measure(&t).first_bad, 5);
+    lb_tensor tensor = {numbers, LB_F32, lb_layout_contiguous(2, shape)};
+    tensor.layout.stride[0] = 1, tensor.layout.stride[1] = 2; /* 0 2 4 6, 1 3 5 7 */
+    assert_false(lb_piece_is_large(&tensor));
+    assert_int_equal(lb_piece_measure(&tensor).first_bad, 5);
 }
 
 int main(void)

@@ -34,10 +34,10 @@ static double size_of(const float *x, int64_t start, int64_t stride, int64_t n)
 
 static lb_profile profile_of(float *x, int ndim, const int64_t *shape, int64_t head, bool experts)
 {
-    const lb_tensor t = {x, LB_F32, lb_layout_contiguous(ndim, shape)};
-    lb_profile p;
-    assert_true(lb_profile_init(&p, &t, head, experts));
-    return p;
+    const lb_tensor tensor = {x, LB_F32, lb_layout_contiguous(ndim, shape)};
+    lb_profile profile;
+    assert_true(lb_profile_init(&profile, &tensor, head, experts));
+    return profile;
 }
 
 static void rows_and_columns_have_their_sizes(void **state)
@@ -46,14 +46,15 @@ static void rows_and_columns_have_their_sizes(void **state)
     enum { ROWS = 7, COLUMNS = 5000 }; /* a row is longer than a portion */
     const int64_t shape[] = {ROWS, COLUMNS};
     float *x = drawn(ROWS * COLUMNS);
-    lb_profile p = profile_of(x, 2, shape, 0, false);
-    assert_int_equal(p.axes[0].n, ROWS);
-    assert_int_equal(p.axes[1].n, 0);
-    assert_int_equal(p.axes[2].n, COLUMNS);
+    lb_profile profile = profile_of(x, 2, shape, 0, false);
+    assert_int_equal(profile.axes[0].n, ROWS);
+    assert_int_equal(profile.axes[1].n, 0);
+    assert_int_equal(profile.axes[2].n, COLUMNS);
     for (int64_t i = 0; i < ROWS; i++)
-        assert_float_equal(p.axes[0].sizes[i], size_of(x, i * COLUMNS, 1, COLUMNS), 1e-6);
-    for (int64_t i = 0; i < COLUMNS; i++) assert_float_equal(p.axes[2].sizes[i], size_of(x, i, COLUMNS, ROWS), 1e-6);
-    lb_profile_release(&p);
+        assert_float_equal(profile.axes[0].sizes[i], size_of(x, i * COLUMNS, 1, COLUMNS), 1e-6);
+    for (int64_t i = 0; i < COLUMNS; i++)
+        assert_float_equal(profile.axes[2].sizes[i], size_of(x, i, COLUMNS, ROWS), 1e-6);
+    lb_profile_release(&profile);
     free(x);
 }
 
@@ -64,12 +65,14 @@ static void hashes_are_equal_where_numbers_are(void **state)
     float *x = drawn(6 * 64);
     for (int i = 0; i < 64; i++) x[4 * 64 + i] = x[1 * 64 + i];
     for (int i = 0; i < 6; i++) x[i * 64 + 9] = x[i * 64 + 3];
-    lb_profile p = profile_of(x, 2, shape, 0, false);
+    lb_profile profile = profile_of(x, 2, shape, 0, false);
     for (int i = 0; i < 6; i++)
-        for (int k = 0; k < i; k++) assert_int_equal(p.axes[0].hashes[i] == p.axes[0].hashes[k], i == 4 && k == 1);
+        for (int k = 0; k < i; k++)
+            assert_int_equal(profile.axes[0].hashes[i] == profile.axes[0].hashes[k], i == 4 && k == 1);
     for (int i = 0; i < 64; i++)
-        for (int k = 0; k < i; k++) assert_int_equal(p.axes[2].hashes[i] == p.axes[2].hashes[k], i == 9 && k == 3);
-    lb_profile_release(&p);
+        for (int k = 0; k < i; k++)
+            assert_int_equal(profile.axes[2].hashes[i] == profile.axes[2].hashes[k], i == 9 && k == 3);
+    lb_profile_release(&profile);
     free(x);
 }
 
@@ -78,14 +81,14 @@ static void three_dimensions_have_three_axes(void **state)
     (void)state;
     const int64_t shape[] = {4, 6, 32};
     float *x = drawn(4 * 6 * 32);
-    lb_profile p = profile_of(x, 3, shape, 0, true);
-    assert_int_equal(p.axes[0].n, 4);
-    assert_int_equal(p.axes[1].n, 6);
-    assert_int_equal(p.axes[2].n, 32);
-    assert_float_equal(p.axes[0].sizes[2], size_of(x, 2 * 6 * 32, 1, 6 * 32), 1e-6);
-    assert_int_equal(p.sides[0].n, 4); /* a block is an expert */
-    assert_int_equal(p.sides[0].width, 6);
-    lb_profile_release(&p);
+    lb_profile profile = profile_of(x, 3, shape, 0, true);
+    assert_int_equal(profile.axes[0].n, 4);
+    assert_int_equal(profile.axes[1].n, 6);
+    assert_int_equal(profile.axes[2].n, 32);
+    assert_float_equal(profile.axes[0].sizes[2], size_of(x, 2 * 6 * 32, 1, 6 * 32), 1e-6);
+    assert_int_equal(profile.sides[0].n, 4); /* a block is an expert */
+    assert_int_equal(profile.sides[0].width, 6);
+    lb_profile_release(&profile);
     free(x);
 }
 
@@ -98,16 +101,16 @@ static void a_block_of_noise_is_told_from_one_with_structure(void **state)
     for (int64_t row = 0; row < HEADS * HEAD; row++)
         for (int64_t i = 0; row / HEAD != 4 && i < WIDE; i++)
             x[row * WIDE + i] *= 1 + (float)(row % 7) + (float)(i % 5);
-    lb_profile p = profile_of(x, 2, shape, HEAD, false);
-    assert_int_equal(p.sides[0].n, HEADS);
+    lb_profile profile = profile_of(x, 2, shape, HEAD, false);
+    assert_int_equal(profile.sides[0].n, HEADS);
     for (int i = 0; i < HEADS; i++) {
         if (i == 4)
-            assert_true(p.sides[0].list[i].unlikeness < 4);
+            assert_true(profile.sides[0].list[i].unlikeness < 4);
         else
-            assert_true(p.sides[0].list[i].unlikeness > 10);
+            assert_true(profile.sides[0].list[i].unlikeness > 10);
     }
-    assert_float_equal(p.sides[0].list[4].size, sqrt(1.0 / 3), 0.01);
-    lb_profile_release(&p);
+    assert_float_equal(profile.sides[0].list[4].size, sqrt(1.0 / 3), 0.01);
+    lb_profile_release(&profile);
     free(x);
 }
 
@@ -116,12 +119,12 @@ static void a_view_is_read_as_it_lies(void **state)
     (void)state;
     const int64_t shape[] = {8, 16};
     float *x = drawn(8 * 16);
-    lb_tensor t = {x, LB_F32, lb_layout_contiguous(2, shape)};
-    t.layout.stride[0] = 1, t.layout.stride[1] = 8;
-    lb_profile p;
-    assert_true(lb_profile_init(&p, &t, 0, false));
-    for (int64_t i = 0; i < 8; i++) assert_float_equal(p.axes[0].sizes[i], size_of(x, i, 8, 16), 1e-6);
-    lb_profile_release(&p);
+    lb_tensor tensor = {x, LB_F32, lb_layout_contiguous(2, shape)};
+    tensor.layout.stride[0] = 1, tensor.layout.stride[1] = 8;
+    lb_profile profile;
+    assert_true(lb_profile_init(&profile, &tensor, 0, false));
+    for (int64_t i = 0; i < 8; i++) assert_float_equal(profile.axes[0].sizes[i], size_of(x, i, 8, 16), 1e-6);
+    lb_profile_release(&profile);
     free(x);
 }
 

@@ -15,9 +15,9 @@ static lb_value_match match(lb_dtype a_dtype, void *a, lb_dtype b_dtype, void *b
 {
     const int64_t shape[] = {N / 3, 3};
     lb_tensor x = {a, a_dtype, lb_layout_contiguous(2, shape)}, y = {b, b_dtype, lb_layout_contiguous(2, shape)};
-    lb_value_match m;
-    assert_int_equal(lb_value_match_of(&x, &y, &m, NULL), LB_OK);
-    return m;
+    lb_value_match match;
+    assert_int_equal(lb_value_match_of(&x, &y, &match, NULL), LB_OK);
+    return match;
 }
 
 static void fill(void)

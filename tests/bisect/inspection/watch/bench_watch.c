@@ -70,7 +70,7 @@ typedef struct tally {
     double steps, limited;
 } tally;
 
-static bool add(tally *t, int detector, const simulated_run *r, uint64_t seed, int limit)
+static bool add(tally *tally, int detector, const simulated_run *r, uint64_t seed, int limit)
 {
     static simulated_run clean;
     const int at = DETECTORS[detector].first(r), late = at - r->onset;
@@ -78,7 +78,8 @@ static bool add(tally *t, int detector, const simulated_run *r, uint64_t seed, i
     if (found) simulate_clean(&clean, seed);
     const bool chance = found && DETECTORS[detector].first(&clean) == at;
     found = found && !chance;
-    t->chance += chance, t->found += found, t->steps += found ? late : 0, t->limited += found ? late : limit;
+    tally->chance += chance, tally->found += found, tally->steps += found ? late : 0,
+        tally->limited += found ? late : limit;
     return found;
 }
 
@@ -88,42 +89,43 @@ typedef struct summary {
     int both[N_DETECTORS];
 } summary;
 
-static void trouble_of_kind(int trouble, int runs, uint64_t first, summary *s)
+static void trouble_of_kind(int trouble, int runs, uint64_t first, summary *summary)
 {
     static simulated_run r;
     const int limit = run_trouble_steps(trouble);
-    tally t[N_DETECTORS] = {{0}};
+    tally tally[N_DETECTORS] = {{0}};
     for (int k = 0; k < runs; k++) {
         const uint64_t seed = first + 2000000 + (uint64_t)k * 31 + (uint64_t)trouble * 100003;
         simulate_trouble(&r, seed, trouble);
-        const bool ours = add(&t[WATCH], WATCH, &r, seed, limit);
-        for (int d = MAD; d < N_DETECTORS; d++) s->both[d] += add(&t[d], d, &r, seed, limit) && ours;
+        const bool ours = add(&tally[WATCH], WATCH, &r, seed, limit);
+        for (int d = MAD; d < N_DETECTORS; d++) summary->both[d] += add(&tally[d], d, &r, seed, limit) && ours;
     }
     printf("%-42s", run_trouble_name(trouble));
     for (int d = 0; d < N_DETECTORS; d++) {
-        printf("%10d", t[d].found);
-        t[d].found ? printf("%10.1f", t[d].steps / t[d].found) : printf("%10s", "-");
-        s->all[d].found += t[d].found, s->all[d].limited += t[d].limited, s->all[d].chance += t[d].chance;
+        printf("%10d", tally[d].found);
+        tally[d].found ? printf("%10.1f", tally[d].steps / tally[d].found) : printf("%10s", "-");
+        summary->all[d].found += tally[d].found, summary->all[d].limited += tally[d].limited,
+            summary->all[d].chance += tally[d].chance;
     }
     puts("");
 }
 
 static void troubles(int runs, uint64_t first)
 {
-    summary s = {0};
+    summary summary = {0};
     const double n = (double)runs * RUN_TROUBLE_KINDS;
     printf("%-42s", "found, steps to the alarm");
     for (int d = 0; d < N_DETECTORS; d++) printf("%10s%10s", DETECTORS[d].name, "");
     puts("");
-    for (int trouble = 0; trouble < RUN_TROUBLE_KINDS; trouble++) trouble_of_kind(trouble, runs, first, &s);
+    for (int trouble = 0; trouble < RUN_TROUBLE_KINDS; trouble++) trouble_of_kind(trouble, runs, first, &summary);
     for (int d = 0; d < N_DETECTORS; d++) {
-        const tally *t = &s.all[d];
+        const tally *tally = &summary.all[d];
         printf("%s: of %.0f found %d (by chance %d), steps to the alarm, the limit where there was none: %.1f\n",
-               DETECTORS[d].name, n, t->found, t->chance, t->limited / n);
+               DETECTORS[d].name, n, tally->found, tally->chance, tally->limited / n);
         if (d == WATCH) continue;
-        const int either = s.all[WATCH].found + t->found - s.both[d];
-        printf("    watch found %.1f %% of what it found, %.1f %% of what either found\n", 100.0 * s.both[d] / t->found,
-               100.0 * s.all[WATCH].found / either);
+        const int either = summary.all[WATCH].found + tally->found - summary.both[d];
+        printf("    watch found %.1f %% of what it found, %.1f %% of what either found\n",
+               100.0 * summary.both[d] / tally->found, 100.0 * summary.all[WATCH].found / either);
     }
 }
 

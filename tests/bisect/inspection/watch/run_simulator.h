@@ -98,10 +98,10 @@ static inline double schedule_at(int kind, int step)
 }
 
 /* Where the loss would be without noise. */
-static inline double curve_at(const simulated_run *r, double begin, double end, double pace, int step)
+static inline double curve_at(const simulated_run *simulated_run, double begin, double end, double pace, int step)
 {
-    const double rate = schedule_at(r->schedule, step), anneal = 1 - 0.08 * (1 - rate) * (step >= 60);
-    switch (r->curve) {
+    const double rate = schedule_at(simulated_run->schedule, step), anneal = 1 - 0.08 * (1 - rate) * (step >= 60);
+    switch (simulated_run->curve) {
     case 0: return anneal * (end + (begin - end) * pow(1 + step / 12.0, -pace));
     case 1: return anneal * (end + (begin - end) * exp(-step / (60 + 400 * pace)));
     case 2: return anneal * end * pow(1 + step / 30.0, -0.3 * pace);
@@ -130,33 +130,38 @@ static inline uint64_t apart(uint64_t seed)
     return high << 32 | low;
 }
 
-static inline void simulate_clean(simulated_run *r, uint64_t seed)
+static inline void simulate_clean(simulated_run *simulated_run, uint64_t seed)
 {
     run_noise g = {.seed = apart(seed)};
-    memset(r, 0, sizeof *r);
+    memset(simulated_run, 0, sizeof *simulated_run);
     const int law = one_of(&g, SIMULATED_LAWS), norm_law = one_of(&g, SIMULATED_LAWS);
-    r->noise = SIMULATED_NOISES[law].shape, r->norm_noise = SIMULATED_NOISES[norm_law].shape;
-    r->curve = one_of(&g, 4), r->schedule = one_of(&g, 4), r->restarts = noise_uniform(&g) < 0.25;
-    r->digits = one_of(&g, 3) ? 4 : 2 * one_of(&g, 2);
-    r->sigma = between_logs(&g, 0.004, 0.1) * SIMULATED_NOISES[law].scale;
-    r->norm_sigma = between_logs(&g, 0.04, 0.3) * SIMULATED_NOISES[norm_law].scale * SIMULATED_NOISES[norm_law].scale;
+    simulated_run->noise = SIMULATED_NOISES[law].shape, simulated_run->norm_noise = SIMULATED_NOISES[norm_law].shape;
+    simulated_run->curve = one_of(&g, 4), simulated_run->schedule = one_of(&g, 4),
+    simulated_run->restarts = noise_uniform(&g) < 0.25;
+    simulated_run->digits = one_of(&g, 3) ? 4 : 2 * one_of(&g, 2);
+    simulated_run->sigma = between_logs(&g, 0.004, 0.1) * SIMULATED_NOISES[law].scale;
+    simulated_run->norm_sigma =
+        between_logs(&g, 0.04, 0.3) * SIMULATED_NOISES[norm_law].scale * SIMULATED_NOISES[norm_law].scale;
     const double begin = between(&g, 6, 12), end = between_logs(&g, 0.4, 4), pace = between(&g, 0.3, 1);
     const double norm = between_logs(&g, 0.1, 3), first_norm = between_logs(&g, 1, 20);
     const double trend = between(&g, -0.7, 0.7), settles = between_logs(&g, 10, 150);
-    const int restart_at = r->restarts ? 300 + one_of(&g, 1500) : -1, back = 20 + one_of(&g, 500);
+    const int restart_at = simulated_run->restarts ? 300 + one_of(&g, 1500) : -1, back = 20 + one_of(&g, 500);
     run_noise of_loss = {.seed = apart(g.seed ^ 1)}, of_norm = {.seed = apart(g.seed ^ 2)};
-    for (int step = 0; step < RUN_STEPS && r->n < RUN_RECORDS; step++) {
-        const int i = r->n++;
-        r->step[i] = step;
-        const double level = curve_at(r, begin, end, pace, step);
+    for (int step = 0; step < RUN_STEPS && simulated_run->n < RUN_RECORDS; step++) {
+        const int i = simulated_run->n++;
+        simulated_run->step[i] = step;
+        const double level = curve_at(simulated_run, begin, end, pace, step);
         const double up = norm * (1 + (first_norm - 1) * exp(-step / settles)) * exp(trend * step / RUN_STEPS);
-        r->loss[i] = rounded_to(level * exp(r->sigma * bounded(noise_next(&of_loss, r->noise))), r->digits);
-        r->norm[i] = rounded_to(
-            up * exp(r->norm_sigma * bounded(noise_next(&of_norm, SIMULATED_NOISES[norm_law].shape))), r->digits);
-        r->rate[i] = 254000 * exp(0.01 * noise_gauss(&g)) * (step % 250 == 249 ? 0.2 : 1);
+        simulated_run->loss[i] =
+            rounded_to(level * exp(simulated_run->sigma * bounded(noise_next(&of_loss, simulated_run->noise))),
+                       simulated_run->digits);
+        simulated_run->norm[i] = rounded_to(
+            up * exp(simulated_run->norm_sigma * bounded(noise_next(&of_norm, SIMULATED_NOISES[norm_law].shape))),
+            simulated_run->digits);
+        simulated_run->rate[i] = 254000 * exp(0.01 * noise_gauss(&g)) * (step % 250 == 249 ? 0.2 : 1);
         if (i == restart_at) step -= back < step ? back : step;
     }
-    r->onset = r->n;
+    simulated_run->onset = simulated_run->n;
 }
 
 /* A factor on the logarithm at t steps behind the onset. */
@@ -165,18 +170,19 @@ static inline double ramp(int t, int steps)
     return fmin(1, (t + 1.0) / steps);
 }
 
-static inline void simulate_trouble(simulated_run *r, uint64_t seed, int trouble)
+static inline void simulate_trouble(simulated_run *simulated_run, uint64_t seed, int trouble)
 {
-    simulate_clean(r, seed);
+    simulate_clean(simulated_run, seed);
     run_noise g = {.seed = apart(seed ^ 0x5bd1e995u)};
-    r->onset = 300 + one_of(&g, r->n - 900);
-    const double size = fmax(between_logs(&g, 0.2, 1.5), 8 * r->sigma), part = between(&g, 0.8, 1.2);
-    const double stuck_loss = r->loss[r->onset], stuck_norm = r->norm[r->onset], chance = log(50257);
-    for (int i = r->onset; i < r->n; i++) {
-        const int t = i - r->onset;
-        double *loss = &r->loss[i], *norm = &r->norm[i];
+    simulated_run->onset = 300 + one_of(&g, simulated_run->n - 900);
+    const double size = fmax(between_logs(&g, 0.2, 1.5), 8 * simulated_run->sigma), part = between(&g, 0.8, 1.2);
+    const double stuck_loss = simulated_run->loss[simulated_run->onset],
+                 stuck_norm = simulated_run->norm[simulated_run->onset], chance = log(50257);
+    for (int i = simulated_run->onset; i < simulated_run->n; i++) {
+        const int t = i - simulated_run->onset;
+        double *loss = &simulated_run->loss[i], *norm = &simulated_run->norm[i];
         switch (trouble) {
-        case TROUBLE_loss_spike_of_one_step: *loss *= t < 1 ? exp(fmax(size, 30 * r->sigma)) : 1; break;
+        case TROUBLE_loss_spike_of_one_step: *loss *= t < 1 ? exp(fmax(size, 30 * simulated_run->sigma)) : 1; break;
         case TROUBLE_loss_spike_of_a_few_steps: *loss *= t < 3 + 7 * part ? exp(size) : 1; break;
         case TROUBLE_loss_step_by_half: *loss *= 1.5; break;
         case TROUBLE_loss_step_by_a_fifth: *loss *= 1.2; break;
@@ -185,8 +191,8 @@ static inline void simulate_trouble(simulated_run *r, uint64_t seed, int trouble
         case TROUBLE_loss_half_as_much_again_over_400_steps: *loss *= pow(1.5, part * ramp(t, 400)); break;
         case TROUBLE_loss_double_over_800_steps: *loss *= pow(2, part * ramp(t, 800)); break;
         case TROUBLE_loss_transient: *loss *= 1 + 3.25 * ramp(t, 60) * fmax(0, fmin(1, (850 - t) / 250.0)); break;
-        case TROUBLE_loss_collapse_to_chance: *loss = chance * exp(r->sigma * noise_gauss(&g)); break;
-        case TROUBLE_loss_noise_four_times: *loss *= exp(4 * fmax(r->sigma, 0.03) * noise_gauss(&g)); break;
+        case TROUBLE_loss_collapse_to_chance: *loss = chance * exp(simulated_run->sigma * noise_gauss(&g)); break;
+        case TROUBLE_loss_noise_four_times: *loss *= exp(4 * fmax(simulated_run->sigma, 0.03) * noise_gauss(&g)); break;
         case TROUBLE_loss_stuck: *loss = stuck_loss; break;
         case TROUBLE_loss_not_finite: *loss = NAN; break;
         case TROUBLE_norm_spike_of_one_step: *norm *= t < 1 ? 30 * part : 1; break;

@@ -13,20 +13,20 @@
 static inline int first_alarm(const simulated_run *r, char text[300])
 {
     lb_watch_options options = LB_WATCH_OPTIONS_INIT;
-    lb_watch *w = lb_watch_new(&options);
+    lb_watch *watch = lb_watch_new(&options);
     int first = -1;
     for (int i = 0; i < r->n && first < 0; i++) {
         lb_watch_record record = {.step = r->step[i],
                                   .has = 1u << LB_WATCH_step | 1u << LB_WATCH_loss | 1u << LB_WATCH_gnorm};
         record.number[LB_WATCH_loss] = r->loss[i], record.number[LB_WATCH_gnorm] = r->norm[i];
         record.number[LB_WATCH_tok_sec] = r->rate[i], record.has |= 1u << LB_WATCH_tok_sec;
-        lb_watch_take(w, &record);
-        const lb_watch_report report = lb_watch_now(w);
+        lb_watch_take(watch, &record);
+        const lb_watch_report report = lb_watch_now(watch);
         if (!report.n_alarms) continue;
         first = i;
         strcpy(text, report.alarms[0].why);
     }
-    lb_watch_free(w);
+    lb_watch_free(watch);
     return first;
 }
 

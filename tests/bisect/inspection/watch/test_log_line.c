@@ -42,42 +42,43 @@ static void numbers_are_those_of_strtod(void **state)
 static lb_watch_record line(const char *text, lb_line_answer expected)
 {
     lb_line_reader reader = {0};
-    lb_watch_record r = {0};
+    lb_watch_record record = {0};
     const char *why = NULL;
-    assert_int_equal(lb_line_read(&reader, text, strlen(text), &r, &why), expected);
+    assert_int_equal(lb_line_read(&reader, text, strlen(text), &record, &why), expected);
     assert_int_equal(why != NULL, expected == LB_LINE_BAD);
-    return r;
+    return record;
 }
 
 static void the_one_line_format_is_read(void **state)
 {
     (void)state;
-    const lb_watch_record r =
+    const lb_watch_record record =
         line("step 00050/30000 (0.17%) | loss: 4.2371 | lrm: 0.55 | dt: 412.10ms | tok/sec: 254,128 | mfu: 17.8 "
              "| gnorm: 1.4231 | total time: 0.34m",
              LB_LINE_RECORD);
-    assert_int_equal(r.step, 50);
-    assert_int_equal(r.steps, 30000);
-    assert_true(r.number[LB_WATCH_loss] == 4.2371 && r.number[LB_WATCH_gnorm] == 1.4231);
-    assert_true(r.number[LB_WATCH_dt] == 412.10 && r.number[LB_WATCH_tok_sec] == 254128);
-    assert_float_equal(r.lr_rounding, 0.005, 1e-15);
-    assert_int_equal(r.has & ~(1u << LB_WATCH_step | 1u << LB_WATCH_loss | 1u << LB_WATCH_lrm | 1u << LB_WATCH_dt |
-                               1u << LB_WATCH_tok_sec | 1u << LB_WATCH_gnorm),
+    assert_int_equal(record.step, 50);
+    assert_int_equal(record.steps, 30000);
+    assert_true(record.number[LB_WATCH_loss] == 4.2371 && record.number[LB_WATCH_gnorm] == 1.4231);
+    assert_true(record.number[LB_WATCH_dt] == 412.10 && record.number[LB_WATCH_tok_sec] == 254128);
+    assert_float_equal(record.lr_rounding, 0.005, 1e-15);
+    assert_int_equal(record.has & ~(1u << LB_WATCH_step | 1u << LB_WATCH_loss | 1u << LB_WATCH_lrm | 1u << LB_WATCH_dt |
+                                    1u << LB_WATCH_tok_sec | 1u << LB_WATCH_gnorm),
                      0);
 }
 
 static void other_programs_lines_are_read(void **state)
 {
     (void)state;
-    const lb_watch_record r =
+    const lb_watch_record record =
         line(" [2026-01-01 12:00:00] iteration      100/     500 | consumed samples: 800 | elapsed time per "
              "iteration (ms): 412.5 | learning rate: 1.500E-04 | lm loss: 4.2E+00 | grad norm: 1.234 | "
              "number of skipped iterations:   1 |",
              LB_LINE_RECORD);
-    assert_int_equal(r.step, 100);
-    assert_true(r.number[LB_WATCH_loss] == 4.2 && r.number[LB_WATCH_lr] == 1.5e-4 && r.number[LB_WATCH_dt] == 412.5);
-    assert_true(r.skipped);
-    assert_float_equal(r.lr_rounding, 0.5e-7, 1e-15);
+    assert_int_equal(record.step, 100);
+    assert_true(record.number[LB_WATCH_loss] == 4.2 && record.number[LB_WATCH_lr] == 1.5e-4 &&
+                record.number[LB_WATCH_dt] == 412.5);
+    assert_true(record.skipped);
+    assert_float_equal(record.lr_rounding, 0.5e-7, 1e-15);
     assert_int_equal(line("[rank0]: Step 3 | loss: inf", LB_LINE_RECORD).step, 3);
     assert_true(line("step 3 | dt: 1.5s | loss: 2", LB_LINE_RECORD).number[LB_WATCH_dt] == 1500);
 }
@@ -94,10 +95,10 @@ static void lines_that_are_none_are_told_from_broken_ones(void **state)
     line("step 99999999999999999999999999 | loss: 2", LB_LINE_BAD);
 }
 
-static bool object(const char *text, lb_watch_record *r)
+static bool object(const char *text, lb_watch_record *record)
 {
     const char *why = NULL;
-    const bool whole = lb_object_read(NULL, text, strlen(text), r, &why);
+    const bool whole = lb_object_read(NULL, text, strlen(text), record, &why);
     assert_int_equal(why == NULL, whole);
     return whole;
 }
@@ -105,26 +106,26 @@ static bool object(const char *text, lb_watch_record *r)
 static void objects_are_read_with_what_python_writes_into_them(void **state)
 {
     (void)state;
-    lb_watch_record r;
+    lb_watch_record record;
     assert_true(object(
         "{\"step\": 3, \"train\": {\"loss\": NaN}, \"x\": [1, {\"loss\": 7}], \"grad_norm\": 1e3, \"shard\": \"a b\", "
         "\"lr\": null, \"skipped\": true}",
-        &r));
-    assert_int_equal(r.step, 3);
-    assert_true(isnan(r.number[LB_WATCH_loss]) && r.number[LB_WATCH_gnorm] == 1000 && r.skipped);
-    assert_false(lb_watch_has(&r, LB_WATCH_lr));
-    assert_int_equal(r.word[0].n, 3);
-    assert_true(object("{'loss': 1.5, 'grad_norm': inf, 'epoch': 0.1}", &r));
-    assert_true(r.number[LB_WATCH_loss] == 1.5 && isinf(r.number[LB_WATCH_gnorm]));
-    assert_true(object("{\"eval/loss\": 9, \"val_loss\": 8}", &r));
-    assert_false(lb_watch_has(&r, LB_WATCH_loss));
-    assert_true(object("{}", &r));
+        &record));
+    assert_int_equal(record.step, 3);
+    assert_true(isnan(record.number[LB_WATCH_loss]) && record.number[LB_WATCH_gnorm] == 1000 && record.skipped);
+    assert_false(lb_watch_has(&record, LB_WATCH_lr));
+    assert_int_equal(record.word[0].n, 3);
+    assert_true(object("{'loss': 1.5, 'grad_norm': inf, 'epoch': 0.1}", &record));
+    assert_true(record.number[LB_WATCH_loss] == 1.5 && isinf(record.number[LB_WATCH_gnorm]));
+    assert_true(object("{\"eval/loss\": 9, \"val_loss\": 8}", &record));
+    assert_false(lb_watch_has(&record, LB_WATCH_loss));
+    assert_true(object("{}", &record));
 }
 
 static void objects_that_are_cut_or_strange_are_refused(void **state)
 {
     (void)state;
-    lb_watch_record r;
+    lb_watch_record record;
     static const char *const bad[] = {"{",
                                       "{\"a\"",
                                       "{\"a\":",
@@ -139,27 +140,27 @@ static void objects_that_are_cut_or_strange_are_refused(void **state)
                                       "[1]",
                                       "{\"a\":{\"b\":1}",
                                       "{\"step\":1.5}"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(object(bad[i], &r));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(object(bad[i], &record));
     char deep[200] = "";
     for (int i = 0; i < 20; i++) strcat(deep, "{\"a\":");
-    assert_false(object(deep, &r));
+    assert_false(object(deep, &record));
 }
 
 static void tables_map_their_columns(void **state)
 {
     (void)state;
     static lb_table_reader t;
-    lb_watch_record r;
+    lb_watch_record record;
     const char *why = NULL, *header = "Step;train_loss;\"grad norm\";what", *row = "7; 2.5 ;\"1.5\";x";
     assert_true(lb_table_header(&t, NULL, header, strlen(header)));
-    assert_true(lb_table_row(&t, row, strlen(row), &r, &why));
-    assert_int_equal(r.step, 7);
-    assert_true(r.number[LB_WATCH_loss] == 2.5 && r.number[LB_WATCH_gnorm] == 1.5);
-    assert_true(lb_table_row(&t, "8;;;", 4, &r, &why));
-    assert_false(lb_watch_has(&r, LB_WATCH_loss));
-    assert_false(lb_table_row(&t, "8;1", 3, &r, &why));
-    assert_false(lb_table_row(&t, "8;1;2;3;4", 9, &r, &why));
-    assert_false(lb_table_row(&t, "8;1;a;3", 7, &r, &why));
+    assert_true(lb_table_row(&t, row, strlen(row), &record, &why));
+    assert_int_equal(record.step, 7);
+    assert_true(record.number[LB_WATCH_loss] == 2.5 && record.number[LB_WATCH_gnorm] == 1.5);
+    assert_true(lb_table_row(&t, "8;;;", 4, &record, &why));
+    assert_false(lb_watch_has(&record, LB_WATCH_loss));
+    assert_false(lb_table_row(&t, "8;1", 3, &record, &why));
+    assert_false(lb_table_row(&t, "8;1;2;3;4", 9, &record, &why));
+    assert_false(lb_table_row(&t, "8;1;a;3", 7, &record, &why));
     assert_false(lb_table_header(&t, NULL, "1,2,3", 5));
 }
 

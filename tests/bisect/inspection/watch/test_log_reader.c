@@ -15,21 +15,21 @@ typedef struct got {
     uint64_t records, complaints, checkpoints, sum;
 } got;
 
-static void mix(got *g, const void *bytes, size_t n)
+static void mix(got *got, const void *bytes, size_t n)
 {
-    for (size_t i = 0; i < n; i++) g->sum = (g->sum ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < n; i++) got->sum = (got->sum ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
 }
-static void on_record(void *context, const lb_watch_record *r)
+static void on_record(void *context, const lb_watch_record *record)
 {
     got *g = (got *)context;
     g->records++;
-    mix(g, &r->step, sizeof r->step);
-    mix(g, &r->has, sizeof r->has);
-    mix(g, &r->line, sizeof r->line);
+    mix(g, &record->step, sizeof record->step);
+    mix(g, &record->has, sizeof record->has);
+    mix(g, &record->line, sizeof record->line);
     for (int i = 0; i < LB_WATCH_N_NUMBERS; i++)
-        if (r->has >> i & 1) mix(g, &r->number[i], sizeof r->number[i]);
+        if (record->has >> i & 1) mix(g, &record->number[i], sizeof record->number[i]);
     for (int i = 0; i < LB_WATCH_N_WORDS; i++)
-        if (r->has >> (LB_WATCH_shard + i) & 1) mix(g, r->word[i].text, r->word[i].n);
+        if (record->has >> (LB_WATCH_shard + i) & 1) mix(g, record->word[i].text, record->word[i].n);
 }
 static void on_complaint(void *context, uint64_t line, const char *why)
 {
@@ -56,10 +56,10 @@ static uint32_t draw(uint32_t below)
 /* `piece` 0: all at once; else pieces of up to so many bytes. */
 static got read_log(const char *text, size_t n, uint32_t piece, lb_watch_format *format)
 {
-    got g = {0};
+    got got = {0};
     lb_watch_log *log;
     const lb_watch_log_options options = LB_WATCH_LOG_OPTIONS_INIT;
-    const lb_watch_sink sink = {&g, on_record, on_complaint, on_checkpoint};
+    const lb_watch_sink sink = {&got, on_record, on_complaint, on_checkpoint};
     assert_int_equal(lb_watch_log_new(&options, &sink, &log, NULL), LB_OK);
     for (size_t at = 0; at < n;) {
         size_t k = piece ? 1 + draw(piece) : n;
@@ -73,7 +73,7 @@ static got read_log(const char *text, size_t n, uint32_t piece, lb_watch_format 
     assert_int_equal(lb_watch_log_end(log, NULL), LB_OK);
     if (format) *format = lb_watch_log_counts(log).format;
     lb_watch_log_free(log);
-    return g;
+    return got;
 }
 
 static const char LINES[] =
@@ -120,25 +120,25 @@ static void changed_bytes_are_survived(void **state)
             static const char likely[] = "\"'{}[]:,|\n\\ .-+eE0/\0\xff";
             text[draw((uint32_t)n)] = draw(2) ? likely[draw(sizeof likely - 1)] : (char)draw(256);
         }
-        const got g = read_log(text, n, 64, NULL);
-        assert_in_range(g.records, 0, 40);
+        const got got = read_log(text, n, 64, NULL);
+        assert_in_range(got.records, 0, 40);
     }
 }
 
 static void a_line_of_any_length_takes_bounded_memory(void **state)
 {
     (void)state;
-    got g = {0};
+    got got = {0};
     lb_watch_log *log;
     const lb_watch_log_options options = LB_WATCH_LOG_OPTIONS_INIT;
-    const lb_watch_sink sink = {&g, on_record, on_complaint, on_checkpoint};
+    const lb_watch_sink sink = {&got, on_record, on_complaint, on_checkpoint};
     static char piece[1 << 16];
     memset(piece, 'x', sizeof piece);
     assert_int_equal(lb_watch_log_new(&options, &sink, &log, NULL), LB_OK);
     for (int i = 0; i < 1000; i++) assert_int_equal(lb_watch_log_bytes(log, piece, sizeof piece, NULL), LB_OK);
     assert_int_equal(lb_watch_log_bytes(log, "\nstep 1 | loss: 2 |\n", 20, NULL), LB_OK);
-    assert_int_equal(g.records, 1);
-    assert_int_equal(g.complaints, 1);
+    assert_int_equal(got.records, 1);
+    assert_int_equal(got.complaints, 1);
     lb_watch_log_free(log);
 }
 

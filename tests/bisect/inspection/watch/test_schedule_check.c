@@ -11,9 +11,9 @@
 
 static lb_watch_record rate(int64_t step, double lrm, double rounding)
 {
-    lb_watch_record r = {.step = step, .lr_rounding = rounding, .has = 1u << LB_WATCH_lrm | 1u << LB_WATCH_step};
-    r.number[LB_WATCH_lrm] = lrm;
-    return r;
+    lb_watch_record record = {.step = step, .lr_rounding = rounding, .has = 1u << LB_WATCH_lrm | 1u << LB_WATCH_step};
+    record.number[LB_WATCH_lrm] = lrm;
+    return record;
 }
 
 static void warm_up_rises_by_equal_steps_from_the_first_iteration(void **state)
@@ -51,8 +51,8 @@ static void the_first_step_that_leaves_is_named(void **state)
             for (int64_t it = 0; it < 1000; it++) {
                 double lrm = lb_schedule_multiplier(&s, it < 700 ? it : it - 40);
                 if (shown) lrm = nearbyint(lrm * 100) / 100;
-                const lb_watch_record r = rate(it, lrm, shown ? 0.005 : 0);
-                const bool left = lb_schedule_check_take(&check, &r, &expected, &found);
+                const lb_watch_record record = rate(it, lrm, shown ? 0.005 : 0);
+                const bool left = lb_schedule_check_take(&check, &record, &expected, &found);
                 assert_int_equal(left, it == 700);
                 if (left) assert_float_equal(found, lrm, 0);
             }
@@ -71,8 +71,8 @@ static void skipped_steps_may_leave_the_schedule_where_it_was(void **state)
             int64_t behind = 0;
             lb_schedule_check_init(&check, &s);
             for (int64_t it = 0; it < 500; it++) {
-                const lb_watch_record r = rate(it, lb_schedule_multiplier(&truth, it - behind), 0);
-                assert_false(lb_schedule_check_take(&check, &r, &expected, &found));
+                const lb_watch_record record = rate(it, lb_schedule_multiplier(&truth, it - behind), 0);
+                assert_false(lb_schedule_check_take(&check, &record, &expected, &found));
                 if (it % 100 != 50) continue;
                 lb_schedule_check_skipped(&check);
                 behind += stands;

@@ -81,9 +81,9 @@ static void checkpoints_are_found_in_holds_and_before_them(void **state)
 
 static lb_watch_record in_shard(int64_t step, const char *shard)
 {
-    lb_watch_record r = {.step = step, .has = 1u << LB_WATCH_shard};
-    r.word[0] = (lb_watch_word){shard, (uint32_t)strlen(shard)};
-    return r;
+    lb_watch_record record = {.step = step, .has = 1u << LB_WATCH_shard};
+    record.word[0] = (lb_watch_word){shard, (uint32_t)strlen(shard)};
+    return record;
 }
 
 static void borders_own_what_begins_behind_them(void **state)

@@ -42,9 +42,9 @@ typedef struct got {
     int records, complaints;
     lb_watch_record last;
 } got;
-static void on_record(void *context, lb_watch_record *r)
+static void on_record(void *context, lb_watch_record *record)
 {
-    ((got *)context)->records++, ((got *)context)->last = *r;
+    ((got *)context)->records++, ((got *)context)->last = *record;
 }
 static void on_complaint(void *context, const char *why)
 {
@@ -60,17 +60,17 @@ static void an_event_written_by_hand_is_read(void **state)
 {
     (void)state;
     uint8_t bytes[100];
-    got g = {0};
+    got got = {0};
     lb_event_reader reader = {0};
-    const lb_event_out out = {&g, on_record, on_complaint};
+    const lb_event_out out = {&got, on_record, on_complaint};
     const size_t n = framed(bytes, EVENT, sizeof EVENT);
     assert_true(lb_tensorboard_event_begins(bytes, n));
     for (size_t part = 0; part < n; part++) assert_int_equal(lb_tensorboard_event_read(&reader, bytes, part, &out), 0);
     assert_int_equal(lb_tensorboard_event_read(&reader, bytes, n, &out), n);
     lb_tensorboard_event_end(&reader, &out);
-    assert_int_equal(g.records, 1);
-    assert_int_equal(g.last.step, 300);
-    assert_true(g.last.number[LB_WATCH_loss] == 0.5);
+    assert_int_equal(got.records, 1);
+    assert_int_equal(got.last.step, 300);
+    assert_true(got.last.number[LB_WATCH_loss] == 0.5);
 }
 
 static void damaged_bytes_are_reported_and_never_believed(void **state)
@@ -80,15 +80,15 @@ static void damaged_bytes_are_reported_and_never_believed(void **state)
     const size_t n = framed(whole, EVENT, sizeof EVENT);
     for (size_t at = 0; at < n; at++)
         for (int bit = 0; bit < 8; bit++) {
-            got g = {0};
+            got got = {0};
             lb_event_reader reader = {0};
-            const lb_event_out out = {&g, on_record, on_complaint};
+            const lb_event_out out = {&got, on_record, on_complaint};
             memcpy(bytes, whole, n);
             bytes[at] ^= (uint8_t)(1 << bit);
             const size_t taken = lb_tensorboard_event_read(&reader, bytes, n, &out);
             lb_tensorboard_event_end(&reader, &out);
-            assert_int_equal(g.records, 0);
-            assert_true(taken == SIZE_MAX || (taken == n && g.complaints == 1));
+            assert_int_equal(got.records, 0);
+            assert_true(taken == SIZE_MAX || (taken == n && got.complaints == 1));
         }
 }
 
@@ -98,9 +98,9 @@ static void events_of_any_bytes_in_a_valid_frame_are_harmless(void **state)
     uint8_t event[64], bytes[100];
     uint64_t seed = 1;
     for (int round = 0; round < 200000; round++) {
-        got g = {0};
+        got got = {0};
         lb_event_reader reader = {0};
-        const lb_event_out out = {&g, on_record, on_complaint};
+        const lb_event_out out = {&got, on_record, on_complaint};
         memcpy(event, EVENT, sizeof EVENT);
         for (int k = 0; k < 3; k++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -109,7 +109,7 @@ static void events_of_any_bytes_in_a_valid_frame_are_harmless(void **state)
         const size_t n = framed(bytes, event, sizeof EVENT);
         assert_int_equal(lb_tensorboard_event_read(&reader, bytes, n, &out), n);
         lb_tensorboard_event_end(&reader, &out);
-        assert_in_range(g.records, 0, 3);
+        assert_in_range(got.records, 0, 3);
     }
 }
 

@@ -96,23 +96,23 @@ static void check_workers(const lb_ranks_step *step, const worker_deed *deeds, i
 /* What a worker's gradient is beside the others'. */
 typedef enum kind { NOISE, SHARED, OPPOSED, ONE_ZERO, ALL_ZERO, TINY, HUGE_ONE, ALIKE, NO_LOSS, KINDS } kind;
 
-static worker_deed deed_of(kind k, int rank, const float *shared)
+static worker_deed deed_of(kind kind, int rank, const float *shared)
 {
     worker_deed d = {.loss = (float)(3 + uniform())};
     for (int i = 0; i < SAMPLE_KEYS * SAMPLE_ELEMENTS; i++) {
         const double noise = uniform();
-        const double g = k == SHARED     ? shared[i] + 0.01 * noise
-                         : k == OPPOSED  ? (rank % 2 ? -1 : 1) * (shared[i] + 0.1 * noise)
-                         : k == ALIKE    ? shared[i]
-                         : k == TINY     ? 1e-18 * noise
-                         : k == ALL_ZERO ? 0
-                                         : noise;
-        d.gradients[i / SAMPLE_ELEMENTS][i % SAMPLE_ELEMENTS] = (float)(rank == 1 && k == ONE_ZERO   ? 0
-                                                                        : rank == 1 && k == HUGE_ONE ? 1e9 * g
-                                                                                                     : g);
+        const double g = kind == SHARED     ? shared[i] + 0.01 * noise
+                         : kind == OPPOSED  ? (rank % 2 ? -1 : 1) * (shared[i] + 0.1 * noise)
+                         : kind == ALIKE    ? shared[i]
+                         : kind == TINY     ? 1e-18 * noise
+                         : kind == ALL_ZERO ? 0
+                                            : noise;
+        d.gradients[i / SAMPLE_ELEMENTS][i % SAMPLE_ELEMENTS] = (float)(rank == 1 && kind == ONE_ZERO   ? 0
+                                                                        : rank == 1 && kind == HUGE_ONE ? 1e9 * g
+                                                                                                        : g);
     }
-    if (k == ALIKE) d.loss = 2.7182817f;
-    if (k == NO_LOSS && rank == 0) d.loss = NAN;
+    if (kind == ALIKE) d.loss = 2.7182817f;
+    if (kind == NO_LOSS && rank == 0) d.loss = NAN;
     return d;
 }
 

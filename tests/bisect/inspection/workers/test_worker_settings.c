@@ -65,13 +65,13 @@ static void each_run_is_told_what_differs(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const row *x = &rows[i];
-        worker_run run = {.ranks = x->ranks, .steps = 1};
+        const row *row = &rows[i];
+        worker_run run = {.ranks = row->ranks, .steps = 1};
         char found[600] = "";
         size_t n = 0;
-        for (int r = 0; r < x->ranks; r++) {
-            run.receipts[r] = x->receipts[r];
-            run.deeds[0][r] = (worker_deed){.loss = 1, .lr = x->lr[r], .gradients = {{1}, {1}, {1}}};
+        for (int r = 0; r < row->ranks; r++) {
+            run.receipts[r] = row->receipts[r];
+            run.deeds[0][r] = (worker_deed){.loss = 1, .lr = row->lr[r], .gradients = {{1}, {1}, {1}}};
         }
         lb_ranks_report *report = worker_report(&run);
         for (uint32_t k = 0; k < report->n_findings; k++) {
@@ -82,7 +82,7 @@ static void each_run_is_told_what_differs(void **state)
                 n += (size_t)snprintf(found + n, sizeof found - n, "%s%d", r ? "," : "", f->ranks[r]);
             n += (size_t)snprintf(found + n, sizeof found - n, "; ");
         }
-        if (strcmp(found, x->found)) fail_msg("%s: \"%s\" is not \"%s\"", x->name, found, x->found);
+        if (strcmp(found, row->found)) fail_msg("%s: \"%s\" is not \"%s\"", row->name, found, row->found);
         lb_ranks_report_free(report);
     }
 }
