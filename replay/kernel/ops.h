@@ -258,7 +258,7 @@ void lb_op_family_add(const lb_op_row *rows);
     X(random) X(scatter) X(sort) X(arrangement) X(extremum) X(scan) X(softmax) X(channel_norm) X(scaler)            \
     X(resample) X(pool) X(recurrent) X(embedding_bag) X(composite) X(adagrad) X(function) X(custom)                 \
     X(state_space) X(selective_scan) X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit)                \
-    X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
+    X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(trilinear) X(sync_norm)                        \
     X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)                     \
     X(encoder) X(encoder_parts) X(fft) X(factorisation) X(cholesky) X(linear_system) X(matrix_function) X(ctc) X(signal) X(blockwise) \
     X(order_statistic) X(prims) X(sparse) X(nested)

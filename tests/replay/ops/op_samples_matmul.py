@@ -240,3 +240,15 @@ def solve_triangular(draw, options):
                         a = a.triu() if upper else a.tril()
                         b = draw.dense((*batch[:1], 7, 4) if left else (*batch[:1], 4, 7), dtype, 1.0)
                         yield (a, b), {"upper": upper, "left": left, "unitriangular": unit}
+
+
+@generator
+def trilinear(draw, options):
+    """nn.Bilinear, and the gradients of its three tensors."""
+    for dtype in (torch.float32, torch.float64):
+        for rows, one, two, out in ((7, 5, 3, 4), (1, 1, 6, 2), (20, 33, 9, 1)):
+            x, w, z, dy = (draw.dense(shape, dtype, 1.0) for shape in ((rows, one), (out, one, two), (rows, two), (rows, out)))
+            yield (x, w, z, [1, 3], [0], [1, 2], [2, 3], 1), {}
+            yield (dy, w, z, [2, 3], [0], [1, 2], [1, 3], 1), {}
+            yield (x, dy, z, [1, 3], [2, 3], [1, 2], [0], 1), {}
+            yield (x, w, dy, [1, 3], [0], [2, 3], [1, 2], 1), {}
