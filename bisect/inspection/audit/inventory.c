@@ -31,11 +31,24 @@ static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
 
 /* ---- pieces as units of work ------------------------------------------------------------------------------------- */
 
-static void measured_record(lb_part_record *r, lb_piece_measured *m)
+/* Numbers: a complex element is two. */
+static int64_t parts_of(const lb_tensor *t)
+{
+    return lb_layout_numel(&t->layout) * (lb_dtype_is_complex(t->dtype) ? 2 : 1);
+}
+
+/* `elements`: what the tensor has, of which everything else is a part. */
+static void measured_record(lb_part_record *r, lb_piece_measured *m, int64_t elements)
 {
     lb_statistics *s = &m->statistics;
     int64_t *const counts[] = {&s->elements, &s->nan, &s->pos_inf, &s->neg_inf, &s->zero, &m->first_bad};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(r, counts[i]);
+    int64_t most = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        lb_part_record_tally(r, counts[i], counts[i] == &m->first_bad ? -1 : 0);
+        if (*counts[i] > most) most = *counts[i];
+    }
+    if (most > elements || m->first_bad >= elements)
+        lb_part_record_refuse(r, "elements", "%lld of %lld", (long long)most, (long long)elements);
     double *const sums[] = {&s->min, &s->max, &s->sum, &s->sum_squares};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(r, sums[i]);
     lb_part_record_u64(r, &m->digest.hi), lb_part_record_u64(r, &m->digest.lo);
@@ -46,7 +59,7 @@ static lb_status work_piece(void *context, uint64_t unit, lb_part_record *record
     (void)err;
     const lb_inventory *v = context;
     lb_piece_measured m = lb_piece_measure(&v->checkpoint->pieces[unit].tensor);
-    measured_record(record, &m);
+    measured_record(record, &m, parts_of(&v->checkpoint->pieces[unit].tensor));
     return LB_OK;
 }
 
@@ -54,7 +67,7 @@ static lb_status fold_piece(void *context, uint64_t unit, lb_part_record *record
 {
     (void)err;
     lb_inventory *v = context;
-    measured_record(record, &v->measured[unit]);
+    measured_record(record, &v->measured[unit], parts_of(&v->checkpoint->pieces[unit].tensor));
     return record->status;
 }
 
@@ -71,39 +84,28 @@ static bool is_profiled(const lb_checkpoint_piece *p)
     return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
 }
 
-static void numbers_record(lb_part_record *r, void **rows, int64_t n, size_t size)
+/* `rows` has room for n of them. */
+static void numbers_record(lb_part_record *r, void *rows, int64_t n, size_t size)
 {
-    const void *bytes = *rows;
-    size_t room = bytes || r->reading ? (size_t)n * size : 0;
-    lb_part_record_bytes(r, &bytes, &room);
+    const void *bytes = rows;
+    size_t held = (size_t)n * size;
+    lb_part_record_bytes(r, &bytes, &held);
     if (!r->reading) return;
-    *rows = NULL;
-    if (!room) return;
-    if (room != (size_t)n * size) {
-        if (r->status == LB_OK)
-            r->status = lb_cursor_fail(&r->cursor, "profile", "%zu bytes of %lld rows", room, (long long)n);
-        return;
-    }
-    *rows = malloc(room);
-    if (*rows) memcpy(*rows, bytes, room);
-    if (!*rows && r->status == LB_OK) r->status = lb_fail(r->cursor.err, LB_ERR_NOMEM, "out of memory for a profile");
+    if (held != (size_t)n * size)
+        lb_part_record_refuse(r, "profile", "%zu bytes of %lld rows", held, (long long)n);
+    else if (held)
+        memcpy(rows, bytes, held);
 }
 
+/* Reading: a profile of such a tensor, whose sizes follow from the tensor. */
 static void profile_record(lb_part_record *r, lb_profile *p)
 {
     for (int a = 0; a < LB_PROFILE_AXES; a++) {
-        void *sizes = p->axes[a].sizes, *hashes = p->axes[a].hashes;
-        lb_part_record_i64(r, &p->axes[a].n);
-        numbers_record(r, &sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
-        numbers_record(r, &hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
-        p->axes[a].sizes = sizes, p->axes[a].hashes = hashes;
+        numbers_record(r, p->axes[a].sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
+        numbers_record(r, p->axes[a].hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
     }
-    for (int s = 0; s < LB_PROFILE_SIDES; s++) {
-        void *list = p->sides[s].list;
-        lb_part_record_i64(r, &p->sides[s].n), lb_part_record_i64(r, &p->sides[s].width);
-        numbers_record(r, &list, p->sides[s].n, sizeof *p->sides[s].list);
-        p->sides[s].list = list;
-    }
+    for (int s = 0; s < LB_PROFILE_SIDES; s++)
+        numbers_record(r, p->sides[s].list, p->sides[s].n, sizeof *p->sides[s].list);
 }
 
 typedef struct profiling {
@@ -127,9 +129,14 @@ static lb_status work_profile(void *context, uint64_t unit, lb_part_record *reco
 
 static lb_status fold_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    (void)err;
     const profiling *x = context;
-    if (is_profiled(&x->inventory->checkpoint->pieces[unit])) profile_record(record, &x->inventory->profiles[unit]);
+    const lb_checkpoint_piece *p = &x->inventory->checkpoint->pieces[unit];
+    lb_profile *profile = &x->inventory->profiles[unit];
+    if (!is_profiled(p)) return record->status;
+    if (!lb_profile_room(profile, &p->tensor, x->head, lb_inventory_is_stacked(p->name)))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows",
+                       x->inventory->checkpoint->path);
+    profile_record(record, profile);
     return record->status;
 }
 

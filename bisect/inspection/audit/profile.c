@@ -189,32 +189,52 @@ static void read_all(walk *w, double *row)
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-static bool make_room(walk *w, int64_t head, bool experts)
+static bool has_profile(const lb_tensor *t)
 {
-    lb_profile *p = w->out;
+    return lb_layout_numel(&t->layout) >= 2 && lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype);
+}
+
+static bool make_blocks(lb_profile_blocks *b, int64_t all, int64_t width)
+{
+    if (!width) return true;
+    *b = (lb_profile_blocks){all / width, width, calloc((size_t)(all / width), sizeof *b->list)};
+    return b->list != NULL;
+}
+
+bool lb_profile_room(lb_profile *p, const lb_tensor *tensor, int64_t head, bool experts)
+{
+    int64_t n[LB_PROFILE_AXES];
+    bool made = true;
+    *p = (lb_profile){0};
+    if (!has_profile(tensor)) return true;
+    shape_of(&tensor->layout, n);
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
+        if (n[axis] < 2 || n[axis] > MOST_COLUMNS) continue;
+        p->axes[axis] = (lb_profile_axis){n[axis], calloc((size_t)n[axis], sizeof(float)),
+                                          calloc((size_t)n[axis], sizeof(uint64_t))};
+        made &= p->axes[axis].sizes && p->axes[axis].hashes;
+    }
+    if (p->axes[0].n && p->axes[2].n) {
+        const bool matrix = n[1] == 1;
+        made &= make_blocks(&p->sides[0], n[0] * n[1], experts && n[1] > 1 ? n[1] : matrix ? block_of(n[0], head) : 0);
+        made &= make_blocks(&p->sides[1], n[2], matrix ? block_of(n[2], head) : 0);
+    }
+    if (!made) lb_profile_release(p);
+    return made;
+}
+
+/* What is summed on the way. */
+static bool make_sums(walk *w)
+{
     bool made = true;
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
-        if (w->n[axis] < 2 || w->n[axis] > MOST_COLUMNS) continue;
-        const size_t n = (size_t)w->n[axis];
-        p->axes[axis] = (lb_profile_axis){w->n[axis], malloc(n * sizeof(float)), calloc(n, sizeof(uint64_t))};
-        w->squares[axis] = calloc(n, sizeof(double));
-        made &= p->axes[axis].sizes && p->axes[axis].hashes && w->squares[axis];
+        if (!w->out->axes[axis].n) continue;
+        w->squares[axis] = calloc((size_t)w->n[axis], sizeof(double));
+        made &= w->squares[axis] != NULL;
     }
-    if (!w->squares[0] || !w->squares[2]) return made;
-    w->height = experts && w->n[1] > 1 ? w->n[1] : w->n[1] == 1 ? block_of(w->n[0], head) : 0;
-    w->width = w->n[1] == 1 ? block_of(w->n[2], head) : 0;
-    if (w->height) {
-        p->sides[0] = (lb_profile_blocks){w->n[0] * w->n[1] / w->height, w->height, NULL};
-        p->sides[0].list = calloc((size_t)p->sides[0].n, sizeof *p->sides[0].list);
-        w->block_columns = calloc((size_t)w->n[2], sizeof(double));
-        made &= p->sides[0].list && w->block_columns;
-    }
-    if (w->width) {
-        p->sides[1] = (lb_profile_blocks){w->n[2] / w->width, w->width, NULL};
-        p->sides[1].list = calloc((size_t)p->sides[1].n, sizeof *p->sides[1].list);
-        w->across = calloc((size_t)p->sides[1].n, sizeof *w->across);
-        made &= p->sides[1].list && w->across;
-    }
+    w->height = w->out->sides[0].width, w->width = w->out->sides[1].width;
+    if (w->height) made &= (w->block_columns = calloc((size_t)w->n[2], sizeof(double))) != NULL;
+    if (w->width) made &= (w->across = calloc((size_t)w->out->sides[1].n, sizeof *w->across)) != NULL;
     return made;
 }
 
@@ -226,14 +246,14 @@ bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head,
     void *copy = NULL;
     *profile = (lb_profile){0};
     shape_of(&tensor->layout, w.n);
-    if (all < 2 || lb_dtype_bits(tensor->dtype) < 8 || lb_dtype_is_complex(tensor->dtype)) return true;
-    bool made = true;
-    if (!lb_layout_is_contiguous(&tensor->layout)) {
+    if (!has_profile(tensor)) return true;
+    bool made = lb_profile_room(profile, tensor, head, experts);
+    if (made && !lb_layout_is_contiguous(&tensor->layout)) {
         copy = malloc(lb_dtype_bytes(tensor->dtype, (size_t)all));
         made = copy && lb_tensor_gather(tensor, copy, NULL) == LB_OK;
         dense.data = copy;
     }
-    made = made && make_room(&w, head, experts);
+    made = made && make_sums(&w);
     double *row = made && w.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
     made = made && (!w.across || row);
     if (made) read_all(&w, row);

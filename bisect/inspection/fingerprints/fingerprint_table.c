@@ -78,13 +78,21 @@ typedef struct shared_rows {
 static void row_record(lb_part_record *r, lb_fingerprint_row *row)
 {
     const char *lacks = row->lacks;
-    int32_t dims = row->shape.ndim;
-    int64_t shape[LB_MAX_DIMS] = {0};
-    memcpy(shape, row->shape.shape, (size_t)dims * sizeof *shape);
-    lb_part_record_i32(r, &dims);
-    if (dims < 0 || dims > LB_MAX_DIMS) dims = 0;
-    for (int32_t d = 0; d < dims; d++) lb_part_record_i64(r, &shape[d]);
-    if (r->reading) row->shape = lb_layout_contiguous(dims, shape);
+    const lb_layout piece = row->shape;
+    int64_t shape[LB_MAX_DIMS] = {0}, elements = 1;
+    uint32_t dims = (uint32_t)piece.ndim;
+    memcpy(shape, piece.shape, dims * sizeof *shape);
+    lb_part_record_u32(r, &dims);
+    if (dims != (uint32_t)piece.ndim) lb_part_record_refuse(r, "shape", "%u dimensions of %d", dims, piece.ndim);
+    /* As its pieces side by side, along any dimension. */
+    for (int d = 0; d < piece.ndim; d++) {
+        lb_part_record_tally(r, &shape[d], 0);
+        if (shape[d] < piece.shape[d] || (piece.shape[d] ? shape[d] / piece.shape[d] > row->pieces : shape[d] > 0) ||
+            __builtin_mul_overflow(elements, shape[d], &elements))
+            lb_part_record_refuse(r, "shape", "%lld along dimension %d, where each of its %u pieces has %lld",
+                                  (long long)shape[d], d, row->pieces, (long long)piece.shape[d]);
+    }
+    if (r->reading && r->status == LB_OK) row->shape = lb_layout_contiguous(piece.ndim, shape);
     lb_part_record_u64(r, &row->raw.a), lb_part_record_u64(r, &row->raw.b);
     lb_part_record_u64(r, &row->numbers.a), lb_part_record_u64(r, &row->numbers.b);
     for (int k = 0; k < LB_FINGERPRINT_NARROW; k++) {

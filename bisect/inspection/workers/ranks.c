@@ -46,25 +46,32 @@ typedef struct stepping {
     lb_ranks_report *report;
 } stepping;
 
-static void text_record(lb_part_record *r, char **text)
+static void name_record(lb_part_record *r, char **text)
 {
     const char *there = *text;
-    lb_part_record_text(r, &there);
-    if (r->reading) *text = there ? strdup(there) : NULL;
+    lb_part_record_name(r, &there);
+    if (!r->reading) return;
+    *text = strdup(there);
+    if (!*text && r->status == LB_OK) r->status = lb_fail(r->cursor.err, LB_ERR_NOMEM, "out of memory for a name");
+}
+
+static void numbers_record(lb_part_record *r, lb_ranks_row *row)
+{
+    lb_part_record_f64(r, &row->grad_norm_mean), lb_part_record_f64(r, &row->grad_norm_std);
+    lb_part_record_f64(r, &row->grad_cosine_mean), lb_part_record_f64(r, &row->grad_cosine_min);
 }
 
 static void row_record(lb_part_record *r, lb_ranks_row *row)
 {
-    text_record(r, &row->layer);
-    lb_part_record_f64(r, &row->grad_norm_mean), lb_part_record_f64(r, &row->grad_norm_std);
-    lb_part_record_f64(r, &row->grad_cosine_mean), lb_part_record_f64(r, &row->grad_cosine_min);
+    name_record(r, &row->layer);
+    numbers_record(r, row);
 }
 
 static void step_record(lb_part_record *r, lb_ranks_step *s)
 {
     lb_part_record_i64(r, &s->step);
     lb_part_record_f64(r, &s->loss_mean), lb_part_record_f64(r, &s->loss_std), lb_part_record_f64(r, &s->loss_range);
-    row_record(r, &s->all);
+    numbers_record(r, &s->all);
     s->workers = lb_part_record_rows(r, s->workers, &s->n_workers, sizeof *s->workers);
     for (uint32_t i = 0; i < s->n_workers; i++) {
         lb_ranks_worker *w = &s->workers[i];
@@ -93,10 +100,16 @@ static lb_status work_step(void *context, uint64_t unit, lb_part_record *record,
 
 static lb_status fold_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    (void)unit, (void)err;
+    (void)err;
     const stepping *x = context;
     lb_ranks_step *step = &x->report->steps[x->report->n_steps++];
     step_record(record, step);
+    if (step->step != x->steps->steps[unit].step)
+        lb_part_record_refuse(record, "step", "%lld, expected %lld", (long long)step->step,
+                              (long long)x->steps->steps[unit].step);
+    for (uint32_t i = 0; i < step->n_workers; i++)
+        if (!bsearch(&step->workers[i].rank, x->steps->ranks, x->steps->n_ranks, sizeof(int32_t), lb_by_i32))
+            lb_part_record_refuse(record, "rank", "%d is none of the capture's", step->workers[i].rank);
     return record->status;
 }
 
@@ -139,12 +152,15 @@ static void result_record(lb_part_record *r, lb_collective_finding *f)
     lb_part_record_bool(r, &f->note), lb_part_record_i64(r, &f->step);
     f->ranks = lb_part_record_rows(r, f->ranks, &f->n_ranks, sizeof *f->ranks);
     for (uint32_t i = 0; i < f->n_ranks; i++) lb_part_record_i32(r, &f->ranks[i]);
-    int32_t *const places[] = {&f->rank, &f->from, &f->to};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_i32(r, places[i]);
-    int32_t bit = f->bit;
-    lb_part_record_u32(r, &f->op), lb_part_record_i32(r, &bit), lb_part_record_i64(r, &f->element);
-    f->bit = bit;
-    text_record(r, &f->message);
+    int64_t rank = f->rank, from = f->from, to = f->to, bit = f->bit; /* -1: not known */
+    int64_t *const places[] = {&rank, &from, &to, &bit, &f->element};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_tally(r, places[i], -1);
+    if (rank > INT32_MAX || from > INT32_MAX || to > INT32_MAX || bit > 127)
+        lb_part_record_refuse(r, "place", "rank %lld, hop %lld to %lld, bit %lld", (long long)rank, (long long)from,
+                              (long long)to, (long long)bit);
+    f->rank = (int32_t)rank, f->from = (int32_t)from, f->to = (int32_t)to, f->bit = (int)bit;
+    lb_part_record_u32(r, &f->op);
+    name_record(r, &f->message);
 }
 
 static void results_record(lb_part_record *r, lb_collective_results *x)
@@ -166,10 +182,13 @@ static lb_status work_results(void *context, uint64_t unit, lb_part_record *reco
 
 static lb_status fold_results(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    (void)unit;
     const checking *c = context;
     lb_collective_results one = {0}, *all = c->results;
     results_record(record, &one);
+    for (uint32_t i = 0; i < one.n; i++)
+        if (one.list[i].step != c->steps[unit] || !one.list[i].n_ranks)
+            lb_part_record_refuse(record, "finding", "of step %lld and %u ranks, expected step %lld",
+                                  (long long)one.list[i].step, one.list[i].n_ranks, (long long)c->steps[unit]);
     all->compared += one.compared;
     for (uint32_t i = 0; i < one.n && record->status == LB_OK; i++) {
         lb_collective_finding *grown = lb_array_grow(all->list, all->n, sizeof *grown);

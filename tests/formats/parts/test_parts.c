@@ -280,14 +280,197 @@ static void test_counts_are_not_believed(void **state)
     uint32_t many = 4000000000u, n = 0;
     lb_err err = LB_ERR_INIT;
     lb_part_record_u32(&r, &many);
-    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "test", &err);
+    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "test", 0, &err);
     uint64_t *rows = lb_part_record_rows(&back, NULL, &n, sizeof *rows);
     assert_int_equal(n, 0);
     assert_int_equal(lb_part_record_end(&back, &err), LB_ERR_CORRUPT);
     free(rows);
-    back = lb_part_record_reader(r.written.bytes, r.written.size, "test", NULL);
+    back = lb_part_record_reader(r.written.bytes, r.written.size, "test", 0, NULL);
     assert_int_equal(lb_part_record_end(&back, NULL), LB_ERR_CORRUPT); /* more than was asked for */
     lb_part_record_release(&r);
+}
+
+/* What stands in a record for a number, a place or a name is asked whether it is one. */
+static void test_numbers_and_names_have_bounds(void **state)
+{
+    (void)state;
+    static const int64_t places[] = {-2, -1, 0, INT64_C(1) << 48, (INT64_C(1) << 48) + 1, INT64_MIN, INT64_MAX};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        lb_part_record r = {0};
+        int64_t place = places[i];
+        uint64_t total = 77;
+        const bool is_place = place >= -1 && place <= INT64_C(1) << 48;
+        lb_err err = LB_ERR_INIT;
+        lb_part_record_i64(&r, &place);
+        lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "dir/part", 1000, &err);
+        lb_part_record_tally(&back, &place, -1);
+        assert_int_equal(lb_part_record_end(&back, &err), is_place ? LB_OK : LB_ERR_CORRUPT);
+        assert_int_equal(place, is_place ? places[i] : 0);
+        if (!is_place) assert_ptr_equal(strstr(err.message, "dir/part: offset 10"), err.message);
+        back = lb_part_record_reader(r.written.bytes, r.written.size, "dir/part", 1000, NULL);
+        lb_part_record_total(&back, &total);
+        assert_int_equal(lb_part_record_end(&back, NULL), is_place && places[i] >= 0 ? LB_OK : LB_ERR_CORRUPT);
+        lb_part_record_release(&r);
+    }
+    lb_part_record r = {0};
+    const char *none = NULL, *name = "before";
+    lb_err err = LB_ERR_INIT;
+    lb_part_record_text(&r, &none);
+    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "part", 0, &err);
+    lb_part_record_name(&back, &name);
+    assert_string_equal(name, "");
+    assert_int_equal(lb_part_record_end(&back, &err), LB_ERR_CORRUPT);
+    lb_part_record_release(&r);
+}
+
+/* Rows of a kilobyte, of which a part of a hundred bytes holds none: no memory is asked for. */
+static void test_rows_that_a_part_cannot_hold_get_no_room(void **state)
+{
+    (void)state;
+    lb_part_record r = {0};
+    uint32_t n = 90;
+    const int64_t zero = 0;
+    lb_part_record_rows(&r, NULL, &n, 1024);
+    for (int i = 0; i < 100; i++) lb_part_record_i64(&r, &(int64_t){zero});
+    for (int size = 8; size <= 1024; size *= 128) {
+        lb_err err = LB_ERR_INIT;
+        lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "part", 0, &err);
+        void *rows = lb_part_record_rows(&back, NULL, &n, (size_t)size);
+        assert_int_equal(n, size == 8 ? 90 : 0);
+        assert_int_equal(back.status, size == 8 ? LB_OK : LB_ERR_CORRUPT);
+        if (size > 8) assert_non_null(strstr(err.message, "90 rows in 100 bytes"));
+        free(rows);
+    }
+    lb_part_record_release(&r);
+}
+
+/* A part with one chunk of one unit, which has this status and says this. */
+static void write_lie(const char *path, const lb_parts_job *job, const lb_part_chunk *chunk, int32_t status,
+                      const char *message)
+{
+    byte_buffer file = {0};
+    lb_part_record body = {0};
+    lb_part_file_job(&file, job);
+    lb_part_file_chunk(&body, lb_parts_job_digest(job), chunk);
+    lb_part_record_i32(&body, &status);
+    if (status == LB_OK) {
+        const void *bytes = message;
+        size_t n = strlen(message);
+        lb_part_record_bytes(&body, &bytes, &n);
+    } else {
+        lb_part_record_text(&body, &message);
+    }
+    lb_part_file_frame(&file, &body.written);
+    write_file(path, file.bytes, file.size);
+    lb_part_record_release(&body), buffer_release(&file);
+}
+
+/* Digests are right, and what they are of cannot be: each ends in a refusal that names the file. */
+static void test_a_lie_is_refused_by_the_name_of_its_file(void **state)
+{
+    (void)state;
+    static const struct {
+        lb_part_chunk chunk;
+        int32_t status;
+        const char *message, *why;
+    } lies[] = {
+        {{"0-first", 0, 1, 0, 1}, LB_OK, "\x01\xff", "number"},
+        {{"0-first", 0, 1, 0, 1}, LB_OK, "", "the end"},
+        {{"0-first", 0, 1, 0, 2}, LB_OK, "", "other units"},
+        {{"0-first", 0, 1, 1, 1}, LB_OK, "", "other units"},
+        {{"0-first", 0, 2, 0, 1}, LB_OK, "", "other units"},
+        {{"0-first", 3, 3, 0, 1}, LB_OK, "", "3 of 3"},
+        {{NULL, 0, 1, 0, 1}, LB_OK, "", "there is none"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_NOMEM, "out of memory", "-2 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_IO, "it cannot be read", "-1 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_PARTIAL, "partial", "-12 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, 1, "success", "1 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, INT32_MIN, "failure", "is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_CORRUPT, "", "without a reason"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_CORRUPT, NULL, "there is none"},
+        {{"0-a loop whose name is longer than a file of a folder can be, which no loop of lastbit's is, and no engine "
+          "has",
+          0, 1, 0, 1},
+         LB_OK,
+         "",
+         "a name of more than"},
+    };
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_parts_job job = job_of(NULL);
+    snprintf(path, sizeof path, "%s/part", folder);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        task t = {.n = 1, .failing = NONE};
+        lb_parts_tally tally;
+        lb_err err = LB_ERR_INIT;
+        write_lie(path, &job, &lies[i].chunk, lies[i].status, lies[i].message);
+        assert_int_equal(merge(&job, files, 1, &t, &tally, &err), LB_ERR_CORRUPT);
+        if (!strstr(err.message, path) || !strstr(err.message, lies[i].why)) fail_msg("%zu: %s", i, err.message);
+    }
+}
+
+/* An answer of a folder ends with a code that a program can end with. */
+static void test_an_answer_has_an_exit_code(void **state)
+{
+    (void)state;
+    static const int32_t codes[] = {0, 1, 255, 256, -1, INT32_MAX};
+    const char *folder = scratch;
+    char path[300];
+    snprintf(path, sizeof path, "%s/answer", folder);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        byte_buffer file = {0};
+        lb_part_record body = {0};
+        int32_t code = codes[i];
+        const void *bytes = "answer";
+        size_t n = 6;
+        void *answer = NULL;
+        int read = 77;
+        lb_err err = LB_ERR_INIT;
+        lb_part_record_i32(&body, &code), lb_part_record_bytes(&body, &bytes, &n);
+        lb_part_file_frame(&file, &body.written);
+        write_file(path, file.bytes, file.size);
+        const lb_status status = lb_parts_answer_read(folder, &answer, &n, &read, &err);
+        assert_int_equal(status, i < 3 ? LB_OK : LB_ERR_CORRUPT);
+        assert_int_equal(read, i < 3 ? codes[i] : 77);
+        if (i >= 3) assert_non_null(strstr(err.message, path));
+        free(answer);
+        lb_part_record_release(&body), buffer_release(&file);
+    }
+}
+
+/* Of a file with very many chunks, of a loop that nobody asks for, each is looked up at once. */
+static void test_very_many_chunks_take_no_time(void **state)
+{
+    (void)state;
+    enum { MANY = 400000 };
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_parts_job job = job_of(NULL);
+    byte_buffer file = {0};
+    lb_status status;
+    lb_parts_tally tally;
+    struct timespec begin, end;
+    task t = {.n = 5, .failing = NONE};
+    const task alone = plain(5, NONE, &status, NULL);
+    lb_part_file_job(&file, &job);
+    for (uint64_t i = 0; i < MANY; i++) {
+        lb_part_record body = {0};
+        const lb_part_chunk chunk = {"9-other", i, MANY, i, 1};
+        lb_part_file_chunk(&body, lb_parts_job_digest(&job), &chunk);
+        lb_part_file_frame(&file, &body.written);
+        lb_part_record_release(&body);
+    }
+    snprintf(path, sizeof path, "%s/part", folder);
+    write_file(path, file.bytes, file.size);
+    buffer_release(&file);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    assert_int_equal(merge(&job, files, 1, &t, &tally, NULL), LB_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    assert_true(lb_digest_equal(alone.folded, t.folded));
+    assert_int_equal(tally.taken, 0);
+    assert_true((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec) < 5);
 }
 
 /* ---- a folder ----------------------------------------------------------------------------------------------- */
@@ -438,6 +621,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_part_of_another_question_is_refused, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_no_damage_is_folded, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_counts_are_not_believed, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_numbers_and_names_have_bounds, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_rows_that_a_part_cannot_hold_get_no_room, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_lie_is_refused_by_the_name_of_its_file, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_an_answer_has_an_exit_code, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_very_many_chunks_take_no_time, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_workers_of_a_folder_do_each_unit_once, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_killed_workers_are_taken_over_from, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_a_torn_chunk_is_made_again, make_scratch, drop_scratch),
