@@ -42,11 +42,17 @@ void lb_part_file_job(byte_buffer *out, const lb_parts_job *job)
     lb_part_record_release(&body);
 }
 
+lb_digest lb_part_file_digest(const byte_buffer *frame)
+{
+    return digest_from_bytes(frame->bytes + sizeof mark + 8);
+}
+
 lb_digest lb_parts_job_digest(const lb_parts_job *job)
 {
     lb_part_record body = {0};
     job_body(&body, job);
-    const lb_digest digest = lb_digest_bytes(body.written.bytes, body.written.size);
+    const lb_digest digest =
+        body.written.failed ? (lb_digest){0, 0} : lb_digest_bytes(body.written.bytes, body.written.size);
     lb_part_record_release(&body);
     return digest;
 }

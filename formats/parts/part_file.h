@@ -22,6 +22,8 @@ typedef struct lb_part_chunk {
 /* A frame around what was written into `body`, at the end of `out`. */
 void lb_part_file_frame(byte_buffer *out, const byte_buffer *body);
 void lb_part_file_job(byte_buffer *out, const lb_parts_job *job);
+/* Of the body of one whole frame: of a job's it is lb_parts_job_digest. */
+lb_digest lb_part_file_digest(const byte_buffer *frame);
 /* The beginning of a chunk's body; records follow. */
 void lb_part_file_chunk(lb_part_record *body, lb_digest job, const lb_part_chunk *chunk);
 

@@ -51,9 +51,16 @@ struct lb_parts {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
+static bool is_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
 bool lb_parts_job_equal(const lb_parts_job *a, const lb_parts_job *b)
 {
-    return lb_digest_equal(lb_parts_job_digest(a), lb_parts_job_digest(b));
+    bool equal = a->n == b->n && lb_digest_equal(a->inputs, b->inputs) && is_text(a->folder, b->folder);
+    for (uint32_t i = 0; i < a->n && equal; i++) equal = is_text(a->words[i], b->words[i]);
+    return equal;
 }
 
 lb_status lb_parts_job_read(const char *path, lb_parts_job *job, lb_err *err)
@@ -456,9 +463,9 @@ lb_status lb_parts_open(const lb_parts_options *o, lb_parts **out, lb_err *err)
     lb_parts *p = calloc(1, sizeof *p);
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
     p->part = o->part, p->of = o->of, p->progress = o->progress;
-    p->digest = lb_parts_job_digest(o->job);
     lb_part_file_job(&p->job, o->job);
     lb_status status = p->job.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a command") : LB_OK;
+    p->digest = status == LB_OK ? lb_part_file_digest(&p->job) : (lb_digest){0, 0};
     if (status == LB_OK) status = take_files(p, o, err);
     if (status == LB_OK && o->folder)
         status = lb_part_folder_open(o->folder, o->job, o->worker, o->workers, &p->folder, err);
