@@ -16,6 +16,8 @@ import time
 import numpy as np
 import pytest
 from conftest import BUILD, FULL, ROOT
+from safetensors.numpy import save_file
+from test_schemas import check
 
 RANKS, LAYERS = 20, 4
 FAULTS = {"poisoned": "poison=0:13:2", "flipped": "flip=0:1:6", "mismatched": "mismatch=0:6:1", "reordered": "order=tree"}
@@ -320,3 +322,85 @@ def test_a_part_with_a_right_digest_is_not_believed(place, tmp_path, name):
         assert b"out of memory" not in merged.stderr, merged.stderr
         refused += merged.returncode == 128
     assert refused
+
+
+def objects(body):
+    """The MessagePack objects of a body: their kind, where they begin and end, and where the bytes of one begin."""
+    found, at = [], 0
+    while at < len(body):
+        first, start = body[at], at
+        if first < 0x80 or first >= 0xE0:
+            at += 1
+        elif 0xCC <= first <= 0xD3:
+            at += 1 + (1 << (first & 3))
+        elif 0xC4 <= first <= 0xC6:
+            head = at + 1 + (1 << (first - 0xC4))
+            at = head + int.from_bytes(body[at + 1 : head], "big")
+            found.append(("bytes", start, at, head))
+            continue
+        else:
+            return []  # no record: a program, an answer in JSON
+        found.append(("number", start, at, at))
+    return found if at == len(body) else []
+
+
+def packed(number):
+    return (b"\xcf" if number >= 0 else b"\xd3") + (number % 2**64).to_bytes(8, "big")
+
+
+NUMBERS = [0, 1, -1, 2, 9, 17, 255, 65535, 2**31 - 1, -(2**31), 2**32 - 1, 2**48, 2**53, 2**63 - 1, -(2**63), 0x7FF0 << 48, 0x7FF8 << 48]
+BYTES = [b"", b"\0", b"\xff\xfe\0", b"\x1b[31mred\0", "\u202e".encode() + b"\0", b"a" * 5000 + b"\0"]
+
+
+def lies(body, nested=True):
+    """Changes of one field of a body, or of one of its records: begin, end and the bytes that stand there instead."""
+    fields = objects(body)
+    for i, (kind, start, end, inside) in enumerate(fields):
+        if kind == "number":
+            yield from ((start, end, packed(number)) for number in NUMBERS)
+            if body[start:end] == b"\1" and i + 1 < len(fields) and fields[i + 1][0] == "bytes":
+                yield start, fields[i + 1][2], b"\0"  # a text that is not there
+        elif nested and objects(body[inside:end]):
+            for first, last, instead in lies(body[inside:end], nested=False):
+                record = body[inside : inside + first] + instead + body[inside + last : end]
+                yield start, end, b"\xc6" + len(record).to_bytes(4, "big") + record
+        else:
+            yield from ((start, end, b"\xc6" + len(text).to_bytes(4, "big") + text) for text in BYTES)
+
+
+FIELDS = {name: QUESTIONS[name] for name in ("verify, damaged", "diff, poisoned", "diff, mismatched", "ranks", "fingerprint")}
+FIELDS["audit"] = ["audit", "weights"]
+FIELDS["fingerprint, weights"] = ["fingerprint", "weights"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_no_field_of_a_record_is_believed(place, tmp_path, name):
+    """One field says something else, and the digest is right: an answer as its schema has it, or a refusal that names the part."""
+    words = FIELDS[name]
+    if words[1] == "weights" and not (place / "weights").exists():
+        (place / "weights").mkdir()
+        rng = np.random.default_rng(0)
+        tensors = {f"model.layers.{i}.mlp.{which}.weight": rng.standard_normal((64, 32)).astype("f4") for i in range(3) for which in ("up", "down")}
+        save_file({**tensors, "model.norm.weight": np.ones(32, "f4")}, place / "weights" / "model.safetensors")
+    part, draw = tmp_path / "part", random.Random(name)
+    assert run(place, *words, "--part", "1/1", "-o", part).returncode == 0
+    bodies = frames(part.read_bytes())
+    changes = [(i, *change) for i, body in enumerate(bodies) if i for change in lies(body)]
+    answered = refused = 0
+    for i, start, end, instead in draw.sample(changes, 2000 if FULL else 60):
+        changed = bodies[i][:start] + instead + bodies[i][end:]
+        part.write_bytes(b"".join(sealed(body if k != i else changed) for k, body in enumerate(bodies)))
+        json_too = draw.random() < 0.5
+        merged = run(place, words[0], "--merge", part, *(["--json"] if json_too else []))
+        what = (i, start, instead, merged.returncode, merged.stderr)
+        assert merged.returncode in (0, 1, 125, 128, 129), what
+        if merged.returncode >= 128:
+            assert str(part).encode() in merged.stderr and b"out of memory" not in merged.stderr, what
+            refused += 1
+            continue
+        answered += 1
+        said = (merged.stdout + merged.stderr).decode()
+        assert "(null)" not in said and "\x1b" not in said and "\u202e" not in said, what
+        if json_too:
+            check(words[0], json.loads(merged.stdout))
+    assert answered and refused

@@ -27,16 +27,26 @@ _SERVICES = (
     r"wandb_v1_[A-Za-z0-9_-]{16,}|local-[0-9a-f]{40}",
     r"npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{16,}|dckr_pat_[A-Za-z0-9_-]{16,}|do[opr]_v1_[0-9a-f]{20,}|dapi[0-9a-f]{32}(?:-[0-9])?",
     r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|key-[0-9a-f]{32}|[AS]K[0-9a-f]{32}",  # SendGrid, Mailgun, Twilio
-    r"(?:r8|gsk|tgp_v1|fw|xai|pplx|nvapi|csk|jina|pcsk|lsv2_pt|lsv2_sk|sntrys|sntryu|figd|glsa|shpat|shpss|shpca|ntn|lin_api)[_-][A-Za-z0-9_-]{16,}",
+    r"(?:r8|gsk|tgp_v1|fw|xai|pplx|nvapi|csk|jina|pcsk|lsv2_pt|lsv2_sk|sntrys|sntryu|figd|glsa|shpat|shpss|shpca|ntn|lin_api|rpa|tvly)[_-][A-Za-z0-9_-]{16,}",
     r"hv[sbr]\.[A-Za-z0-9_-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{16,}|ATATT3[A-Za-z0-9_=-]{16,}|PMAK-[A-Za-z0-9-]{16,}|NRAK-[A-Z0-9]{16,}|sq0[a-z]{3}-[A-Za-z0-9_-]{16,}",
+    r"sess-[A-Za-z0-9]{20,}|EAA[A-Z][A-Za-z0-9]{20,}|tskey-[a-z]+-[A-Za-z0-9-]{8,}|CLOJARS_[0-9a-f]{20,}",  # OpenAI, Facebook, Tailscale, Clojars
     r"[MNO][A-Za-z0-9]{23,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}|[0-9]{8,10}:AA[A-Za-z0-9_-]{33}",  # Discord, Telegram
 )
 _TOKEN = re.compile(_BEGIN + "(?:" + "|".join(_SERVICES) + ")")
 _WEBHOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/webhookb2/)[^\s\"'<>]+"
 )
-_PRIVATE = re.compile(r"-----BEGIN (?!CERTIFICATE-|PUBLIC KEY-|RSA PUBLIC KEY-)([A-Z0-9 ]+)-----.*?(?:-----END \1-----|\Z)", re.S)
+_PRIVATE = re.compile(
+    r"-----BEGIN (?!CERTIFICATE-|PUBLIC KEY-|RSA PUBLIC KEY-)([A-Z0-9 ]+)-----.*?(?:-----END \1-----|\Z)"
+    r"|---- BEGIN (SSH2 [A-Z ]*PRIVATE KEY) ----.*?(?:---- END \2 ----|\Z)|(?<=\nPrivate-Lines: )\d+\s.*",  # of OpenSSL, SSH2, PuTTY
+    re.S,
+)
 _USER_IN_URL = re.compile(r"\b([A-Za-z][\w+.-]*://)([^/\s\"'<>?#]+)@")
+_SLASH_IN_URL = re.compile(r"\b([A-Za-z][\w+.-]*://)[^\s/:@\"'<>?#]+:(?!\d+/)[^\s@\"'<>?#]+@")  # a password that somebody forgot to encode
+_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/\s@]+/)[^@\s]+@")
+_CODE_IN_URL = re.compile(r"([?&](?:code|ticket)=)[^&#\s\"'<>]{8,}")  # what a login gives to a program
+_DIGEST = re.compile(r"(\bDigest\s+)(?:\w+=(?:\\*\"[^\"\\]*\\*\"|[^\s,\"'\\]+)(?:\s*,\s*)?)+")
+_MACHINE = re.compile(r"(\b(?:machine\s+\S+|default)\s[^|;&]{0,200}?\bpassword\s+)\S+")  # .netrc
 _USER_ALONE = re.compile(r"(?<![\w./:@-])([A-Za-z][\w.-]*):(?![\d]+@)([^\s:/@\"',;=]{3,})@(?=[\w-]+(?:\.[\w-]+)*(?:[:/\s]|$))")
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest|Negotiate|ApiKey|Token)(\s+)(?=[^\s]*[0-9=._~+/-]|[A-Za-z]{16,})([A-Za-z0-9._~+/=-]{8,})")
 _HEX_KEY = re.compile(r"(?<![0-9A-Za-z/@_])[0-9a-f]{40}(?![0-9A-Za-z/_])")  # of Weights & Biases; a commit looks the same
@@ -57,7 +67,9 @@ def _hex_key(match):
 
 def _without_shapes(text):
     text = _PRIVATE.sub(MASK, text)
-    text = _USER_ALONE.sub(r"\1:" + MASK + "@", _USER_IN_URL.sub(_user, text))
+    text = _SLASH_IN_URL.sub(r"\1" + MASK + "@", _USER_IN_URL.sub(_user, text))
+    text = _ORACLE.sub(r"\1" + MASK + "@", _USER_ALONE.sub(r"\1:" + MASK + "@", text))
+    text = _MACHINE.sub(r"\1" + MASK, _DIGEST.sub(r"\1" + MASK, _CODE_IN_URL.sub(r"\1" + MASK, text)))
     text = _WEBHOOK.sub(r"\1" + MASK, text)
     text = _SCHEME.sub(r"\1\2" + MASK, text)
     return _HEX_KEY.sub(_hex_key, _TOKEN.sub(MASK, text))
@@ -68,7 +80,7 @@ def _without_shapes(text):
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = frozenset(
     "password passwords passwd passwort passphrase pwd pw secret secrets credential credentials creds apikey apikeys accesskey privatekey secretkey authkey"
-    " authtoken accesstoken refreshtoken apitoken apisecret authorization bearer jwt cookie cookies sessionid csrf xsrf otp totp pat dsn sas mnemonic".split()
+    " authtoken accesstoken refreshtoken apitoken apisecret authorization bearer jwt cookie cookies sessionid csrf xsrf otp totp pat dsn sas mnemonic sshpass".split()
 )
 _BEFORE_KEY = frozenset(
     "api access private secret signing sign encryption decryption service account master shared ssh storage subscription license licence client deploy app"
@@ -110,7 +122,7 @@ def _kind(name):
         return 2
     if last in _ABOUT:
         return 0
-    if any(word in _ALWAYS for word in words):
+    if any(word in _ALWAYS or word.endswith(("password", "passwd", "passphrase")) for word in words):  # PGPASSWORD
         return 2
     if last in ("key", "keys"):
         return 2 if before in _BEFORE_KEY else 0
@@ -136,7 +148,7 @@ def _is_plain(kind, value):
     if (
         bare.lower() in ("", "true", "false", "none", "null", "yes", "no", "on", "off", MASK)
         or bare.startswith(("${", "$(", "%(", "{{", "<|"))
-        or re.fullmatch(r"\{[^{}\"']*\}", bare)
+        or re.fullmatch(r"\{[^{}\"']*\}|[|>][+-]?", bare)
     ):
         return True
     return kind == 1 and bool(re.fullmatch(r"[+-]?[0-9.]{1,6}|<[^<>]*>|\[[A-Z]+\]|</?s>|basic|digest", bare))
@@ -157,19 +169,59 @@ _HEADER = re.compile(
 )
 _DEFAULT = re.compile(r"(\\*[\"'])(-{0,2}[A-Za-z_][\w.-]*)\1([^()]*?\bdefault\s*=\s*)" + _QUOTED)
 _LOGIN = re.compile(
-    r"\b(?:\w*log_?in|authenticate|authorize|set_\w*(?:token|key|password)|with_token|\w*HTTPBasicAuth|\w*HTTPDigestAuth|Fernet|AESGCM|\w*KeyCredential)\s*\((?=[^)]*[\"'])([^)]*)"
+    r"\b(?:\w*log_?in|authenticate|authorize|set_\w*(?:token|key|password)|with_token|\w*HTTPBasicAuth|\w*HTTPDigestAuth|Fernet|AESGCM|\w*KeyCredential|Secret(?:Str|Bytes)?)\s*\((?=[^)]*[\"'])([^)]*)"
 )
-_COMMANDS = re.compile(  # options whose name says nothing: of curl, mysql, sshpass, redis-cli
-    r"((?:-u|--user|--proxy-user)[\s=]+[^\s:/]+:|\bmysql\w*\b[^|;&]*?\s-p|\bsshpass\s+-p\s*|\bredis-cli\b[^|;&]*?\s-a\s+)(?![\s/])([^\s\"']+)"
+_COMMANDS = re.compile(  # options whose name says nothing: of curl, mysql, sshpass, redis-cli, docker
+    r"((?:-u|--user|--proxy-user)[\s=]+[^\s:/]+:|\bmysql\w*\b[^|;&]*?\s-p|\bsshpass\s+-p\s*|\bredis-cli\b[^|;&]*?\s-a\s+|\b(?:docker|podman|nerdctl|buildah|skopeo|oras|crane|helm|oc|az)\b[^|;&]{0,80}?\blogin\b[^|;&]{0,200}?\s-p[\s=]*)(?![\s/])([^\s\"']+)"
 )
 _LITERAL = re.compile(r"(\"\"\"|'''|\"|')((?:\\.|(?!\1)[^\\]|\\\Z)*)(\1|\Z)|#(.*)", re.S)
 _IN_QUOTES = re.compile(r"([\"'])(?:\\.|(?!\1)[^\\])*\1")
 
 
+# What other notations set around a name and its value: each has `name` and `in`, which is hidden where the name is a secret's.
+_QUOTE = r"\\*[\"']|%22|&quot;|&#34;|\\+u0022"
+_VALUE = r"(?P<in>(?:(?!" + _QUOTE + r"|%26|%7[Dd]|%2[Cc])[^\s&;,<>\"'\\])+)"
+_NOTATIONS = (
+    # name: |, and indented lines behind it
+    re.compile(
+        r"(?m)^(?P<indent> *)(?:- )?[\"']?(?P<name>" + _NAME + r")[\"']?\s*:[ ]*[|>][+-]?\d?[ ]*\n(?P<in>(?:(?P=indent) +\S.*(?:\n|\Z)|[ ]*\n)+)"
+    ),
+    # {"name": "HF_TOKEN", "value": "X"}, the same in YAML, <add key="HF_TOKEN" value="X"/>
+    re.compile(
+        r"(?i)\b(?:name|key|variable)(?:" + _QUOTE + r")?\s*[:=]\s*(?:" + _QUOTE + r")?(?P<name>" + _NAME + r")(?:" + _QUOTE + r")?[\s,;]+"
+        r"(?:" + _QUOTE + r")?value(?:" + _QUOTE + r")?\s*[:=]\s*(?:(?P<q>" + _QUOTE + r")(?P<quoted>(?:(?!(?P=q)).)*)|(?P<in>[^\s,}\"']+))"
+    ),
+    re.compile(r"<(?P<name>" + _NAME + r")(?:\s[^<>]*)?>(?P<in>[^<>]+)(?=</(?P=name)>)"),
+    # %22token%22%3A%22X%22, ?next=/x%3Ftoken%3DX, &quot;token&quot;:&quot;X&quot;
+    re.compile(
+        r"(?:%(?:3[Ff]|26|7[Bb]|2[Cc]|23)|%22|&quot;|&#34;|\\+u0022)(?P<name>[A-Za-z][\w.-]*)(?:"
+        + _QUOTE
+        + r")?(?:%3[AaDd]|[:=])(?:%20|\s)*(?:"
+        + _QUOTE
+        + r")?"
+        + _VALUE
+    ),
+    re.compile(r"\b(?:setenv|ENV|ARG)\s+(?P<name>" + _NAME + r")\s+(?P<in>[^\s=]\S*)"),
+    re.compile(r"\$\{oc\.env:(?P<name>" + _NAME + r")\s*,(?P<in>[^{}]+)"),
+)
+
+
+def _hide_notation(match):
+    found, part = match.groupdict(), "in" if match["in"] is not None else "quoted"
+    kind, value = _kind(match["name"]), match[part]
+    if not kind or _is_plain(kind, value):
+        return match.group()
+    begin, end = (at - match.start() for at in match.span(part))
+    hidden = found["indent"] + "  " + MASK + "\n" if "indent" in found else MASK
+    return match.group()[:begin] + hidden + match.group()[end:]
+
+
 def _hide_pair(code, match):
     found, kind, sep = match.groupdict(), _kind(match["name"]), match["sep"]
-    if not kind or (bool(found["open"]) != bool(found["close"]) and found["open"]):
-        return None
+    if not kind or (found["open"] and not found["close"] and not (set(sep) & set("=:"))):
+        return None  # "NAME=VALUE" is a pair, "NAME" alone is none
+    if "," in sep and re.match(r"\s*[:=]", match.string[match.end() :]):
+        return None  # {"name": "NAME", "value": …}: a name follows
     bare, quoted = found["bare"], found["q"]
     if "," in sep and not (found["close"] and quoted):
         return None  # ("NAME", "VALUE"); a list of names is no pair
@@ -210,6 +262,8 @@ def _masked(text, code):
     text = _HEADER.sub(lambda m: m.group() if _is_plain(2, m["in"]) else m["name"] + m["sep"] + MASK, text)
     text = _DEFAULT.sub(_hide_default, text)
     text = _LOGIN.sub(lambda m: m.group()[: m.start(1) - m.start()] + _IN_QUOTES.sub(r"\1" + MASK + r"\1", m[1]), text)
+    for notation in _NOTATIONS:
+        text = notation.sub(_hide_notation, text)
     return _without_named(_COMMANDS.sub(r"\1" + MASK, text), code)
 
 

@@ -347,10 +347,10 @@ static lb_status verify_archive(check *c, const char *path, lb_err *err)
 
 static void verification_record(lb_part_record *r, lb_verification *v)
 {
-    lb_part_record_u32(r, &v->archives), lb_part_record_u32(r, &v->closed);
-    lb_part_record_u64(r, &v->records), lb_part_record_u64(r, &v->blobs), lb_part_record_u64(r, &v->programs);
-    lb_part_record_u64(r, &v->tables), lb_part_record_u64(r, &v->bytes), lb_part_record_u64(r, &v->uncommitted);
-    lb_part_record_u64(r, &v->damages), lb_part_record_u64(r, &v->missing);
+    lb_part_record_word(r, &v->archives, 1), lb_part_record_word(r, &v->closed, 1);
+    uint64_t *const totals[] = {&v->records, &v->blobs,       &v->programs, &v->tables,
+                                &v->bytes,   &v->uncommitted, &v->damages,  &v->missing};
+    for (size_t i = 0; i < sizeof totals / sizeof *totals; i++) lb_part_record_total(r, totals[i]);
     lb_part_record_u32(r, &v->minor);
 }
 
@@ -359,7 +359,7 @@ static void damage_record(lb_part_record *r, lb_damage *d)
     uint32_t kind = d->kind;
     lb_part_record_word(r, &kind, LB_DAMAGE_MISSING);
     d->kind = (lb_damage_kind)kind;
-    lb_part_record_text(r, &d->file), lb_part_record_u64(r, &d->offset), lb_part_record_text(r, &d->message);
+    lb_part_record_name(r, &d->file), lb_part_record_total(r, &d->offset), lb_part_record_name(r, &d->message);
 }
 
 static void record_damage(void *context, const lb_damage *damage)
@@ -374,14 +374,24 @@ static lb_status fold(lb_part_record *record, void (*found)(void *context, const
                       lb_verification *sum)
 {
     lb_verification one = {0};
+    uint64_t damages = 0, missing = 0;
     for (bool more = true;;) {
         lb_damage damage = {0};
         lb_part_record_bool(record, &more);
         if (!more) break;
         damage_record(record, &damage);
+        if (damage.kind == LB_DAMAGE_MISSING)
+            missing++;
+        else
+            damages++;
         if (found && record->status == LB_OK) found(context, &damage);
     }
     verification_record(record, &one);
+    /* The verdict is of the counts: they are those of what was said. */
+    if (one.damages != damages || one.missing != missing)
+        lb_part_record_refuse(record, "damages", "%llu are counted, %llu are named",
+                              (unsigned long long)(one.damages + one.missing), (unsigned long long)(damages + missing));
+    if (one.closed > one.archives) lb_part_record_refuse(record, "closed", "of no archive");
     sum->archives += one.archives, sum->closed += one.closed, sum->records += one.records, sum->blobs += one.blobs;
     sum->programs += one.programs, sum->tables += one.tables, sum->bytes += one.bytes;
     sum->uncommitted += one.uncommitted, sum->damages += one.damages, sum->missing += one.missing;

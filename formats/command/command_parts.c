@@ -149,6 +149,7 @@ static lb_status name_folder(const char *command, const lb_parts_job *job, lb_er
                        "see and no other start has, by --parts FOLDER (or --parts off)",
                        w->of, w->launcher);
     const lb_digest question = lb_parts_job_digest(job);
+    if (lb_digest_is_none(question)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a command");
     const int n = snprintf(name, sizeof name, "%016llx%016llx %s %s %s", (unsigned long long)question.hi,
                            (unsigned long long)question.lo, w->launcher, w->job, w->again);
     snprintf(name, sizeof name, "lastbit-%s-%016llx.parts", command,

@@ -1,7 +1,9 @@
 /* See lastbit/checkpoint.h. The readers of this room gather tensors and tell faults; here the files of a folder are
  * chosen, and each tensor gets its file, its place and its rank. */
 #include "base/array.h"
+#include "base/hash.h"
 #include <lastbit/checkpoint.h>
+#include <lastbit/digest.h>
 #include <lastbit/input.h>
 
 #include "foreign/foreign_tensors.h"
@@ -424,25 +426,57 @@ static void number_ranks(lb_checkpoint *c)
     if (c->rank_files && c->ranks_stated > c->ranks) c->ranks = c->ranks_stated;
 }
 
+/* Faults that others follow from, by the name of their file or of their tensor. */
+typedef struct causes {
+    const lb_checkpoint *c;
+    lb_hash files, tensors;
+} causes;
+
+static uint64_t text_hash(const char *text)
+{
+    return lb_digest_bytes(text, strlen(text)).lo;
+}
+
+static bool gather_causes(causes *x)
+{
+    for (uint32_t k = 0; k < x->c->n_faults; k++) {
+        const lb_checkpoint_fault *o = &x->c->faults[k];
+        const bool of_file = o->file && !o->tensor;
+        if (o->kind == LB_FAULT_MISSING || (!of_file && !o->tensor)) continue;
+        if (!lb_hash_add(of_file ? &x->files : &x->tensors, text_hash(of_file ? base_name(o->file) : o->tensor), k))
+            return false;
+    }
+    return true;
+}
+
 /* Whether a missing name follows from another fault: its file, or the tensor in it, has one of its own. */
-static bool is_consequence(const lb_checkpoint *c, const lb_checkpoint_fault *f)
+static bool is_consequence(const causes *x, const lb_checkpoint_fault *f)
 {
     if (f->kind != LB_FAULT_MISSING) return false;
-    for (uint32_t k = 0; k < c->n_faults; k++) {
-        const lb_checkpoint_fault *o = &c->faults[k];
-        if (o->kind == LB_FAULT_MISSING) continue;
-        const bool same_file = o->file && f->file && strcmp(base_name(o->file), base_name(f->file)) == 0;
-        if ((same_file && !o->tensor) || (o->tensor && f->tensor && strcmp(o->tensor, f->tensor) == 0)) return true;
+    if (f->file) {
+        const char *file = base_name(f->file);
+        LB_HASH_EACH(k, &x->files, text_hash(file))
+        if (strcmp(base_name(x->c->faults[k].file), file) == 0) return true;
     }
+    if (!f->tensor) return false;
+    LB_HASH_EACH(k, &x->tensors, text_hash(f->tensor))
+    if (strcmp(x->c->faults[k].tensor, f->tensor) == 0) return true;
     return false;
 }
 
-static void drop_consequences(lb_checkpoint *c)
+/* False when out of memory. */
+static bool drop_consequences(lb_checkpoint *c)
 {
     uint32_t n = 0;
+    causes x = {.c = c};
     bool *dropped = (bool *)malloc(c->n_faults + 1u);
-    if (!dropped) return; /* then they are told, too */
-    for (uint32_t i = 0; i < c->n_faults; i++) dropped[i] = is_consequence(c, &c->faults[i]);
+    const bool made = dropped && gather_causes(&x);
+    for (uint32_t i = 0; made && i < c->n_faults; i++) dropped[i] = is_consequence(&x, &c->faults[i]);
+    lb_hash_release(&x.files), lb_hash_release(&x.tensors);
+    if (!made) {
+        free(dropped);
+        return false;
+    }
     for (uint32_t i = 0; i < c->n_faults; i++) {
         lb_checkpoint_fault *f = &c->faults[i];
         if (!dropped[i]) {
@@ -455,6 +489,15 @@ static void drop_consequences(lb_checkpoint *c)
     }
     c->n_faults = n;
     free(dropped);
+    return true;
+}
+
+/* A file of this rank, whatever its name tells. */
+static void tell_no_file(reading *r, const char *path, int32_t rank, const char *message)
+{
+    const uint32_t before = r->c->n_faults;
+    tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
+    if (r->c->n_faults > before) r->c->faults[before].rank = rank;
 }
 
 /* Files of a numbered row ("-of-00004") that are not there, where no index told it. */
@@ -486,8 +529,7 @@ static void tell_absent(reading *r)
             snprintf(path, sizeof path, "%.*s%05d%s", (int)(of - c->files[i].path) - 5, c->files[i].path, n, of);
             snprintf(message, sizeof message, "%s is not there: %s belongs to a row of %d files", path,
                      c->files[i].path, stated);
-            tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
-            c->faults[c->n_faults - 1].rank = c->rank_files ? n - begin : -1;
+            tell_no_file(r, path, c->rank_files ? n - begin : -1, message);
         }
         if (first) return;
     }
@@ -499,8 +541,7 @@ static void tell_absent_place(void *context, const char *path, int32_t rank, con
     reading *r = (reading *)context;
     char message[700];
     snprintf(message, sizeof message, "%s is not there: %s is one of the files that each rank writes", path, like);
-    tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
-    r->c->faults[r->c->n_faults - 1].rank = rank;
+    tell_no_file(r, path, rank, message);
     if (rank >= r->c->ranks) r->c->ranks = rank + 1;
 }
 
@@ -537,7 +578,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
         number_ranks(c);
         if (!r.indexed) tell_absent(&r);
         if (!r.indexed && c->rank_files) lb_rank_grid_absent(c, tell_absent_place, &r);
-        drop_consequences(c);
+        r.failed |= !drop_consequences(c);
         if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
         if (!c->n_pieces && !c->n_faults && !c->n_unread)
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds no tensors that are read", path);

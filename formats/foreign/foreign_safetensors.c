@@ -23,11 +23,24 @@ static lb_status bad(lb_err *err, const member *m, const char *what)
     return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", m->source, m->at, m->name, what);
 }
 
-/* Where a name stands in JSON text, for messages: a parsed document does not tell. Escaped names are not found: 0. */
-static uint64_t place_of(const char *text, size_t size, const char *name)
+/* Where names stand in JSON text, for messages: a parsed document does not tell. Names are asked for mostly in the
+ * order of the text, so that each is near the last one; others cost a pass over all of it, and only the first few get
+ * one: a file may have a million of them. */
+typedef struct places {
+    const char *text;
+    size_t size, last;
+    unsigned passes;
+} places;
+
+/* 0: not found (an escaped name is not), or not looked for. */
+static uint64_t place_of(places *p, const char *name)
 {
-    const char *at = (const char *)memmem(text, size, name, strlen(name));
-    return at ? (uint64_t)(at - text) : 0;
+    enum { NEAR = 4096, MOST_PASSES = 64 };
+    const size_t n = strlen(name), left = p->size - p->last;
+    const char *at = memmem(p->text + p->last, left < NEAR ? left : NEAR, name, n);
+    if (!at && p->passes < MOST_PASSES) p->passes++, at = memmem(p->text, p->size, name, n);
+    if (at) p->last = (size_t)(at - p->text);
+    return at ? p->last : 0;
 }
 
 static bool read_shape(const json_t *shape, lb_layout *layout)
@@ -112,7 +125,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
     const char *name;
     json_t *entry;
     lb_status status = LB_OK;
-    uint64_t at = 0;
+    places where = {.text = bytes + 8, .size = length};
     tensors->names = LB_TEXT_CARRIED;
     json_object_foreach(header, name, entry)
     {
@@ -122,9 +135,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             continue;
         }
         lb_err why = LB_ERR_INIT;
-        uint64_t more = place_of(bytes + 8 + at, length - at, name); /* members come in the order of the text */
-        at = more ? at + more : place_of(bytes + 8, length, name);
-        const member m = {source, name, 8 + at};
+        const member m = {source, name, 8 + place_of(&where, name)};
         status = read_tensor(tensors, &m, entry, bytes + 8 + length, size - 8 - length, &why);
         if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
@@ -176,21 +187,21 @@ static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path,
 }
 
 /* Every name of the map is in a shard, and in one only. */
-static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes,
-                             size_t size, lb_err *err)
+static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, places *where,
+                             lb_err *err)
 {
     json_t *seen = json_object();
     lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
         const char *name = tensors->rows[i].name;
         if (json_object_get(seen, name))
-            status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in two shards");
+            status = bad(err, &(member){path, name, place_of(where, name)}, "weight_map: is in two shards");
         json_object_set_new(seen, name, json_true());
     }
     const char *name;
     json_t *file;
     json_object_foreach((json_t *)(uintptr_t)map, name, file) if (status == LB_OK && !json_object_get(seen, name))
-        status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in no shard");
+        status = bad(err, &(member){path, name, place_of(where, name)}, "weight_map: is in no shard");
     json_decref(seen);
     return status;
 }
@@ -204,8 +215,8 @@ static const char *file_of(const lb_foreign_tensors *tensors, const lb_foreign_t
 }
 
 /* As check_names, but everything is told: in no shard, in two, in another than the map says, in none of the map's. */
-static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes,
-                            size_t size, lb_err *err)
+static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, places *where,
+                            lb_err *err)
 {
     json_t *seen = json_object(), *counts = json_object();
     lb_status status = seen && counts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
@@ -226,7 +237,7 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
             json_object_set_new(seen, name, json_string(file ? file : ""));
             continue;
         }
-        uint64_t at = place_of(bytes, size, name);
+        const uint64_t at = first || said ? place_of(where, name) : 0;
         if (first)
             lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s and in %s", path, at, name, first,
                     file ? file : "?");
@@ -245,7 +256,7 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
     {
         lb_err why = LB_ERR_INIT;
         if (status != LB_OK || json_object_get(seen, name)) continue;
-        bad(&why, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in no shard");
+        bad(&why, &(member){path, name, place_of(where, name)}, "weight_map: is in no shard");
         status = lb_foreign_fault(tensors, LB_FAULT_MISSING, name, json_string_value(file), &why, err);
     }
     json_decref(counts);
@@ -262,6 +273,7 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
     json_t *index = lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why),
            *map = json_object_get(index, "weight_map"), *done = json_object();
+    places where = {.text = bytes, .size = size};
     lb_status status = LB_OK;
     if (!index)
         status = lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: offset %d: %s", path, why.position,
@@ -272,14 +284,14 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     {
         const char *shard = json_string_value(file);
         if (status == LB_OK && !shard)
-            status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: names no file");
+            status = bad(err, &(member){path, name, place_of(&where, name)}, "weight_map: names no file");
         if (status != LB_OK || json_object_get(done, shard)) continue;
         json_object_set_new(done, shard, json_true());
-        status = read_shard(tensors, path, place_of(bytes, size, shard), shard, err);
+        status = read_shard(tensors, path, place_of(&where, shard), shard, err);
     }
     if (status == LB_OK)
-        status = tensors->listener ? tell_names(tensors, map, path, bytes, size, err)
-                                   : check_names(tensors, map, path, bytes, size, err);
+        status = tensors->listener ? tell_names(tensors, map, path, &where, err)
+                                   : check_names(tensors, map, path, &where, err);
     json_decref(done);
     json_decref(index);
     return status;

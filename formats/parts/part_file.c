@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 static const char mark[8] = "LBPART1\n";
-enum { HEADER = sizeof mark + 8 + 16, KIND_JOB = 0, KIND_CHUNK = 1, MOST_WORDS = 1 << 16 };
+enum { HEADER = sizeof mark + 8 + 16, KIND_JOB = 0, KIND_CHUNK = 1, MOST_WORDS = 1 << 16, LONGEST_LOOP = 95 };
 
 void lb_part_file_frame(byte_buffer *out, const byte_buffer *body)
 {
@@ -42,11 +42,17 @@ void lb_part_file_job(byte_buffer *out, const lb_parts_job *job)
     lb_part_record_release(&body);
 }
 
+lb_digest lb_part_file_digest(const byte_buffer *frame)
+{
+    return digest_from_bytes(frame->bytes + sizeof mark + 8);
+}
+
 lb_digest lb_parts_job_digest(const lb_parts_job *job)
 {
     lb_part_record body = {0};
     job_body(&body, job);
-    const lb_digest digest = lb_digest_bytes(body.written.bytes, body.written.size);
+    const lb_digest digest =
+        body.written.failed ? (lb_digest){0, 0} : lb_digest_bytes(body.written.bytes, body.written.size);
     lb_part_record_release(&body);
     return digest;
 }
@@ -73,10 +79,11 @@ void lb_parts_job_release(lb_parts_job *job)
     *job = (lb_parts_job){0};
 }
 
-lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, lb_parts_job *job, lb_err *err)
+lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, uint64_t base, lb_parts_job *job,
+                                lb_err *err)
 {
     uint32_t kind = KIND_JOB;
-    lb_part_record r = lb_part_record_reader(body, n, path, err);
+    lb_part_record r = lb_part_record_reader(body, n, path, base, err);
     *job = (lb_parts_job){0};
     lb_part_record_word(&r, &kind, KIND_JOB);
     job_record(&r, job);
@@ -85,7 +92,7 @@ lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, lb
         return keep_texts(job) ? LB_OK : (lb_parts_job_release(job), lb_fail(err, LB_ERR_NOMEM, "out of memory"));
     free((void *)(uintptr_t)job->words);
     *job = (lb_parts_job){0};
-    return status == LB_OK ? lb_fail(err, LB_ERR_CORRUPT, "%s: a part without a command", path) : status;
+    return status == LB_OK ? lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: a part without a command", path) : status;
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
@@ -95,7 +102,7 @@ static void chunk_record(lb_part_record *r, lb_digest *job, lb_part_chunk *chunk
     uint32_t kind = KIND_CHUNK;
     lb_part_record_word(r, &kind, KIND_CHUNK);
     lb_part_record_u64(r, &job->hi), lb_part_record_u64(r, &job->lo);
-    lb_part_record_text(r, &chunk->loop);
+    lb_part_record_name(r, &chunk->loop);
     lb_part_record_u64(r, &chunk->number), lb_part_record_u64(r, &chunk->of);
     lb_part_record_u64(r, &chunk->first), lb_part_record_u64(r, &chunk->n);
 }
@@ -106,12 +113,16 @@ void lb_part_file_chunk(lb_part_record *body, lb_digest job, const lb_part_chunk
     chunk_record(body, &job, &same);
 }
 
-lb_status lb_part_file_read_chunk(const char *body, size_t n, const char *path, lb_part_record *reader, lb_digest *job,
-                                  lb_part_chunk *chunk, lb_err *err)
+lb_status lb_part_file_read_chunk(const char *body, size_t n, const char *path, uint64_t base, lb_part_record *reader,
+                                  lb_digest *job, lb_part_chunk *chunk, lb_err *err)
 {
-    *reader = lb_part_record_reader(body, n, path, err);
+    *reader = lb_part_record_reader(body, n, path, base, err);
     chunk_record(reader, job, chunk);
-    if (reader->status == LB_OK && !chunk->loop) return lb_fail(err, LB_ERR_CORRUPT, "%s: records of no loop", path);
+    if (chunk->number >= chunk->of)
+        lb_part_record_refuse(reader, "chunk", "%llu of %llu", (unsigned long long)chunk->number,
+                              (unsigned long long)chunk->of);
+    if (strlen(chunk->loop ? chunk->loop : "") > LONGEST_LOOP)
+        lb_part_record_refuse(reader, "loop", "a name of more than %d bytes", LONGEST_LOOP);
     return reader->status;
 }
 

@@ -22,6 +22,8 @@ typedef struct lb_part_chunk {
 /* A frame around what was written into `body`, at the end of `out`. */
 void lb_part_file_frame(byte_buffer *out, const byte_buffer *body);
 void lb_part_file_job(byte_buffer *out, const lb_parts_job *job);
+/* Of the body of one whole frame: of a job's it is lb_parts_job_digest. */
+lb_digest lb_part_file_digest(const byte_buffer *frame);
 /* The beginning of a chunk's body; records follow. */
 void lb_part_file_chunk(lb_part_record *body, lb_digest job, const lb_part_chunk *chunk);
 
@@ -30,9 +32,10 @@ lb_status lb_part_file_next(const char *bytes, size_t size, size_t *at, const ch
                             lb_err *err);
 bool lb_part_file_is_job(const char *body, size_t n);
 /* Strings of the job are copies. */
-lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, lb_parts_job *job, lb_err *err);
-/* `reader` then stands at the first unit's status; texts lie in the body. */
-lb_status lb_part_file_read_chunk(const char *body, size_t n, const char *path, lb_part_record *reader, lb_digest *job,
-                                  lb_part_chunk *chunk, lb_err *err);
+lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, uint64_t base, lb_parts_job *job,
+                                lb_err *err);
+/* `reader` then stands at the first unit's status; texts lie in the body, which begins at `base` in the file. */
+lb_status lb_part_file_read_chunk(const char *body, size_t n, const char *path, uint64_t base, lb_part_record *reader,
+                                  lb_digest *job, lb_part_chunk *chunk, lb_err *err);
 
 #endif

@@ -2,9 +2,23 @@
  * NUL, so that it can be used where it lies. */
 #include "parts/part_record.h"
 
-lb_part_record lb_part_record_reader(const void *bytes, size_t size, const char *source, lb_err *err)
+#include <stdarg.h>
+#include <stdio.h>
+
+lb_part_record lb_part_record_reader(const void *bytes, size_t size, const char *source, uint64_t base, lb_err *err)
 {
-    return (lb_part_record){.reading = true, .cursor = lb_cursor_of(bytes, size, source, 0, err)};
+    return (lb_part_record){.reading = true, .cursor = lb_cursor_of(bytes, size, source, base, err)};
+}
+
+void lb_part_record_refuse(lb_part_record *record, const char *field, const char *format, ...)
+{
+    char what[200];
+    va_list args;
+    if (!record->reading || record->status != LB_OK) return;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    record->status = lb_cursor_fail(&record->cursor, field, "%s", what);
 }
 
 lb_status lb_part_record_end(lb_part_record *record, lb_err *err)
@@ -76,6 +90,24 @@ void lb_part_record_word(lb_part_record *record, uint32_t *word, uint32_t most)
     *word = (uint32_t)wide;
 }
 
+/* 2^48. */
+static const int64_t MOST_TALLY = INT64_C(1) << 48;
+
+void lb_part_record_tally(lb_part_record *record, int64_t *number, int64_t least)
+{
+    if (record->reading)
+        read_i64(record, least, MOST_TALLY, number);
+    else
+        lb_part_record_i64(record, number);
+}
+
+void lb_part_record_total(lb_part_record *record, uint64_t *number)
+{
+    int64_t same = (int64_t)*number;
+    lb_part_record_tally(record, &same, 0);
+    *number = (uint64_t)same;
+}
+
 void lb_part_record_bool(lb_part_record *record, bool *truth)
 {
     uint32_t word = *truth;
@@ -120,6 +152,14 @@ void lb_part_record_text(lb_part_record *record, const char **text)
         record->status = lb_cursor_fail(&record->cursor, "text", "it does not end in NUL, or holds one");
 }
 
+void lb_part_record_name(lb_part_record *record, const char **text)
+{
+    lb_part_record_text(record, text);
+    if (!record->reading || *text) return;
+    lb_part_record_refuse(record, "text", "there is none, where one is always");
+    *text = "";
+}
+
 void lb_part_record_count(lb_part_record *record, uint32_t *n)
 {
     lb_part_record_u32(record, n);
@@ -134,6 +174,12 @@ void *lb_part_record_rows(lb_part_record *record, void *rows, uint32_t *n, size_
 {
     lb_part_record_count(record, n);
     if (!record->reading) return rows;
+    const size_t left = (size_t)(record->cursor.end - record->cursor.at);
+    if (*n > left / (size / LB_PART_RECORD_RATIO + 1)) {
+        lb_part_record_refuse(record, "count", "%u rows in %zu bytes, which take %zu at least", *n, left,
+                              *n * (size / LB_PART_RECORD_RATIO + 1));
+        *n = 0;
+    }
     void *room = calloc((size_t)*n + 1, size);
     if (!room && record->status == LB_OK)
         record->status = lb_fail(record->cursor.err, LB_ERR_NOMEM, "out of memory for a part of %u rows", *n);

@@ -4,6 +4,7 @@
 #include "parts/part_folder.h"
 
 #include "base/array.h"
+#include "base/hash.h"
 
 #include <lastbit/input.h>
 #include <lastbit/output.h>
@@ -23,9 +24,11 @@ typedef struct kept_chunk {
     size_t n;
     char *own; /* the frame, where it was made here; NULL: in a file */
     size_t own_size;
+    uint32_t file; /* of files[], where it is in one */
 } kept_chunk;
 
 typedef struct mapped_file {
+    char *path;
     const char *bytes;
     size_t size;
 } mapped_file;
@@ -40,16 +43,24 @@ struct lb_parts {
     uint32_t n_files;
     kept_chunk *chunks;
     uint32_t n_chunks;
-    uint32_t loops; /* that were begun: their number tells loops of one name apart */
+    lb_hash by_number; /* of chunks[]: a file may hold any number of them */
+    uint32_t loops;    /* that were begun: their number tells loops of one name apart */
     lb_parts_tally tally;
     void (*progress)(const char *what, uint64_t done, uint64_t total);
 };
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
+static bool is_text(const char *a, const char *b)
+{
+    return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
 bool lb_parts_job_equal(const lb_parts_job *a, const lb_parts_job *b)
 {
-    return lb_digest_equal(lb_parts_job_digest(a), lb_parts_job_digest(b));
+    bool equal = a->n == b->n && lb_digest_equal(a->inputs, b->inputs) && is_text(a->folder, b->folder);
+    for (uint32_t i = 0; i < a->n && equal; i++) equal = is_text(a->words[i], b->words[i]);
+    return equal;
 }
 
 lb_status lb_parts_job_read(const char *path, lb_parts_job *job, lb_err *err)
@@ -61,18 +72,23 @@ lb_status lb_parts_job_read(const char *path, lb_parts_job *job, lb_err *err)
     LB_TRY(lb_input_map(inside, &bytes, &size, err));
     lb_status status = lb_part_file_next(bytes, size, &at, inside, &body, &n, err);
     if (status == LB_OK && !lb_part_file_is_job(body, n))
-        status = lb_fail(err, LB_ERR_CORRUPT, "%s: records without the command that they are of", inside);
-    if (status == LB_OK) status = lb_part_file_read_job(body, n, inside, job, err);
+        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: records without the command that they are of", inside);
+    if (status == LB_OK) status = lb_part_file_read_job(body, n, inside, (uint64_t)(body - bytes), job, err);
     munmap((void *)(uintptr_t)bytes, size);
     return status;
 }
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
+static uint64_t chunk_hash(const char *loop, uint64_t number)
+{
+    return lb_digest_leaf(loop, strlen(loop), number);
+}
+
 static kept_chunk *find_chunk(lb_parts *p, const char *loop, uint64_t number)
 {
-    for (uint32_t i = 0; i < p->n_chunks; i++)
-        if (p->chunks[i].number == number && !strcmp(p->chunks[i].loop, loop)) return &p->chunks[i];
+    LB_HASH_EACH(i, &p->by_number, chunk_hash(loop, number))
+    if (p->chunks[i].number == number && !strcmp(p->chunks[i].loop, loop)) return &p->chunks[i];
     return NULL;
 }
 
@@ -81,6 +97,10 @@ static lb_status keep_chunk(lb_parts *p, kept_chunk chunk, lb_err *err)
     kept_chunk *grown = lb_array_grow(p->chunks, p->n_chunks, sizeof *grown);
     if (grown) p->chunks = grown;
     if (!grown || !(chunk.loop = strdup(chunk.loop))) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
+    if (!lb_hash_add(&p->by_number, chunk_hash(chunk.loop, chunk.number), p->n_chunks)) {
+        free(chunk.loop);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
+    }
     p->chunks[p->n_chunks++] = chunk;
     return LB_OK;
 }
@@ -88,11 +108,15 @@ static lb_status keep_chunk(lb_parts *p, kept_chunk chunk, lb_err *err)
 /* The chunks of a file. What is no chunk of this job is refused. */
 static lb_status take_file(lb_parts *p, const char *path, lb_err *err)
 {
-    mapped_file file;
+    mapped_file file = {.path = strdup(path)};
     mapped_file *grown = lb_array_grow(p->files, p->n_files, sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
-    p->files = grown;
-    LB_TRY(lb_input_map(path, &file.bytes, &file.size, err));
+    if (grown) p->files = grown;
+    const lb_status status = grown && file.path ? lb_input_map(path, &file.bytes, &file.size, err)
+                                                : lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
+    if (status != LB_OK) {
+        free(file.path);
+        return status;
+    }
     p->files[p->n_files++] = file;
     for (size_t at = 0; at < file.size;) {
         const char *body;
@@ -102,12 +126,17 @@ static lb_status take_file(lb_parts *p, const char *path, lb_err *err)
         lb_part_chunk chunk = {0};
         LB_TRY(lb_part_file_next(file.bytes, file.size, &at, path, &body, &n, err));
         if (lb_part_file_is_job(body, n)) continue;
-        LB_TRY(lb_part_file_read_chunk(body, n, path, &reader, &job, &chunk, err));
+        LB_TRY(lb_part_file_read_chunk(body, n, path, (uint64_t)(body - file.bytes), &reader, &job, &chunk, err));
         if (!lb_digest_equal(job, p->digest))
             return lb_fail(err, LB_ERR_INVALID,
                            "%s: is a part of another question, or of files that have changed since", path);
         if (find_chunk(p, chunk.loop, chunk.number)) continue;
-        LB_TRY(keep_chunk(p, (kept_chunk){(char *)(uintptr_t)chunk.loop, chunk.number, body, n, NULL, 0}, err));
+        const kept_chunk kept = {.loop = (char *)(uintptr_t)chunk.loop,
+                                 .number = chunk.number,
+                                 .body = body,
+                                 .n = n,
+                                 .file = p->n_files - 1};
+        LB_TRY(keep_chunk(p, kept, err));
     }
     return LB_OK;
 }
@@ -217,39 +246,54 @@ static lb_status make_and_keep(const making *m, uint64_t number, lb_err *err)
     if (status == LB_OK) status = lb_part_file_next(frame.bytes, frame.size, &at, m->name, &body, &n, err);
     if (status == LB_OK)
         status = keep_chunk(m->parts,
-                            (kept_chunk){(char *)(uintptr_t)m->name, number, body, n, frame.bytes, frame.size}, err);
+                            (kept_chunk){.loop = (char *)(uintptr_t)m->name,
+                                         .number = number,
+                                         .body = body,
+                                         .n = n,
+                                         .own = frame.bytes,
+                                         .own_size = frame.size},
+                            err);
     if (status != LB_OK) buffer_release(&frame);
     return status;
 }
 
 /* ---- folding ----------------------------------------------------------------------------------------------------- */
 
+/* A failure that a record may be: make_unit keeps no other. */
+static bool is_kept(int32_t said)
+{
+    return said < LB_OK && said > LB_ERR_PARTIAL && !lb_is_refusal((lb_status)said);
+}
+
 static lb_status fold_unit(const making *m, uint64_t unit, lb_part_record *body, lb_err *err)
 {
     int32_t said = 0;
     lb_part_record_i32(body, &said);
+    if (said != LB_OK && !is_kept(said)) lb_part_record_refuse(body, "status", "%d is none of a record", said);
     if (body->status == LB_OK && said != LB_OK) {
         const char *message = NULL;
-        lb_part_record_text(body, &message);
-        if (body->status != LB_OK) return body->status;
-        return lb_fail(err, said < 0 && said > LB_ERR_PARTIAL ? (lb_status)said : LB_ERR_CORRUPT, "%s",
-                       message ? message : "");
+        lb_part_record_name(body, &message);
+        if (!*message) lb_part_record_refuse(body, "message", "a failure without a reason");
+        return body->status == LB_OK ? lb_fail(err, (lb_status)said, "%s", message) : body->status;
     }
     const void *bytes;
     size_t n;
     lb_part_record_bytes(body, &bytes, &n);
     if (body->status != LB_OK) return body->status;
-    lb_part_record record = lb_part_record_reader(bytes, n, m->name, err);
+    lb_part_record record =
+        lb_part_record_reader(bytes, n, body->cursor.source,
+                              body->cursor.base + (uint64_t)((const uint8_t *)bytes - body->cursor.start), err);
     LB_TRY(m->loop->fold(m->loop->context, unit, &record, err));
     return lb_part_record_end(&record, err);
 }
 
-static lb_status fold_body(const making *m, uint64_t number, const char *body, size_t n, const char *path, lb_err *err)
+static lb_status fold_body(const making *m, uint64_t number, const char *body, size_t n, const char *path,
+                           uint64_t base, lb_err *err)
 {
     lb_part_record reader;
     lb_digest job;
     lb_part_chunk chunk = {0};
-    LB_TRY(lb_part_file_read_chunk(body, n, path, &reader, &job, &chunk, err));
+    LB_TRY(lb_part_file_read_chunk(body, n, path, base, &reader, &job, &chunk, err));
     const uint64_t first = first_of(m, number);
     if (chunk.number != number || chunk.of != m->chunks || chunk.first != first ||
         chunk.n != first_of(m, number + 1) - first || strcmp(chunk.loop, m->name) != 0 ||
@@ -257,7 +301,7 @@ static lb_status fold_body(const making *m, uint64_t number, const char *body, s
         return lb_fail(err, LB_ERR_CORRUPT, "%s: records of other units than %llu to %llu of %s", path,
                        (unsigned long long)first, (unsigned long long)first_of(m, number + 1), m->name);
     for (uint64_t i = 0; i < chunk.n; i++) LB_TRY(fold_unit(m, first + i, &reader, err));
-    return LB_OK;
+    return lb_part_record_end(&reader, err);
 }
 
 /* A chunk that another worker wrote; one that cannot be read is made again. */
@@ -278,7 +322,7 @@ static lb_status fold_from_folder(const making *m, uint64_t number, lb_err *err)
     } else if (status != LB_OK) {
         lb_fail(err, status, "%s", why.message);
     }
-    if (status == LB_OK) status = fold_body(m, number, body, n, path, err);
+    if (status == LB_OK) status = fold_body(m, number, body, n, path, frame.bytes ? 0 : (uint64_t)(body - bytes), err);
     if (bytes) munmap((void *)(uintptr_t)bytes, size);
     buffer_release(&frame), free(path);
     return status;
@@ -294,7 +338,8 @@ static lb_status each_alone(const lb_parts_loop *loop, lb_err *err)
         lb_status status = loop->work(loop->context, i, &written, err);
         if (status == LB_OK) status = lb_part_record_end(&written, err);
         if (status == LB_OK) {
-            lb_part_record record = lb_part_record_reader(written.written.bytes, written.written.size, loop->name, err);
+            lb_part_record record =
+                lb_part_record_reader(written.written.bytes, written.written.size, loop->name, 0, err);
             status = loop->fold(loop->context, i, &record, err);
             if (status == LB_OK) status = lb_part_record_end(&record, err);
         }
@@ -322,7 +367,9 @@ static lb_status each_here(const making *m, lb_err *err)
                        p->of);
     for (uint64_t i = 0; i < m->chunks; i++) {
         const kept_chunk *c = find_chunk(p, m->name, i);
-        LB_TRY(fold_body(m, i, c->body, c->n, m->name, err));
+        const mapped_file *file = c->own ? NULL : &p->files[c->file];
+        LB_TRY(fold_body(m, i, c->body, c->n, file ? file->path : m->name, file ? (uint64_t)(c->body - file->bytes) : 0,
+                         err));
     }
     return LB_OK;
 }
@@ -416,9 +463,9 @@ lb_status lb_parts_open(const lb_parts_options *o, lb_parts **out, lb_err *err)
     lb_parts *p = calloc(1, sizeof *p);
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
     p->part = o->part, p->of = o->of, p->progress = o->progress;
-    p->digest = lb_parts_job_digest(o->job);
     lb_part_file_job(&p->job, o->job);
     lb_status status = p->job.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a command") : LB_OK;
+    p->digest = status == LB_OK ? lb_part_file_digest(&p->job) : (lb_digest){0, 0};
     if (status == LB_OK) status = take_files(p, o, err);
     if (status == LB_OK && o->folder)
         status = lb_part_folder_open(o->folder, o->job, o->worker, o->workers, &p->folder, err);
@@ -458,19 +505,19 @@ lb_status lb_parts_answer_read(const char *folder, void **answer, size_t *n, int
     const char *bytes, *body;
     const void *kept = NULL;
     size_t size, at = 0, length;
-    int32_t exit_code = 0;
+    uint32_t exit_code = 0;
     snprintf(path, sizeof path, "%s/answer", folder);
     LB_TRY(lb_input_map(path, &bytes, &size, err));
     lb_status status = lb_part_file_next(bytes, size, &at, path, &body, &length, err);
     if (status == LB_OK) {
-        lb_part_record r = lb_part_record_reader(body, length, path, err);
-        lb_part_record_i32(&r, &exit_code);
+        lb_part_record r = lb_part_record_reader(body, length, path, (uint64_t)(body - bytes), err);
+        lb_part_record_word(&r, &exit_code, 255);
         lb_part_record_bytes(&r, &kept, n);
         status = lb_part_record_end(&r, err);
     }
     *answer = status == LB_OK ? malloc(*n + 1) : NULL;
     if (status == LB_OK && !*answer) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for an answer");
-    if (status == LB_OK) memcpy(*answer, kept, *n), *code = exit_code;
+    if (status == LB_OK) memcpy(*answer, kept, *n), *code = (int)exit_code;
     munmap((void *)(uintptr_t)bytes, size);
     return status;
 }
@@ -480,8 +527,10 @@ void lb_parts_close(lb_parts *p, bool remove)
     if (!p) return;
     lb_part_folder_close(p->folder, remove);
     for (uint32_t i = 0; i < p->n_chunks; i++) free(p->chunks[i].loop), free(p->chunks[i].own);
-    for (uint32_t i = 0; i < p->n_files; i++) munmap((void *)(uintptr_t)p->files[i].bytes, p->files[i].size);
+    for (uint32_t i = 0; i < p->n_files; i++)
+        munmap((void *)(uintptr_t)p->files[i].bytes, p->files[i].size), free(p->files[i].path);
     free(p->chunks), free(p->files);
+    lb_hash_release(&p->by_number);
     buffer_release(&p->job);
     free(p);
 }

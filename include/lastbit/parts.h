@@ -61,7 +61,7 @@ LB_API lb_status lb_parts_open(const lb_parts_options *options, lb_parts **parts
 /* The job of a file that lb_parts_save wrote, or of a folder of workers: words that lb_parts_job_release frees. */
 LB_API lb_status lb_parts_job_read(const char *path, lb_parts_job *job, lb_err *err);
 LB_API void lb_parts_job_release(lb_parts_job *job);
-/* Of all that makes it; equal for one question about the same files. */
+/* Of all that makes it; equal for one question about the same files. All zero when out of memory. */
 LB_API lb_digest lb_parts_job_digest(const lb_parts_job *job);
 /* Two jobs are one question about the same files. */
 LB_API bool lb_parts_job_equal(const lb_parts_job *a, const lb_parts_job *b);

@@ -1,7 +1,7 @@
 """Shapes of secrets, and of what looks like one and is none, for test_secret_text.py.
 
 «…» marks the secret, which must be gone; what stands around it stays, but for what is marked ‹…›, which may go with it. Tokens of services are written as patterns, so that no file of
-this tree looks as if it leaked one: <A20> stands for 20 letters and digits, <U16> for capitals and digits, <H40> for hexadecimal digits, <D9> for digits.
+this tree looks as if it leaked one: <A20> stands for 20 letters and digits, <U16> for capitals and digits, <H40> for hexadecimal digits, <D9> for digits; ¶ for the end of a line.
 """
 
 # Arguments of a program, one to a blank; ~ is a blank inside of one.
@@ -161,6 +161,12 @@ shpat_<H32>
 figd_<A40>
 ntn_<A40>
 <D9>:AA<A33>
+sess-<A40>
+EAA<U16><A20>
+tskey-auth-<A20>
+CLOJARS_<H40>
+rpa_<A40>
+tvly-<A32>
 """
 
 # Texts as they are: variables, messages, files.
@@ -206,6 +212,35 @@ token: «abcdefgh»
 -----BEGIN RSA PRIVATE KEY-----\\n«MIIEpAIBAAKCAQ»\\n‹-----END RSA PRIVATE KEY-----›
 -----BEGIN OPENSSH PRIVATE KEY-----«b3BlbnNzaC1rZXk»
 -----BEGIN PGP PRIVATE KEY BLOCK-----«lQOYBF»
+password: |¶  «hunter2secret»¶lr: 1
+hub:¶  token: >-¶    «abcsecret»¶  private: true
+- name: WANDB_API_KEY¶  value: «abcsecret»¶- name: LR¶  value: 0.1
+{"name": "WANDB_API_KEY", "value": "«abcsecret»"}
+[{"name": "LR", "value": "0.1"}, {"key": "HF_TOKEN", "value": "«abcsecret»"}]
+<add key="Password" value="«abcsecret»"/>
+<settings><password>«abcsecret»</password><lr>0.1</lr></settings>
+machine github.com login me password «abcsecret»
+machine host¶  login me¶  password «abcsecret»¶machine other
+Authorization: ‹Digest ›«username="me", response="6629fae49393a05397450978507c4ef1"»
+WWW: Digest «username="me", realm="x", nonce="n", response="6629fae4939"»
+https://host/callback?code=«abcsecretabcsecret»&state=1
+https://host/x?next=https%3A%2F%2Fhost%2Fx%3Ftoken%3D«abcsecret»%26lr%3D1
+%7B%22token%22%3A%22«abcsecret»%22%2C%22lr%22%3A1%7D
+{&quot;token&quot;:&quot;«abcsecret»&quot;,&quot;lr&quot;:1}
+{\\u0022token\\u0022:\\u0022«abcsecret»\\u0022}
+https://‹me:›«p/ss»@host/x
+jdbc:oracle:thin:me/«abcsecret»@host:1521/x
+PGPASSWORD=«abcsecret» psql -h host
+SSHPASS=«abcsecret» sshpass -e ssh host
+docker login -u me -p «abcsecret» host
+set "HF_TOKEN=«abcsecret»"
+setenv HF_TOKEN «abcsecret»
+ENV HF_TOKEN «abcsecret»
+'api_key="«abcsecret»"' trainer.lr=1
+logger.token=‹${oc.env:HF_TOKEN,›«abcsecret»}
+Config(‹api_key=SecretStr›('«abcsecret»'), lr=1)
+---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----¶«P2/56wAAAi»¶‹---- END SSH2 ENCRYPTED PRIVATE KEY ----›
+PuTTY-User-Key-File-2: ssh-rsa¶Private-Lines: ‹8›¶«BEGINAAgQCabcdefg»
 "private_key": "‹-----BEGIN PRIVATE KEY-----›«MIIEvQIBADANBg»‹-----END PRIVATE KEY-----\\n›"
 """
 
@@ -240,6 +275,16 @@ cipher = Fernet(b"«abc»")
 HARMLESS = """
 --lr=1e-3
 lr=0.0003
+{"name":"tokenizer","value":"bpe"}
+<add-key="seed"-value="3"/>
+<title>tokens</title>
+https://host:8080/a/b@c
+https://medium.com/@me/x
+https://host/x?barcode=1234567890&lr=1
+?decode=abcdefghijk&x=1
+%7B%22lr%22%3A%220.1%22%7D
+${oc.env:LR,0.1}
+sha256-Digest
 optimizer.lr=3e-4
 trainer.max_epochs=10
 +experiment=llama

@@ -5,6 +5,8 @@
 #include "capture_sample.h"
 #include "archive/archive_index.h"
 #include "archive/coding.h"
+#include "parts/part_file.h"
+#include "runs/diff_record.h"
 
 #include <lastbit/maintenance.h>
 
@@ -183,6 +185,95 @@ static void make_codings(void)
     }
 }
 
+/* ---- records of parts -------------------------------------------------------------------------------------------- */
+
+/* As target_part has it: two loops, of which a unit each is one chunk. */
+static void make_parts(void)
+{
+    static const char *const words[] = {"verify", "a.lb"};
+    const lb_parts_job job = {words, 2, "/runs", {1, 2}};
+    byte_buffer all = {0}, answer = {0};
+    lb_part_record told = {0};
+    lb_part_file_job(&all, &job);
+    save("part", "question", all.bytes, all.size);
+    for (uint64_t i = 0; i < 5; i++) {
+        lb_part_record body = {0}, record = {0};
+        const lb_part_chunk chunk = {"0-first", i, 5, i, 1};
+        const char *text = "name", *none = NULL;
+        int32_t said = 0, small = -7;
+        int64_t whole = -(int64_t)i, place = -1;
+        uint64_t bits = ~UINT64_C(0), total = 5;
+        uint32_t word = 9, n = 1;
+        bool truth = true;
+        double real = 0.1;
+        lb_part_file_chunk(&body, lb_parts_job_digest(&job), &chunk);
+        lb_part_record_i64(&record, &whole), lb_part_record_u64(&record, &bits), lb_part_record_i32(&record, &small);
+        lb_part_record_word(&record, &word, 9), lb_part_record_bool(&record, &truth),
+            lb_part_record_f64(&record, &real);
+        lb_part_record_tally(&record, &place, -1), lb_part_record_total(&record, &total);
+        lb_part_record_text(&record, &none), lb_part_record_name(&record, &text);
+        lb_part_record_rows(&record, NULL, &n, 8);
+        lb_part_record_i64(&record, &whole), lb_part_record_i64(&record, &whole), lb_part_record_f64(&record, &real);
+        const void *bytes = record.written.bytes;
+        size_t size = record.written.size;
+        lb_part_record_i32(&body, &said), lb_part_record_bytes(&body, &bytes, &size);
+        lb_part_file_frame(&all, &body.written);
+        lb_part_record_release(&body), lb_part_record_release(&record);
+    }
+    save("part", "first", all.bytes, all.size);
+    lb_part_record failed = {0};
+    const lb_part_chunk last = {"1-second", 5, 6, 5, 1};
+    const char *message = "the last one is damaged";
+    int32_t said = LB_ERR_CORRUPT;
+    lb_part_file_chunk(&failed, lb_parts_job_digest(&job), &last);
+    lb_part_record_i32(&failed, &said), lb_part_record_text(&failed, &message);
+    lb_part_file_frame(&all, &failed.written);
+    save("part", "failed", all.bytes, all.size);
+    int32_t code = 1;
+    const void *bytes = "answer\n";
+    size_t size = 7;
+    lb_part_record_i32(&told, &code), lb_part_record_bytes(&told, &bytes, &size);
+    lb_part_file_frame(&answer, &told.written);
+    save("part", "answer", answer.bytes, answer.size);
+    lb_part_record_release(&failed), lb_part_record_release(&told);
+    buffer_release(&all), buffer_release(&answer);
+}
+
+/* A rank with a row of every kind. */
+static void make_rank(void)
+{
+    lb_diff_report r = {.verdict = LB_VERDICT_DIVERGED, .has_first = true, .has_undecided = true, .undecided_step = 3};
+    lb_diff_exchanges exchanges = {0};
+    lb_part_record empty = {0}, full = {0};
+    lb_diff_row row = {.step = 1, .rank = 2, .phase = LB_PHASE_BACKWARD, .layer = "layers.0", .op = "aten::mm"};
+    row.parameter = "layers.0.weight", row.index = 4, row.other = 5, row.verdict = row.local = LB_VERDICT_DIVERGED;
+    row.why = "outside its bound", row.measured = true, row.bound_ratio = 2.5, row.n_arguments = 1;
+    row.difference = (lb_difference){.elements = 8, .differing = 1, .first = 3, .cosine = 1, .detail = "element 3"};
+    row.arguments[0] = (lb_diff_argument){"eps", "1e-5", "1e-6", ""};
+    row.lines[0] = (lb_code_line){.file = "model.py", .function = "forward", .text = "x = x @ w", .number = 7};
+    lb_diff_structure structure = {1, 2, LB_PHASE_FORWARD, "layers.1", "aten::bmm x2", "aten::mm"};
+    lb_diff_tokens tokens = {"text", 16, true, 0.5, 0.25, 0.9, 2, 0.1};
+    lb_diff_routing routing = {1, 2, "layers.0.moe", 16, 32, 2, 0.01, 1, 1};
+    lb_diff_difference place = {.row = row, .layer_b = "h.0", .op_b = "aten::addmm", .effect = 1e-3, .times = 1};
+    place.steps = 1, place.last_step = 1, place.ranks[0] = 4, place.lines[0] = (lb_diff_lines){{7, 9}, 2};
+    lb_diff_map map = {"layers.0.weight", "h.0.weight", "renamed"};
+    lb_diff_exchange exchange = {.row = row, .given = true, .differs = true, .brought = LB_VERDICT_ROUNDING};
+    char *sentence = (char *)(uintptr_t) "layers.2 was not kept";
+    lb_diff_report none = {0};
+    lb_diff_record(&empty, &none, &exchanges, &none);
+    save("rank", "empty", empty.written.bytes, empty.written.size);
+    r.has_earliest = true;
+    r.first = r.earliest = row, r.layers = &row, r.structures = &structure, r.missing = r.findings = &sentence,
+    r.tokens = &tokens;
+    r.routings = &routing, r.differences = r.places = &place, r.map = &map, exchanges.list = &exchange;
+    r.n_layers = r.n_structures = r.n_missing = r.n_findings = r.n_tokens = r.n_routings = 1;
+    r.n_differences = r.n_places = r.n_map = exchanges.n = 1;
+    r.ops = 9, r.identical = 8, r.ulp_counts[3] = 5;
+    lb_diff_record(&full, &r, &exchanges, &r);
+    save("rank", "full", full.written.bytes, full.written.size);
+    lb_part_record_release(&empty), lb_part_record_release(&full);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) return 129;
@@ -192,5 +283,7 @@ int main(int argc, char **argv)
     make_indexes();
     make_programs_and_tables();
     make_codings();
+    make_parts();
+    make_rank();
     return 0;
 }

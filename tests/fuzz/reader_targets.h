@@ -11,6 +11,8 @@
 #include "memory_files.h"
 #include "base/msgpack_cursor.h"
 #include "foreign/pickle_tree.h"
+#include "parts/part_file.h"
+#include "parts/parts_each.h"
 
 #include <lastbit/checkpoint.h>
 #include <lastbit/maintenance.h>
@@ -37,7 +39,8 @@
     X(npz, NULL, "a .npz file")                                                                                        \
     X(pickle, NULL, "a pickle")                                                                                        \
     X(torch, NULL, "a .pt file")                                                                                       \
-    X(distributed, NULL, "the .metadata of a distributed checkpoint, over one file of parts")
+    X(distributed, NULL, "the .metadata of a distributed checkpoint, over one file of parts")                          \
+    X(part, repair_part, "a part of a command: its question, and records")
 
 static unsigned accepted_readings, refused_readings;
 
@@ -422,6 +425,137 @@ static void target_distributed(const uint8_t *bytes, size_t size)
     }
     memory_file("ck/.metadata", bytes, size);
     read_both(MEMORY_FOLDER "/ck");
+}
+
+/* ---- parts of a command ------------------------------------------------------------------------------------------ */
+
+enum { PART_HEADER = 32, PART_UNITS = 5, DIGEST_WORD = 9 };
+
+static uint8_t *put_part_word(uint8_t *to, uint64_t bits)
+{
+    *to++ = bits >> 63 ? 0xd3 : 0xcf;
+    for (int shift = 56; shift >= 0; shift -= 8) *to++ = (uint8_t)(bits >> shift);
+    return to;
+}
+
+/* Digests of the frames; and each chunk is one of the question that the first frame asks. */
+static void repair_part(uint8_t *bytes, size_t size)
+{
+    lb_digest job = {0};
+    for (size_t at = 0; size - at >= PART_HEADER;) {
+        uint64_t length;
+        uint8_t *body = bytes + at + PART_HEADER;
+        memcpy(bytes + at, "LBPART1\n", 8);
+        memcpy(&length, bytes + at + 8, 8);
+        if (length > size - at - PART_HEADER) length = size - at - PART_HEADER;
+        memcpy(bytes + at + 8, &length, 8);
+        if (at == 0) job = lb_digest_bytes(body, (size_t)length);
+        if (length > 1 + 2 * DIGEST_WORD && body[0] == 1) put_part_word(put_part_word(body + 1, job.hi), job.lo);
+        digest_to_bytes(lb_digest_bytes(body, (size_t)length), bytes + at + 16);
+        at += PART_HEADER + (size_t)length;
+    }
+}
+
+/* A field of every kind. */
+typedef struct part_fields {
+    int64_t whole, place;
+    uint64_t bits, total;
+    int32_t small;
+    uint32_t word, n;
+    bool truth;
+    double real;
+    const char *text, *name;
+    lb_statistics *rows;
+} part_fields;
+
+static void part_record(lb_part_record *r, part_fields *x)
+{
+    lb_part_record_i64(r, &x->whole), lb_part_record_u64(r, &x->bits), lb_part_record_i32(r, &x->small);
+    lb_part_record_word(r, &x->word, 9), lb_part_record_bool(r, &x->truth), lb_part_record_f64(r, &x->real);
+    lb_part_record_tally(r, &x->place, -1), lb_part_record_total(r, &x->total);
+    lb_part_record_text(r, &x->text), lb_part_record_name(r, &x->name);
+    x->rows = (lb_statistics *)lb_part_record_rows(r, x->rows, &x->n, sizeof *x->rows);
+    for (uint32_t i = 0; i < x->n; i++) {
+        lb_part_record_i64(r, &x->rows[i].elements), lb_part_record_i64(r, &x->rows[i].nan);
+        lb_part_record_f64(r, &x->rows[i].min);
+    }
+}
+
+static lb_status make_part(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)context;
+    lb_statistics rows[2] = {{.elements = 9, .min = -1.5}, {.nan = 3}};
+    part_fields x = {.whole = -(int64_t)unit, .place = -1, .bits = ~UINT64_C(0), .total = 5, .small = -7, .word = 9};
+    x.real = 0.1, x.text = unit % 2 ? "text" : NULL, x.name = "name", x.rows = rows, x.n = 2;
+    if (unit == PART_UNITS) return lb_fail(err, LB_ERR_CORRUPT, "the last one is damaged");
+    part_record(record, &x);
+    return LB_OK;
+}
+
+/* What is accepted is what its kind says, whoever wrote it. */
+static lb_status fold_part(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
+{
+    (void)context, (void)unit, (void)err;
+    part_fields x = {0};
+    part_record(record, &x);
+    if (record->status == LB_OK && (x.word > 9 || x.place < -1 || !x.name || strlen(x.name) > 1 << 16)) abort();
+    if (x.text && record->status == LB_OK && strlen(x.text) > 1 << 16) abort();
+    free(x.rows);
+    return record->status;
+}
+
+static lb_status fold_parts(lb_parts *parts, lb_err *err)
+{
+    const lb_parts_loop first = {"first", PART_UNITS, make_part, fold_part, NULL, NULL};
+    const lb_parts_loop second = {"second", PART_UNITS + 1, make_part, fold_part, NULL, NULL};
+    LB_TRY(lb_parts_each(parts, &first, err));
+    return lb_parts_each(parts, &second, err);
+}
+
+/* A failure may be what a record says, in words of its own. */
+static bool part_accepted(lb_status status, const lb_err *err)
+{
+    accepted_readings += status == LB_OK, refused_readings += status != LB_OK;
+    if (status == LB_OK) return true;
+    if (status == err->status && err->message[0] && !lb_is_refusal(status)) return false;
+    fprintf(stderr, "%s: '%s'\n", lb_status_name(status), err->message);
+    abort();
+}
+
+static void merge_part(const char *path, const lb_parts_job *job)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_parts_options how = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts;
+    how.job = job, how.files = &path, how.n_files = 1;
+    if (!part_accepted(lb_parts_open(&how, &parts, &err), &err)) return;
+    part_accepted(fold_parts(parts, &err), &err);
+    lb_parts_close(parts, false);
+}
+
+/* The same bytes are read as an answer, too, which is a frame of another kind. */
+static void target_part(const uint8_t *bytes, size_t size)
+{
+    const char *path = memory_file("x.part", bytes, size);
+    lb_err err = LB_ERR_INIT;
+    lb_parts_job job;
+    byte_buffer again = {0};
+    void *answer;
+    size_t n;
+    int code;
+    if (accepted(lb_parts_job_read(path, &job, &err), &err, path)) {
+        merge_part(path, &job);
+        lb_part_file_job(&again, &job);
+        lb_parts_job_release(&job);
+        path = memory_file("again.part", again.bytes, again.size);
+        if (lb_parts_job_read(path, &job, NULL) != LB_OK) abort();
+        lb_parts_job_release(&job), buffer_release(&again);
+    }
+    lb_err_clear(&err);
+    memory_file("meet/answer", bytes, size);
+    if (!accepted(lb_parts_answer_read(MEMORY_FOLDER "/meet", &answer, &n, &code, &err), &err, "answer")) return;
+    if (code < 0 || code > 255 || n > size) abort();
+    free(answer);
 }
 
 #endif

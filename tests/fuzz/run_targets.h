@@ -6,6 +6,7 @@
 #include "memory_files.h"
 
 #include "ranks/choices.h"
+#include "runs/diff_record.h"
 #include "watch/tensorboard.h"
 #include "search/journal.h"
 #include "pair/layer_names.h"
@@ -38,7 +39,8 @@
     X(selector, NULL, "a selector")                                                                                    \
     X(tree, NULL, "an order as a tree: its text, or JSON")                                                             \
     X(order, NULL, "the order of a collective")                                                                        \
-    X(map, NULL, "a rule s/PATTERN/REPLACEMENT/, a newline, a path")
+    X(map, NULL, "a rule s/PATTERN/REPLACEMENT/, a newline, a path")                                                   \
+    X(rank, NULL, "the record of a rank in a diff of many")
 
 static unsigned run_answered, run_refused;
 
@@ -342,6 +344,55 @@ static void target_map(const uint8_t *bytes, size_t size)
         lb_layer_names_map_free(rules);
     }
     free(text);
+}
+
+/* ---- a rank of a diff -------------------------------------------------------------------------------------------- */
+
+static void free_rank(lb_diff_report *report, lb_diff_exchanges *exchanges)
+{
+    lb_diff_report_free(report);
+    free(exchanges->list);
+}
+
+static lb_diff_report *read_rank(const void *bytes, size_t size, lb_diff_exchanges *exchanges, lb_err *err)
+{
+    lb_diff_report *report = (lb_diff_report *)calloc(1, sizeof *report);
+    lb_part_record record = lb_part_record_reader(bytes, size, "record", 0, err);
+    *exchanges = (lb_diff_exchanges){0};
+    if (!report) abort();
+    lb_diff_record(&record, report, exchanges, report);
+    if (run_accepted(lb_part_record_end(&record, err), err)) return report;
+    free_rank(report, exchanges);
+    return NULL;
+}
+
+static lb_part_record written_rank(lb_diff_report *report, lb_diff_exchanges *exchanges)
+{
+    lb_part_record record = {0};
+    lb_diff_record(&record, report, exchanges, report);
+    if (lb_part_record_end(&record, NULL) != LB_OK) abort();
+    return record;
+}
+
+/* What was read can be told, and is written as what is read again. */
+static void target_rank(const uint8_t *bytes, size_t size)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_diff_exchanges exchanges, same;
+    lb_diff_report *report = read_rank(bytes, size, &exchanges, &err);
+    if (!report) return;
+    char *text = lb_diff_text(report, "a.lb", "b.lb", true);
+    if (!text) abort();
+    free(text);
+    lb_part_record once = written_rank(report, &exchanges);
+    lb_diff_report *again = read_rank(once.written.bytes, once.written.size, &same, &err);
+    if (!again) abort();
+    lb_part_record twice = written_rank(again, &same);
+    if (once.written.size != twice.written.size ||
+        memcmp(once.written.bytes, twice.written.bytes, once.written.size) != 0)
+        abort();
+    lb_part_record_release(&once), lb_part_record_release(&twice);
+    free_rank(report, &exchanges), free_rank(again, &same);
 }
 
 #endif

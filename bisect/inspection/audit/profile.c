@@ -39,11 +39,10 @@ int lb_profile_axis_of(const lb_layout *layout, int d)
     return d == 1 ? 1 : layout->ndim == 3 ? 2 : -1;
 }
 
-static void shape_of(const lb_layout *layout, int64_t n[LB_PROFILE_AXES])
+static void shape_of(const lb_layout *l, int64_t n[LB_PROFILE_AXES])
 {
     n[0] = n[1] = n[2] = 1;
-    for (int d = 0; d < layout->ndim; d++)
-        n[layout->ndim < 2 ? 2 : d == 0 ? 0 : d == 1 && layout->ndim > 2 ? 1 : 2] *= layout->shape[d];
+    for (int d = 0; d < l->ndim; d++) n[l->ndim < 2 ? 2 : d == 0 ? 0 : d == 1 && l->ndim > 2 ? 1 : 2] *= l->shape[d];
 }
 
 /* A head's usual number of rows: the largest that leaves several blocks. */
@@ -80,7 +79,7 @@ static lb_profile_block judge_block(const sums *s, double r, double c, double ro
 
 /* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
-static void add_columns(walk *walk, int64_t first, const float *x, int64_t n, double *squares, uint64_t *hashes)
+static void add_columns(walk *w, int64_t first, const float *x, int64_t n, double *squares, uint64_t *hashes)
 {
     for (int64_t i = 0; i < n; i++) squares[first + i] += (double)x[i] * (double)x[i];
     for (int64_t i = 0; i < n; i++) {
@@ -89,8 +88,7 @@ static void add_columns(walk *walk, int64_t first, const float *x, int64_t n, do
         hashes[first + i] = (uint32_t)(((uint32_t)hashes[first + i] ^ bits) * UINT32_C(0x9E3779B1));
         hashes[first + i] ^= (uint32_t)hashes[first + i] >> 15;
     }
-    for (int64_t i = 0; walk->block_columns && i < n; i++)
-        walk->block_columns[first + i] += (double)x[i] * (double)x[i];
+    for (int64_t i = 0; w->block_columns && i < n; i++) w->block_columns[first + i] += (double)x[i] * (double)x[i];
 }
 
 /* Sums in eight lanes, which do not wait for each other. */
@@ -112,49 +110,49 @@ static void add_powers(const float *x, int64_t n, double *second, double *fourth
 }
 
 /* The part of a row that lies in each block of columns. */
-static void add_across(walk *walk, int64_t first, const float *x, int64_t n, double *row, double *all_second,
+static void add_across(walk *w, int64_t first, const float *x, int64_t n, double *row, double *all_second,
                        double *all_fourth)
 {
     for (int64_t i = 0, end; i < n; i = end) {
-        const int64_t block = (first + i) / walk->width, edge = (block + 1) * walk->width - first;
+        const int64_t block = (first + i) / w->width, edge = (block + 1) * w->width - first;
         double second = 0, fourth = 0;
         end = edge < n ? edge : n;
         add_powers(x + i, end - i, &second, &fourth);
-        walk->across[block].second += second, walk->across[block].fourth += fourth;
+        w->across[block].second += second, w->across[block].fourth += fourth;
         row[block] += second;
         *all_second += second, *all_fourth += fourth;
     }
 }
 
 /* Row `i` of all, which is row `j` of axis 1 in slice i / n[1] of axis 0. */
-static void add_row(walk *walk, int64_t i, double *row)
+static void add_row(walk *w, int64_t i, double *row)
 {
-    const int64_t j = i % walk->n[1], slice = i / walk->n[1], wide = walk->n[2];
-    const size_t bytes = lb_dtype_bits(walk->t->dtype) / 8;
-    lb_profile_axis *axes = walk->out->axes;
+    const int64_t j = i % w->n[1], slice = i / w->n[1], wide = w->n[2];
+    const size_t bytes = lb_dtype_bits(w->t->dtype) / 8;
+    lb_profile_axis *axes = w->out->axes;
     double second = 0, fourth = 0;
     uint64_t hash = 0;
     float x[PORTION];
-    if (walk->across) memset(row, 0, (size_t)(wide / walk->width) * sizeof *row);
+    if (w->across) memset(row, 0, (size_t)(wide / w->width) * sizeof *row);
     for (int64_t at = 0; at < wide; at += PORTION) {
         const int64_t n = wide - at < PORTION ? wide - at : PORTION;
-        lb_load_f32(x, walk->t->dtype, (const char *)walk->t->data + (size_t)(i * wide + at) * bytes, (size_t)n);
-        if (walk->across)
-            add_across(walk, at, x, n, row, &second, &fourth);
+        lb_load_f32(x, w->t->dtype, (const char *)w->t->data + (size_t)(i * wide + at) * bytes, (size_t)n);
+        if (w->across)
+            add_across(w, at, x, n, row, &second, &fourth);
         else
             add_powers(x, n, &second, &fourth);
         hash = hash * UINT64_C(0xFF51AFD7ED558CCD) ^ lb_digest_leaf(x, (size_t)n * sizeof *x, 0);
-        if (walk->squares[2]) add_columns(walk, at, x, n, walk->squares[2], axes[2].hashes);
+        if (w->squares[2]) add_columns(w, at, x, n, w->squares[2], axes[2].hashes);
     }
-    walk->along.second += second, walk->along.fourth += fourth;
-    walk->along.of_rows += second, walk->along.of_rows_squared += second * second;
-    for (int64_t k = 0; walk->across && k < wide / walk->width; k++)
-        walk->across[k].of_rows += row[k], walk->across[k].of_rows_squared += row[k] * row[k];
-    if (walk->squares[0])
-        walk->squares[0][slice] += second,
+    w->along.second += second, w->along.fourth += fourth;
+    w->along.of_rows += second, w->along.of_rows_squared += second * second;
+    for (int64_t k = 0; w->across && k < wide / w->width; k++)
+        w->across[k].of_rows += row[k], w->across[k].of_rows_squared += row[k] * row[k];
+    if (w->squares[0])
+        w->squares[0][slice] += second,
             axes[0].hashes[slice] = axes[0].hashes[slice] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
-    if (walk->squares[1])
-        walk->squares[1][j] += second, axes[1].hashes[j] = axes[1].hashes[j] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
+    if (w->squares[1])
+        w->squares[1][j] += second, axes[1].hashes[j] = axes[1].hashes[j] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
 }
 
 static double spread_of(const sums *s, double rows)
@@ -163,60 +161,83 @@ static double spread_of(const sums *s, double rows)
     return variance > 0 ? variance : 0;
 }
 
-static void end_block(walk *walk, int64_t block)
+static void end_block(walk *w, int64_t block)
 {
-    const double r = (double)walk->height, c = (double)walk->n[2];
-    walk->out->sides[0].list[block] =
-        judge_block(&walk->along, r, c, spread_of(&walk->along, r), variance_of(walk->block_columns, walk->n[2]));
-    memset(walk->block_columns, 0, (size_t)walk->n[2] * sizeof *walk->block_columns);
-    walk->along = (sums){0};
+    const double r = (double)w->height, c = (double)w->n[2];
+    w->out->sides[0].list[block] =
+        judge_block(&w->along, r, c, spread_of(&w->along, r), variance_of(w->block_columns, w->n[2]));
+    memset(w->block_columns, 0, (size_t)w->n[2] * sizeof *w->block_columns);
+    w->along = (sums){0};
 }
 
-static void read_all(walk *walk, double *row)
+static void read_all(walk *w, double *row)
 {
-    const int64_t rows = walk->n[0] * walk->n[1];
+    const int64_t rows = w->n[0] * w->n[1];
     for (int64_t i = 0; i < rows; i++) {
-        add_row(walk, i, row);
-        if (walk->height && (i + 1) % walk->height == 0) end_block(walk, i / walk->height);
+        add_row(w, i, row);
+        if (w->height && (i + 1) % w->height == 0) end_block(w, i / w->height);
     }
-    for (int64_t k = 0; walk->across && k < walk->n[2] / walk->width; k++)
-        walk->out->sides[1].list[k] =
-            judge_block(&walk->across[k], (double)rows, (double)walk->width, spread_of(&walk->across[k], (double)rows),
-                        variance_of(walk->squares[2] + k * walk->width, walk->width));
-    const double all = (double)rows * (double)walk->n[2];
+    for (int64_t k = 0; w->across && k < w->n[2] / w->width; k++)
+        w->out->sides[1].list[k] =
+            judge_block(&w->across[k], (double)rows, (double)w->width, spread_of(&w->across[k], (double)rows),
+                        variance_of(w->squares[2] + k * w->width, w->width));
+    const double all = (double)rows * (double)w->n[2];
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++)
-        for (int64_t i = 0; walk->squares[axis] && i < walk->n[axis]; i++)
-            walk->out->axes[axis].sizes[i] = (float)sqrt(walk->squares[axis][i] / (all / (double)walk->n[axis]));
+        for (int64_t i = 0; w->squares[axis] && i < w->n[axis]; i++)
+            w->out->axes[axis].sizes[i] = (float)sqrt(w->squares[axis][i] / (all / (double)w->n[axis]));
 }
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-static bool make_room(walk *walk, int64_t head, bool experts)
+static bool has_profile(const lb_tensor *t)
 {
-    lb_profile *profile = walk->out;
+    return lb_layout_numel(&t->layout) >= 2 && lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype);
+}
+
+static bool make_blocks(lb_profile_blocks *b, int64_t all, int64_t width)
+{
+    if (!width) return true;
+    *b = (lb_profile_blocks){all / width, width, calloc((size_t)(all / width), sizeof *b->list)};
+    return b->list != NULL;
+}
+
+bool lb_profile_room(lb_profile *profile, const lb_tensor *tensor, int64_t head, bool experts)
+{
+    int64_t n[LB_PROFILE_AXES];
+    bool made = true;
+    *profile = (lb_profile){0};
+    if (!has_profile(tensor)) return true;
+    shape_of(&tensor->layout, n);
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
+        if (n[axis] < 2 || n[axis] > MOST_COLUMNS) continue;
+        profile->axes[axis] = (lb_profile_axis){n[axis], calloc((size_t)n[axis], sizeof(float)),
+                                                calloc((size_t)n[axis], sizeof(uint64_t))};
+        made &= profile->axes[axis].sizes && profile->axes[axis].hashes;
+    }
+    if (profile->axes[0].n && profile->axes[2].n) {
+        const bool matrix = n[1] == 1;
+        made &= make_blocks(&profile->sides[0], n[0] * n[1],
+                            experts && n[1] > 1 ? n[1]
+                            : matrix            ? block_of(n[0], head)
+                                                : 0);
+        made &= make_blocks(&profile->sides[1], n[2], matrix ? block_of(n[2], head) : 0);
+    }
+    if (!made) lb_profile_release(profile);
+    return made;
+}
+
+/* What is summed on the way. */
+static bool make_sums(walk *w)
+{
     bool made = true;
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
-        if (walk->n[axis] < 2 || walk->n[axis] > MOST_COLUMNS) continue;
-        const size_t n = (size_t)walk->n[axis];
-        profile->axes[axis] = (lb_profile_axis){walk->n[axis], malloc(n * sizeof(float)), calloc(n, sizeof(uint64_t))};
-        walk->squares[axis] = calloc(n, sizeof(double));
-        made &= profile->axes[axis].sizes && profile->axes[axis].hashes && walk->squares[axis];
+        if (!w->out->axes[axis].n) continue;
+        w->squares[axis] = calloc((size_t)w->n[axis], sizeof(double));
+        made &= w->squares[axis] != NULL;
     }
-    if (!walk->squares[0] || !walk->squares[2]) return made;
-    walk->height = experts && walk->n[1] > 1 ? walk->n[1] : walk->n[1] == 1 ? block_of(walk->n[0], head) : 0;
-    walk->width = walk->n[1] == 1 ? block_of(walk->n[2], head) : 0;
-    if (walk->height) {
-        profile->sides[0] = (lb_profile_blocks){walk->n[0] * walk->n[1] / walk->height, walk->height, NULL};
-        profile->sides[0].list = calloc((size_t)profile->sides[0].n, sizeof *profile->sides[0].list);
-        walk->block_columns = calloc((size_t)walk->n[2], sizeof(double));
-        made &= profile->sides[0].list && walk->block_columns;
-    }
-    if (walk->width) {
-        profile->sides[1] = (lb_profile_blocks){walk->n[2] / walk->width, walk->width, NULL};
-        profile->sides[1].list = calloc((size_t)profile->sides[1].n, sizeof *profile->sides[1].list);
-        walk->across = calloc((size_t)profile->sides[1].n, sizeof *walk->across);
-        made &= profile->sides[1].list && walk->across;
-    }
+    w->height = w->out->sides[0].width, w->width = w->out->sides[1].width;
+    if (w->height) made &= (w->block_columns = calloc((size_t)w->n[2], sizeof(double))) != NULL;
+    if (w->width) made &= (w->across = calloc((size_t)w->out->sides[1].n, sizeof *w->across)) != NULL;
     return made;
 }
 
@@ -224,23 +245,23 @@ bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head,
 {
     const int64_t all = lb_layout_numel(&tensor->layout);
     lb_tensor dense = *tensor;
-    walk walk = {.t = &dense, .out = profile};
+    walk w = {.t = &dense, .out = profile};
     void *copy = NULL;
     *profile = (lb_profile){0};
-    shape_of(&tensor->layout, walk.n);
-    if (all < 2 || lb_dtype_bits(tensor->dtype) < 8 || lb_dtype_is_complex(tensor->dtype)) return true;
-    bool made = true;
-    if (!lb_layout_is_contiguous(&tensor->layout)) {
+    shape_of(&tensor->layout, w.n);
+    if (!has_profile(tensor)) return true;
+    bool made = lb_profile_room(profile, tensor, head, experts);
+    if (made && !lb_layout_is_contiguous(&tensor->layout)) {
         copy = malloc(lb_dtype_bytes(tensor->dtype, (size_t)all));
         made = copy && lb_tensor_gather(tensor, copy, NULL) == LB_OK;
         dense.data = copy;
     }
-    made = made && make_room(&walk, head, experts);
-    double *row = made && walk.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
-    made = made && (!walk.across || row);
-    if (made) read_all(&walk, row);
-    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) free(walk.squares[axis]);
-    free(walk.block_columns), free(walk.across), free(row), free(copy);
+    made = made && make_sums(&w);
+    double *row = made && w.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
+    made = made && (!w.across || row);
+    if (made) read_all(&w, row);
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) free(w.squares[axis]);
+    free(w.block_columns), free(w.across), free(row), free(copy);
     if (!made) lb_profile_release(profile);
     return made;
 }

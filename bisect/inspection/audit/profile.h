@@ -42,6 +42,8 @@ typedef struct lb_profile {
 int lb_profile_axis_of(const lb_layout *layout, int d);
 /* `head`: rows of a head, 0: a usual number. `experts`: slices of axis 0 are blocks, too. False when out of memory. */
 bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head, bool experts);
+/* The same with everything 0: the sizes of what a profile of such a tensor holds. */
+bool lb_profile_room(lb_profile *profile, const lb_tensor *tensor, int64_t head, bool experts);
 void lb_profile_release(lb_profile *profile);
 
 #endif

@@ -119,6 +119,18 @@ static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record,
     return status;
 }
 
+/* A part says what it says of the rank that it is a record of, and of its partner. */
+static void check_rank(const many *m, uint64_t unit, lb_part_record *record)
+{
+    const rank_result *r = &m->ranks[unit];
+    const int32_t rank = m->halves[0]->ranks[unit];
+    bool own = (!r->report.has_first || r->report.first.rank == rank) &&
+               (!r->report.has_earliest || r->report.earliest.rank == rank);
+    for (uint32_t i = 0; i < r->report.n_layers; i++) own &= r->report.layers[i].rank == rank;
+    for (uint32_t i = 0; i < r->exchanges.n; i++) own &= r->exchanges.list[i].row.rank == rank;
+    if (!own) lb_part_record_refuse(record, "rank", "rows of a rank other than %d", rank);
+}
+
 static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
@@ -126,6 +138,7 @@ static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record,
     uint64_t shared = 0;
     lb_part_record_u64(record, &shared);
     lb_diff_record(record, &m->ranks[unit].report, &m->ranks[unit].exchanges, m->session->report);
+    check_rank(m, unit, record);
     m->shared += shared;
     return record->status;
 }
@@ -182,18 +195,25 @@ static lb_status write_calls(lb_capture *capture, int32_t rank, int64_t step, lb
     return status;
 }
 
-static lb_status read_calls(lb_part_record *record, lb_collective_extract *calls, lb_err *err)
+static lb_status read_calls(lb_part_record *record, int32_t rank, int64_t step, lb_collective_extract *calls,
+                            lb_err *err)
 {
     const void *bytes = NULL;
     size_t size = 0;
     uint32_t n = 0;
     lb_part_record_bytes(record, &bytes, &size);
-    if (record->status == LB_OK && size) LB_TRY(lb_program_decode(bytes, size, &calls->program, err));
+    lb_err why = LB_ERR_INIT;
+    const lb_status decoded =
+        record->status == LB_OK && size ? lb_program_decode(bytes, size, &calls->program, &why) : LB_OK;
+    if (decoded == LB_ERR_NOMEM) return lb_fail(err, decoded, "%s", why.message);
+    if (decoded != LB_OK) lb_part_record_refuse(record, "calls", "%.150s", why.message);
+    if (calls->program && (calls->program->rank != rank || calls->program->step != step))
+        lb_part_record_refuse(record, "calls", "of another rank or step");
     calls->numbers = lb_part_record_rows(record, NULL, &n, sizeof *calls->numbers);
     for (uint32_t i = 0; i < n; i++) lb_part_record_u32(record, &calls->numbers[i]);
-    if (record->status == LB_OK && n != (calls->program ? calls->program->n_ops : 0))
-        return lb_fail(err, LB_ERR_CORRUPT, "a record of %u calls of a program of %u", n,
-                       calls->program ? calls->program->n_ops : 0);
+    if (n != (calls->program ? calls->program->n_ops : 0))
+        lb_part_record_refuse(record, "calls", "%u numbers of a program of %u ops", n,
+                              calls->program ? calls->program->n_ops : 0);
     return record->status;
 }
 
@@ -208,7 +228,8 @@ static lb_status work_calls(void *context, uint64_t unit, lb_part_record *record
 static lb_status fold_calls(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     many *m = context;
-    for (int side = 0; side < 2; side++) LB_TRY(read_calls(record, &m->at[side].ranks[unit], err));
+    for (int side = 0; side < 2; side++)
+        LB_TRY(read_calls(record, m->halves[side]->ranks[unit], m->step, &m->at[side].ranks[unit], err));
     return LB_OK;
 }
 

@@ -12,26 +12,40 @@ static void text_both(const both *x, const char **text)
     if (x->r->reading && *text) *text = lb_report_keep(x->keeper, *text);
 }
 
+static void name_both(const both *x, const char **text)
+{
+    lb_part_record_name(x->r, text);
+    if (x->r->reading) *text = lb_report_keep(x->keeper, *text);
+}
+
 static void verdict_both(const both *x, lb_verdict *verdict)
 {
     uint32_t word = *verdict;
-    lb_part_record_u32(x->r, &word);
+    lb_part_record_word(x->r, &word, LB_VERDICT_COUNT - 1);
     *verdict = (lb_verdict)word;
+}
+
+static void phase_both(const both *x, lb_phase *phase)
+{
+    uint32_t word = *phase;
+    lb_part_record_word(x->r, &word, LB_PHASE_OTHER);
+    *phase = (lb_phase)word;
 }
 
 static void count_both(const both *x, int64_t *count)
 {
-    lb_part_record_i64(x->r, count);
+    lb_part_record_tally(x->r, count, 0);
 }
 
 static void difference_both(const both *x, lb_difference *d)
 {
     uint32_t pattern = d->pattern;
     const char *detail = d->detail;
-    count_both(x, &d->elements), count_both(x, &d->differing), count_both(x, &d->nonfinite), count_both(x, &d->first);
+    count_both(x, &d->elements), count_both(x, &d->differing), count_both(x, &d->nonfinite);
+    lb_part_record_tally(x->r, &d->first, -1);
     double *const numbers[] = {&d->max_abs, &d->max_rel, &d->rel_l2, &d->cosine, &d->max_ulp, &d->p99_ulp};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(x->r, numbers[i]);
-    lb_part_record_u32(x->r, &pattern);
+    lb_part_record_word(x->r, &pattern, LB_PATTERN_SCATTERED);
     lb_part_record_text(x->r, &detail);
     d->pattern = (lb_pattern)pattern;
     if (x->r->reading) snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
@@ -40,21 +54,21 @@ static void difference_both(const both *x, lb_difference *d)
 static void line_both(const both *x, lb_code_line *line)
 {
     lb_part_record_u32(x->r, &line->number);
-    text_both(x, &line->file), text_both(x, &line->function), text_both(x, &line->text);
+    /* number 0: not known, and neither are they */
+    void (*const each)(const both *, const char **) = line->number ? name_both : text_both;
+    each(x, &line->file), each(x, &line->function), each(x, &line->text);
 }
 
 static void row_both(const both *x, lb_diff_row *row)
 {
-    uint32_t phase = row->phase;
-    lb_part_record_i64(x->r, &row->step), lb_part_record_i32(x->r, &row->rank), lb_part_record_u32(x->r, &phase);
-    row->phase = (lb_phase)phase;
-    text_both(x, &row->layer), lb_part_record_bool(x->r, &row->value), text_both(x, &row->parameter);
+    lb_part_record_i64(x->r, &row->step), lb_part_record_i32(x->r, &row->rank), phase_both(x, &row->phase);
+    name_both(x, &row->layer), lb_part_record_bool(x->r, &row->value), text_both(x, &row->parameter);
     text_both(x, &row->before), text_both(x, &row->after), text_both(x, &row->op);
     uint32_t *const places[] = {&row->index, &row->other, &row->order, &row->lone, &row->met};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_u32(x->r, places[i]);
     lb_part_record_i64(x->r, &row->other_step), lb_part_record_i32(x->r, &row->other_rank);
     verdict_both(x, &row->verdict), verdict_both(x, &row->local), verdict_both(x, &row->inherited);
-    lb_part_record_bool(x->r, &row->lossy), text_both(x, &row->why);
+    lb_part_record_bool(x->r, &row->lossy), name_both(x, &row->why);
     lb_part_record_i32(x->r, &row->hop_from), lb_part_record_i32(x->r, &row->hop_to);
     lb_part_record_bool(x->r, &row->measured);
     if (row->measured) difference_both(x, &row->difference);
@@ -63,7 +77,7 @@ static void row_both(const both *x, lb_diff_row *row)
     lb_part_record_word(x->r, &row->n_arguments, LB_DIFF_ARGUMENTS);
     for (uint32_t i = 0; i < row->n_arguments; i++) {
         lb_diff_argument *a = &row->arguments[i];
-        text_both(x, &a->name), text_both(x, &a->first), text_both(x, &a->second), text_both(x, &a->group);
+        name_both(x, &a->name), name_both(x, &a->first), name_both(x, &a->second), name_both(x, &a->group);
     }
     text_both(x, &row->means);
     line_both(x, &row->lines[0]), line_both(x, &row->lines[1]);
@@ -71,39 +85,47 @@ static void row_both(const both *x, lb_diff_row *row)
 
 static void structure_both(const both *x, lb_diff_structure *s)
 {
-    uint32_t phase = s->phase;
-    lb_part_record_i64(x->r, &s->step), lb_part_record_i32(x->r, &s->rank), lb_part_record_u32(x->r, &phase);
-    s->phase = (lb_phase)phase;
-    text_both(x, &s->layer), text_both(x, &s->ops_a), text_both(x, &s->ops_b);
+    lb_part_record_i64(x->r, &s->step), lb_part_record_i32(x->r, &s->rank), phase_both(x, &s->phase);
+    name_both(x, &s->layer), name_both(x, &s->ops_a), name_both(x, &s->ops_b);
 }
 
 static void tokens_both(const both *x, lb_diff_tokens *t)
 {
-    text_both(x, &t->kind), count_both(x, &t->count), lb_part_record_bool(x->r, &t->has_targets);
+    name_both(x, &t->kind), count_both(x, &t->count), lb_part_record_bool(x->r, &t->has_targets);
     double *const numbers[] = {&t->k3, &t->kl, &t->top1, &t->max_abs, &t->mean_abs};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(x->r, numbers[i]);
 }
 
 static void routing_both(const both *x, lb_diff_routing *t)
 {
-    lb_part_record_i64(x->r, &t->step), lb_part_record_i32(x->r, &t->rank), text_both(x, &t->layer);
+    lb_part_record_i64(x->r, &t->step), lb_part_record_i32(x->r, &t->rank), name_both(x, &t->layer);
     count_both(x, &t->tokens), count_both(x, &t->choices), count_both(x, &t->flips);
     lb_part_record_f64(x->r, &t->largest_margin);
     count_both(x, &t->near_ties), count_both(x, &t->explained);
 }
 
+static void lines_both(const both *x, lb_diff_lines *lines)
+{
+    lb_part_record_word(x->r, &lines->n, LB_DIFF_LINES);
+    for (uint32_t i = 0; i < lines->n; i++) lb_part_record_u32(x->r, &lines->list[i]);
+}
+
 static void place_both(const both *x, lb_diff_difference *d)
 {
     row_both(x, &d->row);
+    lines_both(x, &d->lines[0]), lines_both(x, &d->lines[1]);
     text_both(x, &d->layer_b), text_both(x, &d->op_b), lb_part_record_f64(x->r, &d->effect);
     lb_part_record_u32(x->r, &d->times), lb_part_record_u32(x->r, &d->steps);
     lb_part_record_i64(x->r, &d->last_step);
     lb_part_record_u64(x->r, &d->ranks[0]), lb_part_record_u64(x->r, &d->ranks[1]);
 }
 
+/* A place whose texts are empty and whose numbers are small is written in more than 50 bytes. */
+_Static_assert(sizeof(lb_diff_difference) <= 50 * LB_PART_RECORD_RATIO, "more than lb_part_record_rows makes room for");
+
 static void map_both(const both *x, lb_diff_map *m)
 {
-    text_both(x, &m->first), text_both(x, &m->second), text_both(x, &m->relation);
+    name_both(x, &m->first), name_both(x, &m->second), name_both(x, &m->relation);
 }
 
 static void exchange_both(const both *x, lb_diff_exchange *m)
@@ -125,8 +147,8 @@ static void sentences_both(const both *x, char ***list, uint32_t *n)
     *list = lb_part_record_rows(x->r, *list, n, sizeof **list);
     for (uint32_t i = 0; i < *n; i++) {
         const char *text = (*list)[i];
-        text_both(x, &text);
-        (*list)[i] = (char *)(uintptr_t)(text ? text : "");
+        name_both(x, &text);
+        (*list)[i] = (char *)(uintptr_t)text;
     }
 }
 
@@ -134,7 +156,7 @@ static void numbers_both(const both *x, lb_diff_report *r)
 {
     uint64_t *const numbers[] = {&r->ops,      &r->identical,  &r->unseen,       &r->rewritten, &r->cost.runs,
                                  &r->cost.ops, &r->exact_runs, &r->recorded_ops, &r->sources,   &r->sources_identical};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_u64(x->r, numbers[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_total(x->r, numbers[i]);
     for (int i = 0; i < LB_ULP_BUCKETS; i++) count_both(x, &r->ulp_counts[i]);
     bool *const truths[] = {&r->tokens_looked_up, &r->tokens_approximate, &r->lone_writes[0], &r->lone_writes[1],
                             &r->untold,           &r->implementations};
@@ -147,6 +169,7 @@ void lb_diff_record(lb_part_record *record, lb_diff_report *r, lb_diff_exchanges
     const both here = {record, keeper}, *x = &here;
     verdict_both(x, &r->verdict);
     lb_part_record_bool(record, &r->has_first), lb_part_record_bool(record, &r->has_earliest);
+    if (r->has_first && !r->has_earliest) lb_part_record_refuse(record, "first", "a difference before the earliest");
     if (r->has_first) row_both(x, &r->first);
     if (r->has_earliest) row_both(x, &r->earliest);
     lb_part_record_bool(record, &r->has_undecided), lb_part_record_i64(record, &r->undecided_step);
@@ -160,4 +183,8 @@ void lb_diff_record(lb_part_record *record, lb_diff_report *r, lb_diff_exchanges
     ROWS(x, r->places, r->n_places, place_both);
     ROWS(x, r->map, r->n_map, map_both);
     ROWS(x, exchanges->list, exchanges->n, exchange_both);
+    for (uint32_t i = 0; i < exchanges->n; i++)
+        if (exchanges->list[i].met > exchanges->n)
+            lb_part_record_refuse(record, "collectives", "%u came before the %u that there are", exchanges->list[i].met,
+                                  exchanges->n);
 }

@@ -1,6 +1,7 @@
 /* Work in parts: whatever the number of workers, of parts that lack and of workers that are killed, the same records
  * are folded in the same order; and what is damaged, or of another question, is refused. */
 #include "cmocka_first.h"
+#include "failing_memory.h"
 #include "scratch_folder.h"
 
 #include "parts/part_file.h"
@@ -280,14 +281,197 @@ static void test_counts_are_not_believed(void **state)
     uint32_t many = 4000000000u, n = 0;
     lb_err err = LB_ERR_INIT;
     lb_part_record_u32(&r, &many);
-    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "test", &err);
+    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "test", 0, &err);
     uint64_t *rows = lb_part_record_rows(&back, NULL, &n, sizeof *rows);
     assert_int_equal(n, 0);
     assert_int_equal(lb_part_record_end(&back, &err), LB_ERR_CORRUPT);
     free(rows);
-    back = lb_part_record_reader(r.written.bytes, r.written.size, "test", NULL);
+    back = lb_part_record_reader(r.written.bytes, r.written.size, "test", 0, NULL);
     assert_int_equal(lb_part_record_end(&back, NULL), LB_ERR_CORRUPT); /* more than was asked for */
     lb_part_record_release(&r);
+}
+
+/* What stands in a record for a number, a place or a name is asked whether it is one. */
+static void test_numbers_and_names_have_bounds(void **state)
+{
+    (void)state;
+    static const int64_t places[] = {-2, -1, 0, INT64_C(1) << 48, (INT64_C(1) << 48) + 1, INT64_MIN, INT64_MAX};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        lb_part_record r = {0};
+        int64_t place = places[i];
+        uint64_t total = 77;
+        const bool is_place = place >= -1 && place <= INT64_C(1) << 48;
+        lb_err err = LB_ERR_INIT;
+        lb_part_record_i64(&r, &place);
+        lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "dir/part", 1000, &err);
+        lb_part_record_tally(&back, &place, -1);
+        assert_int_equal(lb_part_record_end(&back, &err), is_place ? LB_OK : LB_ERR_CORRUPT);
+        assert_int_equal(place, is_place ? places[i] : 0);
+        if (!is_place) assert_ptr_equal(strstr(err.message, "dir/part: offset 10"), err.message);
+        back = lb_part_record_reader(r.written.bytes, r.written.size, "dir/part", 1000, NULL);
+        lb_part_record_total(&back, &total);
+        assert_int_equal(lb_part_record_end(&back, NULL), is_place && places[i] >= 0 ? LB_OK : LB_ERR_CORRUPT);
+        lb_part_record_release(&r);
+    }
+    lb_part_record r = {0};
+    const char *none = NULL, *name = "before";
+    lb_err err = LB_ERR_INIT;
+    lb_part_record_text(&r, &none);
+    lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "part", 0, &err);
+    lb_part_record_name(&back, &name);
+    assert_string_equal(name, "");
+    assert_int_equal(lb_part_record_end(&back, &err), LB_ERR_CORRUPT);
+    lb_part_record_release(&r);
+}
+
+/* Rows of a kilobyte, of which a part of a hundred bytes holds none: no memory is asked for. */
+static void test_rows_that_a_part_cannot_hold_get_no_room(void **state)
+{
+    (void)state;
+    lb_part_record r = {0};
+    uint32_t n = 90;
+    const int64_t zero = 0;
+    lb_part_record_rows(&r, NULL, &n, 1024);
+    for (int i = 0; i < 100; i++) lb_part_record_i64(&r, &(int64_t){zero});
+    for (int size = 8; size <= 1024; size *= 128) {
+        lb_err err = LB_ERR_INIT;
+        lb_part_record back = lb_part_record_reader(r.written.bytes, r.written.size, "part", 0, &err);
+        void *rows = lb_part_record_rows(&back, NULL, &n, (size_t)size);
+        assert_int_equal(n, size == 8 ? 90 : 0);
+        assert_int_equal(back.status, size == 8 ? LB_OK : LB_ERR_CORRUPT);
+        if (size > 8) assert_non_null(strstr(err.message, "90 rows in 100 bytes"));
+        free(rows);
+    }
+    lb_part_record_release(&r);
+}
+
+/* A part with one chunk of one unit, which has this status and says this. */
+static void write_lie(const char *path, const lb_parts_job *job, const lb_part_chunk *chunk, int32_t status,
+                      const char *message)
+{
+    byte_buffer file = {0};
+    lb_part_record body = {0};
+    lb_part_file_job(&file, job);
+    lb_part_file_chunk(&body, lb_parts_job_digest(job), chunk);
+    lb_part_record_i32(&body, &status);
+    if (status == LB_OK) {
+        const void *bytes = message;
+        size_t n = strlen(message);
+        lb_part_record_bytes(&body, &bytes, &n);
+    } else {
+        lb_part_record_text(&body, &message);
+    }
+    lb_part_file_frame(&file, &body.written);
+    write_file(path, file.bytes, file.size);
+    lb_part_record_release(&body), buffer_release(&file);
+}
+
+/* Digests are right, and what they are of cannot be: each ends in a refusal that names the file. */
+static void test_a_lie_is_refused_by_the_name_of_its_file(void **state)
+{
+    (void)state;
+    static const struct {
+        lb_part_chunk chunk;
+        int32_t status;
+        const char *message, *why;
+    } lies[] = {
+        {{"0-first", 0, 1, 0, 1}, LB_OK, "\x01\xff", "number"},
+        {{"0-first", 0, 1, 0, 1}, LB_OK, "", "the end"},
+        {{"0-first", 0, 1, 0, 2}, LB_OK, "", "other units"},
+        {{"0-first", 0, 1, 1, 1}, LB_OK, "", "other units"},
+        {{"0-first", 0, 2, 0, 1}, LB_OK, "", "other units"},
+        {{"0-first", 3, 3, 0, 1}, LB_OK, "", "3 of 3"},
+        {{NULL, 0, 1, 0, 1}, LB_OK, "", "there is none"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_NOMEM, "out of memory", "-2 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_IO, "it cannot be read", "-1 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_PARTIAL, "partial", "-12 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, 1, "success", "1 is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, INT32_MIN, "failure", "is none of a record"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_CORRUPT, "", "without a reason"},
+        {{"0-first", 0, 1, 0, 1}, LB_ERR_CORRUPT, NULL, "there is none"},
+        {{"0-a loop whose name is longer than a file of a folder can be, which no loop of lastbit's is, and no engine "
+          "has",
+          0, 1, 0, 1},
+         LB_OK,
+         "",
+         "a name of more than"},
+    };
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_parts_job job = job_of(NULL);
+    snprintf(path, sizeof path, "%s/part", folder);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        task t = {.n = 1, .failing = NONE};
+        lb_parts_tally tally;
+        lb_err err = LB_ERR_INIT;
+        write_lie(path, &job, &lies[i].chunk, lies[i].status, lies[i].message);
+        assert_int_equal(merge(&job, files, 1, &t, &tally, &err), LB_ERR_CORRUPT);
+        if (!strstr(err.message, path) || !strstr(err.message, lies[i].why)) fail_msg("%zu: %s", i, err.message);
+    }
+}
+
+/* An answer of a folder ends with a code that a program can end with. */
+static void test_an_answer_has_an_exit_code(void **state)
+{
+    (void)state;
+    static const int32_t codes[] = {0, 1, 255, 256, -1, INT32_MAX};
+    const char *folder = scratch;
+    char path[300];
+    snprintf(path, sizeof path, "%s/answer", folder);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        byte_buffer file = {0};
+        lb_part_record body = {0};
+        int32_t code = codes[i];
+        const void *bytes = "answer";
+        size_t n = 6;
+        void *answer = NULL;
+        int read = 77;
+        lb_err err = LB_ERR_INIT;
+        lb_part_record_i32(&body, &code), lb_part_record_bytes(&body, &bytes, &n);
+        lb_part_file_frame(&file, &body.written);
+        write_file(path, file.bytes, file.size);
+        const lb_status status = lb_parts_answer_read(folder, &answer, &n, &read, &err);
+        assert_int_equal(status, i < 3 ? LB_OK : LB_ERR_CORRUPT);
+        assert_int_equal(read, i < 3 ? codes[i] : 77);
+        if (i >= 3) assert_non_null(strstr(err.message, path));
+        free(answer);
+        lb_part_record_release(&body), buffer_release(&file);
+    }
+}
+
+/* Of a file with very many chunks, of a loop that nobody asks for, each is looked up at once. */
+static void test_very_many_chunks_take_no_time(void **state)
+{
+    (void)state;
+    enum { MANY = 400000 };
+    const char *folder = scratch;
+    char path[300];
+    const char *files[] = {path};
+    const lb_parts_job job = job_of(NULL);
+    byte_buffer file = {0};
+    lb_status status;
+    lb_parts_tally tally;
+    struct timespec begin, end;
+    task t = {.n = 5, .failing = NONE};
+    const task alone = plain(5, NONE, &status, NULL);
+    lb_part_file_job(&file, &job);
+    for (uint64_t i = 0; i < MANY; i++) {
+        lb_part_record body = {0};
+        const lb_part_chunk chunk = {"9-other", i, MANY, i, 1};
+        lb_part_file_chunk(&body, lb_parts_job_digest(&job), &chunk);
+        lb_part_file_frame(&file, &body.written);
+        lb_part_record_release(&body);
+    }
+    snprintf(path, sizeof path, "%s/part", folder);
+    write_file(path, file.bytes, file.size);
+    buffer_release(&file);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    assert_int_equal(merge(&job, files, 1, &t, &tally, NULL), LB_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    assert_true(lb_digest_equal(alone.folded, t.folded));
+    assert_int_equal(tally.taken, 0);
+    assert_true((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec) < 5);
 }
 
 /* ---- a folder ----------------------------------------------------------------------------------------------- */
@@ -431,6 +615,220 @@ static void test_another_question_finds_no_folder(void **state)
     lb_parts_job_release(&there);
 }
 
+/* ---- a folder, by workers of this process -------------------------------------------------------------------- */
+
+static lb_parts *join_folder(const char *folder, const lb_parts_job *job, uint32_t worker, uint32_t workers)
+{
+    lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts = NULL;
+    lb_err err = LB_ERR_INIT;
+    o.job = job, o.folder = folder, o.worker = worker, o.workers = workers;
+    if (lb_parts_open(&o, &parts, &err) != LB_OK) fail_msg("%s", err.message);
+    return parts;
+}
+
+/* One after the other: the second finds all of it, does not give the answer, and takes what is theirs with it. */
+static void test_the_last_worker_takes_the_folder_with_it(void **state)
+{
+    (void)state;
+    char folder[300], foreign[340];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    bool mine = false;
+    void *answer = NULL;
+    size_t n;
+    int code;
+    lb_err err = LB_ERR_INIT;
+    const task alone = plain(30, NONE, &status, NULL);
+    snprintf(folder, sizeof folder, "%s/work", scratch);
+    for (int foreigners = 0; foreigners < 2; foreigners++) {
+        for (uint32_t worker = 0; worker < 2; worker++) {
+            task t = {.n = 30, .failing = NONE};
+            lb_parts *parts = join_folder(folder, &job, worker, 2);
+            if (worker == 0) assert_int_equal(lb_parts_answer_read(folder, &answer, &n, &code, NULL), LB_ERR_NOT_FOUND);
+            assert_int_equal(run(parts, &t, NULL), LB_OK);
+            assert_true(lb_digest_equal(t.folded, alone.folded));
+            const lb_parts_tally tally = lb_parts_count(parts);
+            assert_int_equal(worker ? tally.made : tally.taken, 0);
+            assert_int_equal(lb_parts_answer(parts, "answer", 6, 125, &mine, NULL), LB_OK);
+            assert_int_equal(mine, worker == 0);
+            assert_int_equal(lb_parts_answer_read(folder, &answer, &n, &code, NULL), LB_OK);
+            assert_int_equal(code, 125);
+            free(answer);
+            snprintf(foreign, sizeof foreign, "%s/notes.txt", folder);
+            if (foreigners) write_file(foreign, "somebody's", 10);
+            lb_parts_close(parts, true);
+            assert_int_equal(access(folder, F_OK), worker == 0 || foreigners ? 0 : -1);
+        }
+        if (foreigners) { /* a file that is none of theirs stays, alone */
+            assert_int_equal(unlink(foreign), 0);
+            assert_int_equal(rmdir(folder), 0);
+        }
+    }
+    task t = {.n = 30, .failing = NONE};
+    lb_parts *parts = join_folder(folder, &job, 0, 2);
+    char command[340];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(run(parts, &t, &err), LB_ERR_PARTIAL);
+    assert_non_null(strstr(err.message, "the other workers are done"));
+    lb_parts_close(parts, true);
+}
+
+/* Claims that no worker stands behind: of a process that is gone, and of one that was not touched for long. */
+static void test_claims_of_the_dead_are_taken_over(void **state)
+{
+    (void)state;
+    static const char *const loops[] = {"0-first-000002.claim", "0-first-000003.claim"};
+    char folder[300], claim[360];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    const task alone = plain(9, NONE, &status, NULL);
+    task t = {.n = 9, .failing = NONE};
+    snprintf(folder, sizeof folder, "%s/work", scratch);
+    lb_parts *parts = join_folder(folder, &job, 0, 1);
+    for (int i = 0; i < 2; i++) {
+        const struct timespec old[2] = {{1, 0}, {1, 0}};
+        snprintf(claim, sizeof claim, "%s/%s", folder, loops[i]);
+        write_file(claim, i ? "elsewhere-0 17\n" : "", i ? 15 : 0);
+        assert_int_equal(utimensat(AT_FDCWD, claim, old, 0), 0);
+    }
+    assert_int_equal(run(parts, &t, NULL), LB_OK);
+    assert_true(lb_digest_equal(t.folded, alone.folded));
+    for (int i = 0; i < 2; i++) {
+        snprintf(claim, sizeof claim, "%s/%s", folder, loops[i]);
+        assert_int_equal(access(claim, F_OK), -1);
+    }
+    lb_parts_close(parts, true);
+    assert_int_equal(access(folder, F_OK), -1);
+}
+
+/* A chunk in the folder that is torn is made again; one whose digest is right and that lies is refused by its name. */
+static void test_a_lie_in_a_folder_is_refused(void **state)
+{
+    (void)state;
+    char folder[300], chunk[360];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    const task alone = plain(9, NONE, &status, NULL);
+    task t = {.n = 9, .failing = NONE}, again = {.n = 9, .failing = NONE};
+    lb_err err = LB_ERR_INIT;
+    snprintf(folder, sizeof folder, "%s/work", scratch),
+        snprintf(chunk, sizeof chunk, "%s/0-first-000004.part", folder);
+    lb_parts *parts = join_folder(folder, &job, 0, 1);
+    assert_int_equal(run(parts, &t, NULL), LB_OK);
+    lb_parts_close(parts, false);
+    write_file(chunk, "torn", 4);
+    parts = join_folder(folder, &job, 0, 1);
+    assert_int_equal(run(parts, &again, NULL), LB_OK);
+    assert_true(lb_digest_equal(again.folded, alone.folded));
+    lb_parts_close(parts, false);
+    const lb_part_chunk other = {"0-first", 4, 9, 0, 1};
+    write_lie(chunk, &job, &other, LB_OK, "");
+    size_t n = 0;
+    char *bytes = read_whole(chunk, &n); /* a folder's file is the chunk alone */
+    size_t at = 0, length = 0;
+    const char *body;
+    assert_int_equal(lb_part_file_next(bytes, n, &at, chunk, &body, &length, NULL), LB_OK);
+    write_file(chunk, bytes + at, n - at);
+    free(bytes);
+    parts = join_folder(folder, &job, 0, 1);
+    task lied = {.n = 9, .failing = NONE};
+    assert_int_equal(run(parts, &lied, &err), LB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, chunk));
+    lb_parts_close(parts, false);
+}
+
+/* Folders and jobs that cannot be: what stands there is named, and why it is none. */
+static void test_a_folder_that_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    char path[300], job_file[340];
+    const lb_parts_job job = job_of(NULL);
+    lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts = NULL;
+    lb_parts_job there;
+    lb_err err = LB_ERR_INIT;
+    o.job = &job, o.folder = path;
+    snprintf(path, sizeof path, "%s/file", scratch);
+    write_file(path, "x", 1);
+    assert_int_equal(lb_parts_open(&o, &parts, &err), LB_ERR_EXISTS);
+    assert_non_null(strstr(err.message, "is not a folder"));
+    snprintf(path, sizeof path, "%s/no/such/folder", scratch);
+    lb_err_clear(&err);
+    assert_int_equal(lb_parts_open(&o, &parts, &err), LB_ERR_IO);
+    assert_non_null(strstr(err.message, "cannot be made"));
+    snprintf(path, sizeof path, "%s/work", scratch), snprintf(job_file, sizeof job_file, "%s/job", path);
+    lb_parts_close(join_folder(path, &job, 0, 1), false);
+    write_file(job_file, "LBPART1\n and more that is none", 30);
+    lb_err_clear(&err);
+    assert_int_equal(lb_parts_open(&o, &parts, &err), LB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, job_file));
+    assert_int_equal(lb_parts_job_read(path, &there, NULL), LB_ERR_CORRUPT);
+    assert_null(parts);
+    o.folder = NULL, o.part = 3, o.of = 2;
+    assert_int_equal(lb_parts_open(&o, &parts, NULL), LB_ERR_INVALID);
+    o.part = 1, o.of = 0;
+    assert_int_equal(lb_parts_open(&o, &parts, NULL), LB_ERR_INVALID);
+    o.job = NULL, o.part = 0;
+    assert_int_equal(lb_parts_open(&o, &parts, NULL), LB_ERR_INVALID);
+}
+
+/* ---- without memory -------------------------------------------------------------------------------------------- */
+
+/* By a part, or, where that is NULL, in a folder. */
+static lb_status merge_or_meet(const char *part, const char *folder, lb_digest *folded, bool *failed)
+{
+    const lb_parts_job job = job_of(NULL);
+    lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+    lb_parts *parts = NULL;
+    lb_err err = LB_ERR_INIT;
+    task t = {.n = 5, .failing = NONE};
+    bool mine = false;
+    o.job = &job, o.worker = 0, o.workers = 1;
+    if (part)
+        o.files = &part, o.n_files = 1;
+    else
+        o.folder = folder;
+    lb_status status = lb_parts_open(&o, &parts, &err);
+    if (status == LB_OK) status = run(parts, &t, &err);
+    if (status == LB_OK) status = lb_parts_answer(parts, "answer", 6, 0, &mine, &err);
+    lb_parts_close(parts, true);
+    *folded = t.folded;
+    *failed = memory_failed();
+    if (status != LB_OK) assert_true(err.message[0]);
+    return status;
+}
+
+/* Each allocation fails once, of a merge and of a worker of a folder: the same is folded, or there was no memory. */
+static void test_without_memory_nothing_else_is_folded(void **state)
+{
+    (void)state;
+    if (!failing_memory) skip();
+    char part[300], folder[300];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    const task alone = plain(5, NONE, &status, NULL);
+    snprintf(part, sizeof part, "%s/part", scratch), snprintf(folder, sizeof folder, "%s/work", scratch);
+    save_part(part, &job, 1, 2, 5, NONE);
+    for (int meet = 0; meet < 2; meet++) {
+        uint32_t refused = 0;
+        bool failed = true;
+        for (long n = 1; failed; n++) {
+            lb_digest folded;
+            char command[340];
+            fail_memory(n);
+            status = merge_or_meet(meet ? NULL : part, folder, &folded, &failed);
+            if (status == LB_OK) assert_true(lb_digest_equal(folded, alone.folded));
+            if (status != LB_OK) assert_int_equal(status, LB_ERR_NOMEM);
+            refused += status == LB_ERR_NOMEM;
+            snprintf(command, sizeof command, "rm -rf '%s'", folder);
+            assert_int_equal(system(command), 0);
+        }
+        assert_true(refused > 20);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -438,10 +836,20 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_part_of_another_question_is_refused, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_no_damage_is_folded, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_counts_are_not_believed, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_numbers_and_names_have_bounds, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_rows_that_a_part_cannot_hold_get_no_room, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_lie_is_refused_by_the_name_of_its_file, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_an_answer_has_an_exit_code, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_very_many_chunks_take_no_time, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_workers_of_a_folder_do_each_unit_once, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_killed_workers_are_taken_over_from, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_a_torn_chunk_is_made_again, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_another_question_finds_no_folder, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_the_last_worker_takes_the_folder_with_it, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_claims_of_the_dead_are_taken_over, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_lie_in_a_folder_is_refused, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_a_folder_that_cannot_be_is_refused, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_without_memory_nothing_else_is_folded, make_scratch, drop_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
  *      bilinear      y[b, o] = sum over i, j of x[b, i] W[o, i, j] z[b, j]
  *
  * Sums are taken in f64, in row-major order of what is summed, and rounded once; torch's CPU kernel multiplies two of
- * the three slice by slice and adds the slices in the dtype, which in 16 bits is not computed here. Definition: aten/src/ATen/native/Linear.cpp, _trilinear.
+ * the three slice by slice and adds the slices in the dtype, which in 16 bits is not computed here. Definition:
+ * aten/src/ATen/native/Linear.cpp, _trilinear.
  */
 #include "kernel/frame.h"
 
