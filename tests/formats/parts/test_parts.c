@@ -542,7 +542,7 @@ static void test_killed_workers_are_taken_over_from(void **state)
     const lb_parts_job job = job_of(NULL);
     lb_status status;
     uint64_t cut_short = 0;
-    const task alone = plain(40, NONE, &status, NULL), how = {.n = 40, .failing = NONE, .pause = 300};
+    const task alone = plain(40, NONE, &status, NULL), how = {.n = 40, .failing = NONE, .pause = 1500};
     for (uint64_t round = 0; round < 8; round++) {
         char folder[300];
         pid_t workers[WORKERS];
