@@ -172,7 +172,9 @@ static lb_status go_on_from_shared(lb_implementations *x, const lb_region_shared
     double *before = list_distances(x);
     lb_status status = before ? add_shared(x, shared, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for distances");
     if (status == LB_OK) status = run_and_meet(x, err);
-    const bool helped = status != LB_OK || was_of_help(x, before, rows, shared->is_guess);
+    const uint32_t giver = x->sides[1].graph.giver[shared->b];
+    const bool backward = giver != LB_NONE && x->sides[1].program->ops[giver].phase == LB_PHASE_BACKWARD;
+    const bool helped = status != LB_OK || was_of_help(x, before, rows, shared->is_guess || backward);
     free(before);
     if (helped) return status;
     for (uint32_t i = rows; i < x->counterparts.n; i++) {
@@ -188,11 +190,12 @@ static lb_status search_places(lb_implementations *x, lb_err *err)
     lb_region_shared shared;
     LB_TRY(run_settled(x, err));
     LB_TRY(measure_slack(x, err));
-    for (uint32_t k = 0;; k++) {
+    for (uint32_t k = 0, sure = 0;; k += !shared.is_sure, sure += shared.is_sure) {
         const lb_region_question asked = question(x);
         lb_regions_release(&x->regions);
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
-        if (k == MOST_SHARED || !lb_region_shared_find(&asked, &x->regions, &shared) || !x->sides[0].kept[shared.a])
+        if (k == MOST_SHARED || sure == MOST_SHARED || !lb_region_shared_find(&asked, &x->regions, &shared) ||
+            !x->sides[0].kept[shared.a])
             return LB_OK;
         LB_TRY(go_on_from_shared(x, &shared, err));
     }

@@ -169,7 +169,8 @@ static void find_beside(const lb_region_question *asked, const lb_regions *all, 
     if (found->a == LB_NONE && last) found->a = begin_shared(asked, all, x, y, 0, elements);
 }
 
-enum { MOST_READ = 64 };
+/* Values that an op reads; pairs that are looked at before others (of many regions each has many). */
+enum { MOST_READ = 64, MOST_SURE = 65536 };
 
 typedef struct read_values {
     uint32_t list[MOST_READ], n;
@@ -210,16 +211,17 @@ static bool read_the_same(const lb_region_question *asked, uint32_t a, uint32_t 
 /* The last values of forward that both regions share which ops of one name give from the same quantities, and from
  * others that do not meet. */
 static bool find_sure(const lb_region_question *asked, const lb_regions *all, const lb_region *x, const lb_region *y,
-                      lb_region_shared *found)
+                      uint32_t *tries, lb_region_shared *found)
 {
     const lb_exact_side *b = asked->sides[1];
     sought any = {.before = LB_NONE, .beside = LB_NONE};
     while ((found->b = last_shared(asked, all, x, y, 1, &any)) != LB_NONE) {
         any.before = b->graph.giver[found->b];
         sought like = {LB_NONE, found->b, b->program, any.before};
-        if (any.before == LB_NONE) return false;
+        if (any.before == LB_NONE || !*tries) return false;
         if (b->program->ops[any.before].phase != LB_PHASE_FORWARD || is_counterpart(asked, found->b)) continue;
-        while ((found->a = last_shared(asked, all, x, y, 0, &like)) != LB_NONE) {
+        while (*tries && (found->a = last_shared(asked, all, x, y, 0, &like)) != LB_NONE) {
+            --*tries;
             if (may_be_shared(asked, found->a, found->b) && !was_refused(asked, found->a, found->b) &&
                 read_the_same(asked, found->a, found->b))
                 return true;
@@ -258,13 +260,19 @@ static bool is_made_of(const lb_region_question *asked, uint32_t a, uint32_t b)
     return found;
 }
 
-/* The last value of forward that A alone computes for both regions, beside the result of B that both begin at: what A
- * makes it of, or what B has of the same op. */
+static bool ends_in_forward(const lb_region_question *asked, const lb_region *r)
+{
+    return lb_regions_phase(asked->sides[1], asked->counterparts, r) == LB_PHASE_FORWARD;
+}
+
+/* The last value of forward that A alone computes for both regions of it, beside the result of B that both begin at:
+ * what A makes it of, or what B has of the same op. */
 static bool find_left_out(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
                           const lb_region *y, lb_region_shared *found)
 {
     const lb_exact_side *a = asked->sides[0];
     sought any = {.before = LB_NONE, .beside = LB_NONE};
+    if (!ends_in_forward(asked, x) || !ends_in_forward(asked, y)) return false;
     while ((found->a = last_shared(asked, all, x, y, 0, &any)) != LB_NONE) {
         any.before = a->graph.giver[found->a];
         if (any.before == LB_NONE) return false;
@@ -329,18 +337,21 @@ static bool find_rearranged(const lb_region_question *asked, const lb_regions *a
 
 bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *all, lb_region_shared *found)
 {
-    found->is_guess = true;
-    for (uint32_t i = 0; i < all->n; i++)
-        for (uint32_t j = i + 1; j < all->n; j++)
-            if (find_sure(asked, all, &all->list[i], &all->list[j], found)) return true;
+    const bool parted = lb_rank_parts_are_parted(asked->sides);
+    uint32_t tries = parted ? 0 : MOST_SURE;
+    found->is_guess = found->is_sure = true;
+    for (uint32_t i = 0; i < all->n && tries; i++)
+        for (uint32_t j = i + 1; j < all->n && tries; j++)
+            if (find_sure(asked, all, &all->list[i], &all->list[j], &tries, found)) return true;
+    found->is_sure = false;
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++)
             if (find_between(asked, all, &all->list[i], &all->list[j], found)) return true;
     found->is_guess = true;
-    for (uint32_t i = 0; i < all->n; i++)
+    for (uint32_t i = 0; i < all->n && !parted; i++)
         for (uint32_t j = i + 1; j < all->n; j++)
             if (find_left_out(asked, all, &all->list[i], &all->list[j], found)) return true;
-    for (uint32_t i = 0; i < all->n && !lb_rank_parts_are_parted(asked->sides); i++)
+    for (uint32_t i = 0; i < all->n && !parted; i++)
         if (find_rearranged(asked, all, &all->list[i], found)) return true;
     return false;
 }

@@ -18,6 +18,7 @@
 typedef struct lb_region_shared {
     uint32_t a, b;
     bool is_guess; /* their ops have different names: to be kept only where it puts some counterpart right */
+    bool is_sure;  /* ops of one name that read the same quantities */
 } lb_region_shared;
 
 /* The last values of A and B that two regions share and that are not counterparts, of as many elements, else what one

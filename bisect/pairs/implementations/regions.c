@@ -256,6 +256,19 @@ static bool is_zero_state(const lb_exact_side *s, uint32_t v)
     return zero;
 }
 
+/* An op by a number that leaves its operand as it is (times 1), and so gives what meets: where a region begins at it,
+ * its number may be the one that differs on the other side. */
+static void note_idle(finder *f, int side, uint32_t v)
+{
+    static const char *const names[] = {"aten::mul", "aten::div"};
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE, first = s->graph.first_pred[v];
+    if (op == LB_NONE || s->graph.first_pred[v + 1] - first != 1 || s->program->ops[op].phase != LB_PHASE_FORWARD ||
+        lb_op_name_among(s->program, &s->program->ops[op], names, 2) < 0)
+        return;
+    if (lb_quantities_agree(&s->quantities[v], &s->quantities[s->graph.preds[first]])) add_op(f, op);
+}
+
 /* What gives the value is of the region; a source is one that the other side may not hold. One that leads to right
  * numbers elsewhere (a table that each layer reads) is not what differs here. */
 static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
@@ -264,8 +277,11 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     const lb_region_frontier frontier = frontier_of(f);
     const uint32_t op = s->graph.giver[v];
     const bool source = lb_region_is_source(s, v);
-    if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
+    if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op])) {
         add_op(f, op);
+        for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
+            if (f->same[side][s->graph.preds[k]]) note_idle(f, side, s->graph.preds[k]);
+    }
     if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
         lb_layout_numel(&s->program->values[v].layout) > 1 && !is_zero_state(s, v))
         add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);

@@ -192,6 +192,18 @@ static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
     return !named;
 }
 
+/* Do the sides spell several layers of a forward pass by ops of their own? One program with an edit does so in a place
+ * or two, and there the first op that differs is the place, whatever follows from it. */
+static bool are_written_apart(const lb_diff_session *s)
+{
+    enum { LEAST_LAYERS = 3 };
+    const lb_diff_report *r = s->report;
+    uint32_t layers = 0;
+    for (uint32_t i = 0; i < r->n_structures; i++)
+        layers += r->structures[i].phase == LB_PHASE_FORWARD && *r->structures[i].ops_a && *r->structures[i].ops_b;
+    return layers >= LEAST_LAYERS;
+}
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
 static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
@@ -216,7 +228,10 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || spelled);
-    strangers |= judged && !same && ((answer.cleared && by_value->n_differences) || is_refuted(s, by_value));
+    const bool of_input = s->report->first.value && s->report->first.layer && lb_input_name_is(s->report->first.layer),
+               gives_way = answer.cleared && by_value->n_differences &&
+                           (of_input || (!s->report->first.value && are_written_apart(s)));
+    strangers |= judged && !same && (gives_way || is_refuted(s, by_value));
     if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;

@@ -15,6 +15,7 @@
 #include "implementations/region_op.h"
 #include "pair/side_replay.h"
 #include "sources/strangers.h"
+#include "program/input_name.h"
 
 #include "base/hash.h"
 #include <math.h>
@@ -525,19 +526,19 @@ static bool is_in_region(const writer *w, int side, uint32_t op)
     return false;
 }
 
-/* Does B's source hold no number of A in another order than A's, whatever their shapes are? */
+/* Does B's input hold numbers of A, in A's order, whatever their shapes are? */
 static bool keeps_order(const lb_implementations *x, uint32_t value)
 {
     for (uint32_t row = 0; row < x->sources[1].n; row++) {
         const lb_content *c = &x->contents.list[row];
-        if (x->sources[1].list[row].value != value) continue;
+        if (x->sources[1].list[row].value != value || !lb_input_name_is(x->sources[1].list[row].name)) continue;
         int64_t from = -1, to = -1;
         for (uint32_t k = 0; k < c->n; k++) {
             const lb_content_run *r = &x->contents.runs[c->first + k];
             if (r->from <= from || r->to <= to || (r->n > 1 && (r->from_stride < 1 || r->to_stride < 1))) return false;
             from = r->from + (r->n - 1) * r->from_stride, to = r->to + (r->n - 1) * r->to_stride;
         }
-        return true;
+        return c->n > 0;
     }
     return false;
 }

@@ -104,6 +104,24 @@ static uint32_t count_parameters(const lb_program *p, const lb_program *other, u
     return all;
 }
 
+/* Numbers that a program begins with: of parameters, or of all that may be one. */
+static int64_t count_numbers(const lb_program *p, bool of_parameters)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (!of_parameters || p->values[v].flags & LB_VALUE_PARAMETER) n += lb_layout_numel(&p->values[v].layout);
+    }
+    return n;
+}
+
+/* May the side's tensors be the other one's parameters, although none is known as such? */
+static bool may_hold(const lb_program *side, uint32_t parameters, const lb_program *other)
+{
+    return parameters || 2 * count_numbers(side, false) > count_numbers(other, true);
+}
+
 lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
 {
     const lb_program *first[2];
@@ -113,7 +131,8 @@ lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
     if (!first[0]) return LB_OK;
     const uint32_t all[] = {count_parameters(first[0], first[1], &shared[0]),
                             count_parameters(first[1], first[0], &shared[1])};
-    *are = (all[0] || all[1]) && 4 * shared[0] <= all[0] && 4 * shared[1] <= all[1];
+    const bool may = may_hold(first[0], all[0], first[1]) && may_hold(first[1], all[1], first[0]);
+    *are = (all[0] || all[1]) && may && 4 * shared[0] <= all[0] && 4 * shared[1] <= all[1];
     return LB_OK;
 }
 

@@ -20,7 +20,6 @@ COARSE = {
 }  # fmt: skip
 # What one line was written as where the right one is: the edit by which the sides are the same is said with it.
 EDITS = {
-    "huber-delta": "with 0.7 in place of 1 in mul.Tensor the second side",
     "clipped_value-min": "with maximum in place of minimum the second side",
     "triplet-margin": "with 30 in place of 20 in add.Tensor the second side",
     "cross_entropy-temp": "only the second side runs div.Tensor",
@@ -57,6 +56,13 @@ def test_the_edit_that_makes_both_the_same_is_said(lastbit, recorded, name):
     loss, fault = name.split("-")
     answer = ask(lastbit, recorded, loss, f"{loss}-second-{fault}", False, expect=1)
     assert any(EDITS[name] in d["why"] for d in answer["differences"])
+
+
+def test_a_factor_of_one_is_an_argument_like_another(lastbit, recorded):
+    """What a product with 1 gives is met, and yet its factor is the one that the other side has otherwise."""
+    answer = ask(lastbit, recorded, "huber", "huber-second-delta", False, expect=1)
+    (difference,) = answer["differences"]
+    assert difference["arguments"] == [{"name": "other", "first": 0.7, "second": 1}]
 
 
 def test_a_loss_that_nothing_reads_leaves_the_step(lastbit, tmp_path):
