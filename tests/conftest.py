@@ -146,6 +146,23 @@ def steps(recordings):
     return step
 
 
+# ---- tests/bisect/pairs/implementations: programs that record all their pairs into a folder
+
+
+@pytest.fixture(scope="session")
+def recorded_pairs(tmp_path_factory):
+    """recorded_pairs(PROGRAM): the folder of what a program of tests/programs records with --all."""
+
+    @functools.cache
+    def record(program, timeout=600):
+        folder = tmp_path_factory.mktemp(program)
+        environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
+        subprocess.run([sys.executable, ROOT / "tests" / "programs" / f"{program}.py", "--all", folder], env=environment, check=True, timeout=timeout)
+        return folder
+
+    return record
+
+
 # ---- tests/bisect/inspection/report: pages, and a browser to open them in
 
 

@@ -6,30 +6,12 @@
 Every net has three layers; a fault is one other expression of the second way, in layers.1 alone."""
 
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+import two_ways
 from torch import nn
-
-WIDTH, HEADS, SIZE, LENGTH = 16, 4, 4, 10
-
-
-class Layer(nn.Module):
-    """`fault` names what is written differently; `way`: first or second."""
-
-    fault = way = None
-
-    def has(self, fault):
-        return self.fault == fault
-
-
-def heads(x):
-    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-
-def causal(length, ahead=0):
-    return torch.ones(length, length, dtype=torch.bool).tril(ahead)
+from two_ways import HEADS, LENGTH, SIZE, WIDTH, Layer, causal, heads
 
 
 class Unfolded(Layer):
@@ -414,20 +396,6 @@ class Noted(Layer):
         return x + torch.stack(rows, 1)
 
 
-class Stack(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.embed = nn.Embedding(40, WIDTH)
-        self.layers = nn.ModuleList(kind() for _ in range(3))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 40)
-
-    def forward(self, x):
-        x = self.embed(x)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(x))
-
-
 NETS = {
     "unfolded": Unfolded,
     "upsampled": Upsampled,
@@ -446,67 +414,5 @@ NETS = {
 }
 
 
-def built(name, way, fault, dtype):
-    torch.manual_seed(5)
-    net = Stack(NETS[name])
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(torch.randn(p.shape) * (0.3 if p.dim() == 1 else 0.25))
-        net.to(dtype)
-        for layer in net.layers:
-            layer.way = way
-        net.layers[1].fault = fault
-    return net, torch.randint(0, 40, (2, LENGTH + 1))
-
-
-def loss_of(net, tokens):
-    rows, targets = tokens[:, :-1], tokens[:, 1:]
-    logits = net(rows)
-    return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def wide(name, way, fault=None):
-    net, tokens = built(name, way, fault, torch.float64)
-    logits, loss = loss_of(net, tokens)
-    loss.backward()
-    lengths = [p.grad.norm().view(1) if p.grad is not None else torch.zeros(1) for p in net.parameters()]
-    return torch.cat([logits.detach().flatten(), *lengths])
-
-
-def pairs():
-    """Name, way, fault, and whether a step of training is recorded."""
-    for name in NETS:
-        for trained in (False, True):
-            yield name, "first", None, trained
-            for fault in (None, *NETS[name].faults):
-                yield name, "second", fault, trained
-
-
-def confirm():
-    for name in NETS:
-        right = wide(name, "first")
-        for fault in (None, *NETS[name].faults):
-            far = float((wide(name, "second", fault) - right).norm() / right.norm())
-            print("%-6s %.1e %s %s" % ("right" if (far > 1e-6 if fault else far < 1e-9) else "WRONG", far, name, fault or ""))
-
-
-def record(out, name, way, fault, trained):
-    import lastbit.torch
-
-    net, tokens = built(name, way, fault, torch.float32)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    with torch.set_grad_enabled(trained), lastbit.torch.capture(out, level="ops"):
-        _, loss = loss_of(net, tokens)
-        if trained:
-            loss.backward()
-            optimizer.step()
-
-
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1] == "--confirm":
-        confirm()
-    else:
-        for name, way, fault, trained in pairs():
-            if name in (sys.argv[3:] or NETS):
-                record(f"{sys.argv[2]}/{'train-' * trained}{name}-{fault or way}.lb", name, way, fault, trained)
+    two_ways.main_of(NETS)

@@ -1,27 +1,19 @@
 """Small nets as two people write them, in which elements change places, branches are scaled, rows are padded, or tables are read.
 
-    python second_orders.py --all DIR              # every one of them: NET-first.lb, NET-second.lb, NET-FAULT.lb; of some a step of training: train-NET-…
+    python second_orders.py --all DIR [NET…]      # NET-first.lb, NET-second.lb, NET-FAULT.lb; of some a step of training: train-NET-…
     python second_orders.py --confirm              # in float64: both ways agree to 1e-9, and a fault moves more than 1e-6
 
 Every net has three layers; a fault is one other expression of the second way, in layers.1 alone."""
 
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+import two_ways
 from torch import nn
+from two_ways import HEADS, WIDTH, Layer
 
-WIDTH, SIDE, WINDOW, HEADS = 16, 8, 4, 4
-
-
-class Layer(nn.Module):
-    """`fault` names what is written differently; `way`: first or second."""
-
-    fault = way = None
-
-    def has(self, fault):
-        return self.fault == fault
+SIDE, WINDOW = 8, 4
 
 
 class Shuffle(Layer):
@@ -211,9 +203,8 @@ class Radial(Layer):
         self.out = nn.Linear(WIDTH * 6, WIDTH)
         self.norm = nn.LayerNorm(WIDTH)
 
-    def taken_over(self):
-        if self.way == "first":
-            self.register_buffer("centres", torch.linspace(-2, 2, 6, dtype=self.out.weight.dtype))
+    def tabled(self):
+        self.register_buffer("centres", torch.linspace(-2, 2, 6, dtype=self.out.weight.dtype))
 
     def forward(self, x):
         y = x if self.has("unnormed") else self.norm(x)
@@ -233,10 +224,9 @@ class Splines(Layer):
         super().__init__()
         self.base, self.curves, self.scale = (nn.Parameter(torch.zeros(*n)) for n in ((WIDTH, WIDTH), (WIDTH, WIDTH, 8), (WIDTH, WIDTH)))
 
-    def taken_over(self):
-        if self.way == "first":
-            knots = torch.arange(-3, 9, dtype=self.base.dtype) * 0.4 - 1
-            self.register_buffer("knots", knots.expand(WIDTH, -1).contiguous())
+    def tabled(self):
+        knots = torch.arange(-3, 9, dtype=self.base.dtype) * 0.4 - 1
+        self.register_buffer("knots", knots.expand(WIDTH, -1).contiguous())
 
     def forward(self, x):
         x = torch.tanh(x)
@@ -345,17 +335,7 @@ TRAINED = ("shuffle", "windows", "heads")
 def built(name, way, fault, dtype):
     kind, shape = NETS[name]
     torch.manual_seed(3)
-    net = Stack(kind, words=kind is Padded and name != "frames")
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(torch.randn(p.shape) * (0.3 if p.dim() == 1 else 0.25))
-        net.to(dtype)
-        for layer in net.layers:
-            layer.way = way
-        net.layers[1].fault = fault
-        for layer in net.layers:
-            if hasattr(layer, "taken_over") and (way == "second" or kind in (Radial, Splines)):
-                layer.taken_over()
+    net = two_ways.written(Stack(kind, words=kind is Padded and name != "frames"), way, fault, dtype)
     x = torch.randint(1, 40, shape) if net.embed is not None else torch.randn(shape, dtype=torch.float64).to(dtype)
     return net, x
 
@@ -391,14 +371,6 @@ def pairs():
                 yield name, "second", fault, trained
 
 
-def confirm():
-    for name in NETS:
-        right = wide(name, "first")
-        for fault in (None, *faults_of(name)):
-            far = float((wide(name, "second", fault) - right).norm() / right.norm())
-            print("%-6s %.1e %s %s" % ("right" if (far > 1e-6 if fault else far < 1e-9) else "WRONG", far, name, fault or ""))
-
-
 def record(out, name, way, fault, trained):
     import lastbit.torch
 
@@ -412,9 +384,4 @@ def record(out, name, way, fault, trained):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1] == "--confirm":
-        confirm()
-    else:
-        for name, way, fault, trained in pairs():
-            record(f"{sys.argv[2]}/{'train-' * trained}{name}-{fault or way}.lb", name, way, fault, trained)
+    two_ways.main(pairs(), wide, record)

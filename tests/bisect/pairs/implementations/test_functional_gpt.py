@@ -1,25 +1,19 @@
 """Modules beside functions of stacked weights, which give new weights and states in every step (as JAX programs do)."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
 
-PROGRAM = ROOT / "tests" / "programs" / "functional_gpt.py"
-sys.path.insert(0, str(PROGRAM.parent))
+sys.path.insert(0, str(ROOT / "tests" / "programs"))
 import functional_gpt  # noqa: E402
 
 LAYERS = {"no-places": "places", "one-layer-less": "blocks.2"}
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("functions")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
-    subprocess.run([sys.executable, PROGRAM, "--all", folder], env=environment, check=True, timeout=600)
-    return folder
+@pytest.fixture
+def runs(recorded_pairs):
+    return recorded_pairs("functional_gpt")
 
 
 @pytest.mark.parametrize("trained", ["", "train-"])

@@ -1,15 +1,12 @@
 """Architectures of transformers beside the same in plain torch: what differs is layer 1, in the first lines and in the list, and nothing else is named."""
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
 
-PROGRAM = ROOT / "tests" / "programs" / "second_architectures.py"
-sys.path.insert(0, str(PROGRAM.parent))
+sys.path.insert(0, str(ROOT / "tests" / "programs"))
 import second_architectures  # noqa: E402
 
 FAULTS = [("train-" * trained + name, fault) for name, way, fault, trained in second_architectures.pairs() if fault]
@@ -22,12 +19,9 @@ SCALED_OTHERWISE = [("cohere", "groups-repeated"), ("cohere", "in-turn"), ("cohe
 FEWER_ROWS = ("train-bart",)
 
 
-@pytest.fixture(scope="module")
-def nets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("architectures")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-    subprocess.run([sys.executable, PROGRAM, "--all", folder], env=environment, check=True, timeout=600)
-    return folder
+@pytest.fixture
+def nets(recorded_pairs):
+    return recorded_pairs("second_architectures")
 
 
 @pytest.mark.parametrize("name", [before + name for before in ("", "train-") for name in second_architectures.NETS])

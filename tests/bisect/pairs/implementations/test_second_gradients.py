@@ -1,21 +1,11 @@
 """A derivative that one side writes by hand is no place; one that is written wrong is, in its layer."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
-
-PROGRAM = ROOT / "tests" / "programs" / "second_gradients.py"
 
 
-@pytest.fixture(scope="module")
-def nets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gradients")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
-    subprocess.run([sys.executable, PROGRAM, "--all", folder], env=environment, check=True, timeout=300)
-    return folder
+@pytest.fixture
+def nets(recorded_pairs):
+    return recorded_pairs("second_gradients", timeout=300)
 
 
 @pytest.mark.parametrize("turned", [False, True])

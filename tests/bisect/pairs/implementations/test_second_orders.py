@@ -1,25 +1,19 @@
 """Elements that change places, scaled branches, padded rows, tables that every layer has: what differs is layer 1, and nothing else is ever named."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
 
-PROGRAM = ROOT / "tests" / "programs" / "second_orders.py"
-sys.path.insert(0, str(PROGRAM.parent))
+sys.path.insert(0, str(ROOT / "tests" / "programs"))
 import second_orders  # noqa: E402
 
 FAULTS = [("train-" * trained + name, fault) for name, way, fault, trained in second_orders.pairs() if fault]
 
 
-@pytest.fixture(scope="module")
-def nets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("orders")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
-    subprocess.run([sys.executable, PROGRAM, "--all", folder], env=environment, check=True, timeout=600)
-    return folder
+@pytest.fixture
+def nets(recorded_pairs):
+    return recorded_pairs("second_orders")
 
 
 @pytest.mark.parametrize("name", [*second_orders.NETS, *("train-" + name for name in second_orders.TRAINED)])
