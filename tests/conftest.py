@@ -5,6 +5,8 @@ import functools
 import json
 import os
 import pathlib
+import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -105,6 +107,24 @@ class Lastbit:
             timeout=timeout,
             env={**os.environ, **(env or {})},
         )
+
+
+def written_on_terminal(argv, env, stderr=None):
+    """What a program writes on a terminal, stderr too if it goes nowhere else.
+
+    This end keeps the program's end open until all is read: what a terminal holds may be gone with its last writer.
+    """
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*map(str, argv)], stdout=theirs, stderr=theirs if stderr is None else stderr, env=env)
+    text, ended = b"", False
+    while not ended:
+        ended = process.poll() is not None  # asked before reading: what was written by then is read below
+        while select.select([ours], [], [], 0 if ended else 0.05)[0]:
+            text += os.read(ours, 65536)
+    os.close(theirs)
+    os.close(ours)
+    assert 0 <= process.returncode < 128, f"{argv} gave {process.returncode}\n{text}"
+    return text.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="session")

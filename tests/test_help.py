@@ -1,12 +1,11 @@
 """Help: by command and by topic, on one screen each; versions; misuse. Colour, on a terminal alone."""
 
 import os
-import pty
 import re
 import subprocess
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, written_on_terminal
 
 COMMANDS = "record doctor ls show verify recover pack gather replay diff explain order bisect parity watch audit fingerprint report ranks".split()
 TOPICS = ["selectors", "swaps", "tokens"]
@@ -60,18 +59,7 @@ def test_options_with_a_short_name_alone_are_listed(lastbit):
 
 
 def on_terminal(lastbit, *args, **environment):
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([lastbit.path, *map(str, args)], stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
-    os.close(theirs)
-    text = b""
-    try:
-        while piece := os.read(ours, 65536):
-            text += piece
-    except OSError:  # the other end is closed
-        pass
-    process.wait()
-    os.close(ours)
-    return text.decode().replace("\r\n", "\n")
+    return written_on_terminal([lastbit.path, *map(str, args)], env={**os.environ, **environment}, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("args", [("diff", "clean.lbz", "dropped-term.lbz"), ("replay", "clean.lbz"), ("bisect", "-q", "clean.lbz")])

@@ -1,11 +1,10 @@
 """Text of strangers has one gate and one door: no source goes around them (include/lastbit/text.h, json_text.h, formats/command/text_door.h)."""
 
 import os
-import pty
 import re
 import subprocess
 
-from conftest import BUILD, ROOT
+from conftest import BUILD, ROOT, written_on_terminal
 from spelt_names import check_streams, is_hidden
 
 ROOMS = ("formats", "capture", "replay", "bisect")
@@ -76,23 +75,9 @@ def test_a_terminal_gets_our_codes_and_nobody_elses(tmp_path):
     """Colours and bars are there, and an escape sequence in a name is none."""
     evil = tmp_path / "\x1b[31mevil\x1b]0;owned\x07.lbz"
     evil.write_bytes((ROOT / "samples/clean.lbz").read_bytes())
-    ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
     env.pop("NO_COLOR", None)
-    child = subprocess.Popen([BUILD / "lastbit", "diff", evil, evil], stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    text = b""
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        text += part
-    os.close(ours)
-    assert child.wait(60) == 0
-    text = text.decode().replace("\r\n", "\n")
+    text = written_on_terminal([BUILD / "lastbit", "diff", evil, evil], env=env)
     assert "\x1b[32midentical\x1b[0m" in text
     rest = re.sub(r"\x1b\[(32|33|31|0)m", "", re.sub(r"\r[^\r\n]{0,80}(?=\r)|\r", "", text))
     assert not [c for c in rest if is_hidden(c) and c not in "\n\t"], rest
