@@ -443,6 +443,17 @@ uint32_t lb_exact_side_only_reader(const lb_exact_side *s, uint32_t op, uint32_t
     return found;
 }
 
+uint32_t lb_exact_side_window(const lb_exact_side *s, uint32_t value, uint32_t *at)
+{
+    const uint32_t op = s->graph.giver[value];
+    const int64_t storage = s->program->values[value].storage;
+    while (op != LB_NONE && s->first_window[op] + *at < s->first_window[op + 1]) {
+        const uint32_t v = s->windows[s->first_window[op] + (*at)++];
+        if (s->program->values[v].storage == storage) return v;
+    }
+    return LB_NONE;
+}
+
 double *lb_exact_side_recorded(const lb_exact_side *s, uint32_t value)
 {
     lb_tensor t;

@@ -59,6 +59,8 @@ void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);
 /* The recorded numbers of a value, malloc'ed; NULL: they were not kept. */
 double *lb_exact_side_recorded(const lb_exact_side *side, uint32_t value);
+/* The windows on what an op gives, one by one: `*at` is 0 before the first; LB_NONE: no more. */
+uint32_t lb_exact_side_window(const lb_exact_side *side, uint32_t value, uint32_t *at);
 /* The one op of forward that goes on from an op's result or a window on all of it; LB_NONE: none, or several. */
 uint32_t lb_exact_side_only_reader(const lb_exact_side *side, uint32_t op, uint32_t result);
 

@@ -19,10 +19,9 @@ static bool is_read(const lb_exact_side *s, uint32_t v)
 /* Or is a window on it read? */
 static bool is_read_at_all(const lb_exact_side *s, uint32_t v)
 {
-    const uint32_t giver = s->graph.giver[v];
+    uint32_t at = 0, window;
     bool read = is_read(s, v);
-    for (uint32_t k = s->first_window[giver]; k < s->first_window[giver + 1] && !read; k++)
-        read = s->program->values[s->windows[k]].storage == s->program->values[v].storage && is_read(s, s->windows[k]);
+    while (!read && (window = lb_exact_side_window(s, v, &at)) != LB_NONE) read = is_read(s, window);
     return read;
 }
 

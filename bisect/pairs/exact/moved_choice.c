@@ -47,12 +47,9 @@ static bool steers_nothing(const lb_exact_side *s, uint32_t choice)
 {
     followed f = {.list = {choice}, .n = 1};
     for (uint32_t i = 0; i < f.n && !f.steers; i++) {
-        const uint32_t v = f.list[i], giver = s->graph.giver[v];
-        uint32_t readers = follow_readers(&f, s, v);
-        for (uint32_t k = giver == LB_NONE ? 0 : s->first_window[giver];
-             giver != LB_NONE && k < s->first_window[giver + 1]; k++)
-            if (s->program->values[s->windows[k]].storage == s->program->values[v].storage)
-                readers += follow_readers(&f, s, s->windows[k]);
+        const uint32_t v = f.list[i];
+        uint32_t readers = follow_readers(&f, s, v), at = 0, window;
+        while ((window = lb_exact_side_window(s, v, &at)) != LB_NONE) readers += follow_readers(&f, s, window);
         f.steers |= i && !readers && s->program->values[v].dtype != LB_BOOL;
     }
     return !f.steers;

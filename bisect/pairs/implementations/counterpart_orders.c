@@ -179,7 +179,7 @@ bool lb_counterpart_orders_leads_to_same(const lb_exact_side *s, uint32_t value,
     const lb_program *p = s->program;
     uint32_t list[MOST_FOLLOWED] = {value}, n = 1;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t windows_of = s->graph.given[list[i]] ? s->graph.giver[list[i]] : LB_NONE;
+        uint32_t at = 0, window;
         for (uint32_t k = s->graph.first_use[list[i]]; k < s->graph.first_use[list[i] + 1]; k++) {
             const uint32_t op = s->graph.uses[k],
                            next = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
@@ -187,10 +187,8 @@ bool lb_counterpart_orders_leads_to_same(const lb_exact_side *s, uint32_t value,
             if (mixes(p, op) && met[next] != LB_NONE) return true;
             if (!mixes(p, op) && n < MOST_FOLLOWED) list[n++] = next;
         }
-        for (uint32_t k = windows_of == LB_NONE ? 0 : s->first_window[windows_of];
-             windows_of != LB_NONE && k < s->first_window[windows_of + 1]; k++)
-            if (n < MOST_FOLLOWED && p->values[s->windows[k]].storage == p->values[list[i]].storage)
-                list[n++] = s->windows[k];
+        if (!s->graph.given[list[i]]) continue;
+        while (n < MOST_FOLLOWED && (window = lb_exact_side_window(s, list[i], &at)) != LB_NONE) list[n++] = window;
     }
     return false;
 }

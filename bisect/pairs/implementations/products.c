@@ -485,16 +485,12 @@ static bool count_by_view(const lb_layout *l, const product *x, counted_rows *ou
 
 static counted_rows count_rows(const lb_exact_side *s, const product *x)
 {
-    const uint32_t op = s->graph.giver[x->result];
+    uint32_t at = 0, window;
     counted_rows found;
-    if (op == LB_NONE || x->behind != 1) return (counted_rows){0, 0};
+    if (s->graph.giver[x->result] == LB_NONE || x->behind != 1) return (counted_rows){0, 0};
     if (count_by_view(&s->program->values[x->result].layout, x, &found)) return found;
-    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
-        const uint32_t v = s->windows[k];
-        if (s->program->values[v].storage == s->program->values[x->result].storage &&
-            count_by_view(&s->program->values[v].layout, x, &found))
-            return found;
-    }
+    while ((window = lb_exact_side_window(s, x->result, &at)) != LB_NONE)
+        if (count_by_view(&s->program->values[window].layout, x, &found)) return found;
     return (counted_rows){0, 0};
 }
 

@@ -257,18 +257,18 @@ static bool is_zero_state(const lb_exact_side *s, uint32_t v)
 }
 
 /* An op by a number that leaves its operand as it is (times 1), and so gives what meets: where a region begins at it,
- * its number may be the one that differs on the other side. */
-static void note_idle(finder *f, int side, uint32_t v, const lb_region *r)
+ * its number may be the one that differs on the other side. B's are looked at: A's part is known by now. */
+static void note_idle(finder *f, uint32_t v, const lb_region *r)
 {
     static const char *const names[] = {"aten::mul", "aten::div"};
-    const lb_exact_side *s = f->asked->sides[side];
+    const lb_exact_side *s = f->asked->sides[1];
     const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE, first = s->graph.first_pred[v];
     if (op == LB_NONE || s->graph.first_pred[v + 1] - first != 1 || s->program->ops[op].phase != LB_PHASE_FORWARD ||
         lb_op_name_among(s->program, &s->program->ops[op], names, 2) < 0)
         return;
     const lb_program *a = f->asked->sides[0]->program;
-    bool beside = false; /* A, whose part is known by now, runs one like it */
-    for (uint32_t i = 0; side && i < r->n[0] && !beside; i++)
+    bool beside = false; /* A runs one like it */
+    for (uint32_t i = 0; i < r->n[0] && !beside; i++)
         beside =
             !strcmp(lb_op_name(a, &a->ops[f->out->ops[r->first[0] + i]]), lb_op_name(s->program, &s->program->ops[op]));
     if (beside && lb_quantities_agree(&s->quantities[v], &s->quantities[s->graph.preds[first]])) add_op(f, op);
@@ -285,7 +285,7 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op])) {
         add_op(f, op);
         for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
-            if (f->same[side][s->graph.preds[k]]) note_idle(f, side, s->graph.preds[k], r);
+            if (side && f->same[side][s->graph.preds[k]]) note_idle(f, s->graph.preds[k], r);
     }
     if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
         lb_layout_numel(&s->program->values[v].layout) > 1 && !is_zero_state(s, v))

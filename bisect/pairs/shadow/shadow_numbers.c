@@ -150,11 +150,11 @@ LB_INLINE void compare_body(const double *x, const double *s, int64_t n, apartne
 }
 LB_PER_ISA(compare, compare_body, (const double *x, const double *s, int64_t n, apartness *a), (x, s, n, a))
 
-static double max_finite(const double *x, int64_t n)
+double lb_shadow_numbers_largest(const double *a, int64_t n)
 {
-    apartness a;
-    compare(x, x, n, &a);
-    return a.largest;
+    apartness x;
+    compare(a, a, n, &x);
+    return x.largest;
 }
 
 double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n)
@@ -188,7 +188,8 @@ static const double FAR = 0x1p10;
 
 bool lb_shadow_numbers_tell(const double *a, int64_t n, double noise)
 {
-    return max_finite(a, n) > FAR * 0x1p5 * noise && max_finite(a, n) > 0;
+    const double largest = lb_shadow_numbers_largest(a, n);
+    return largest > FAR * 0x1p5 * noise && largest > 0;
 }
 
 /* ---- projections ---- */

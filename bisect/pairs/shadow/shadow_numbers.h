@@ -21,6 +21,8 @@ void lb_shadow_put(const lb_tensor *tensor, const double *numbers);
 /* Disturbs the elements of an f64 tensor in place; integers stay what they are (masks, counts, zeros). `serial` numbers
  * the results of a run, so that every run draws the same numbers. */
 void lb_shadow_disturb(const lb_tensor *tensor, uint64_t serial);
+/* max |a| over elements that are finite and no mask: below 2^96. */
+double lb_shadow_numbers_largest(const double *a, int64_t n);
 /* max |disturbed - shadow| over elements that are finite in both. */
 double lb_shadow_noise(const double *shadow, const double *disturbed, int64_t n);
 /* The same of a tensor with as many elements; 0 when out of memory. */
