@@ -173,6 +173,14 @@ void lb_report_settle_differences(lb_diff_report *r)
     r->places = NULL, r->n_places = 0;
 }
 
+void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y)
+{
+    const uint64_t recorded = x->recorded_ops > y->recorded_ops ? x->recorded_ops : y->recorded_ops;
+    x->cost.runs += y->cost.runs, x->cost.ops += y->cost.ops, x->exact_runs += y->exact_runs;
+    y->cost = x->cost, y->exact_runs = x->exact_runs;
+    x->recorded_ops = y->recorded_ops = recorded;
+}
+
 void lb_diff_report_free(lb_diff_report *report)
 {
     if (!report) return;

@@ -14,6 +14,8 @@
         (array)[(count)++] = (row);                                                                                    \
     } while (0)
 
+/* Of two answers to one question: each says what both have cost. */
+void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y);
 /* A copy of `text` that lives as long as the report; "" when memory ends. */
 const char *lb_report_keep(lb_diff_report *report, const char *text);
 /* The same of a line of code. */

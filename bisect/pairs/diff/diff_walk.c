@@ -341,11 +341,14 @@ static void flow_out_elements(lb_diff_walk *w, uint32_t ia, const lb_evidence *e
     }
 }
 
+/* What an op computes from memory that nothing wrote has none, and counts; fresh memory and windows on it do not. */
 static bool has_digests(const lb_program *p, uint32_t op)
 {
+    const bool computes = !(p->ops[op].flags & (LB_OP_UNDEFINED | LB_OP_VIEW));
     for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) {
         const uint32_t v = lb_op_outcome(p, &p->ops[op], i);
-        if (v == LB_NONE || p->values[v].flags & LB_VALUE_UNDEFINED || !lb_layout_numel(&p->values[v].layout)) continue;
+        if (v == LB_NONE || !lb_layout_numel(&p->values[v].layout)) continue;
+        if (p->values[v].flags & LB_VALUE_UNDEFINED && !computes) continue;
         if (lb_digest_is_none(p->values[v].logical)) return false;
     }
     return true;

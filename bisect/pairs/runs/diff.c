@@ -136,15 +136,6 @@ static void say_cut_steps(lb_diff_report *report, bool judged)
                               "compared: record both in the same ones");
 }
 
-/* Both answers say what both have cost. */
-static void share_cost(lb_diff_report *x, lb_diff_report *y)
-{
-    const uint64_t recorded = x->recorded_ops > y->recorded_ops ? x->recorded_ops : y->recorded_ops;
-    x->cost.runs += y->cost.runs, x->cost.ops += y->cost.ops, x->exact_runs += y->exact_runs;
-    y->cost = x->cost, y->exact_runs = x->exact_runs;
-    x->recorded_ops = y->recorded_ops = recorded;
-}
-
 /* Do ops that each side alone runs write memory that later steps have? The walk over aligned ops compares none. */
 static bool leaves_alone(const lb_diff_report *r)
 {
@@ -219,7 +210,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
-    share_cost(s->report, by_value);
+    lb_diff_report_share_cost(s->report, by_value);
     strangers |= answer.padded; /* of rows of another length ops that line up by name have no element in common */
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
                missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
@@ -242,7 +233,8 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
-    } else if (status == LB_OK && !judged && (strangers || leaves_alone(s->report))) /* why values did not tell */
+    } else if (status == LB_OK && !judged &&
+               (strangers || leaves_alone(s->report) || s->report->unseen)) /* why values did not tell */
         for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
     lb_diff_report_free(by_value);
     return LB_OK;
@@ -265,19 +257,25 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
     const bool left = leaves_alone(s->report);
-    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing || left;
+    const bool unseen = s->report->unseen && verdict != LB_VERDICT_DIVERGED;
+    const bool unsure =
+        verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing || left || unseen;
     if (s->options->digests_only) return LB_OK;
     bool cut, may = false, strangers = false;
     LB_TRY(lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step, &cut, err));
     if (cut) return try_implementations(s, true, true, true, err);
     if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
+    if (!may && unseen && (s->report->n_findings || s->report->n_structures))
+        lb_report_missing(s->report,
+                          "results that follow from memory which nothing wrote have no digest, and these runs "
+                          "cannot be compared by value");
     if (!may) return LB_OK;
     LB_TRY(lb_strangers_are(s->a, s->b, &strangers, err));
     if (!strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &strangers, err));
     if (!strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &strangers, err));
     if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
     const bool spelled = is_spelled_differently(s->report);
-    if (!strangers && !spelled && !left && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
+    if (!strangers && !spelled && !left && !unseen && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
         verdict != LB_VERDICT_MISSING)
         return LB_OK;
     return try_implementations(s, strangers, spelled, false, err);

@@ -147,12 +147,52 @@ static bool take_other(void *context, int32_t rank, int64_t step, uint32_t value
     return lb_cross_feed_take(((lb_shadow_run *)context)->cross_feed, rank, step, value, tensor);
 }
 
-static bool steps(const lb_program *p, const lb_op *op)
+/* Does the op step, each element by itself: a comparison, a sign, a cast to whole numbers? */
+static bool decides_by_element(const lb_program *p, const lb_op *op)
 {
     lb_op_form form;
     const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
     const uint32_t wanted = LB_ROW_DISCONTINUOUS | LB_ROW_ELEMENTWISE;
-    if (!row || (row->flags & wanted) != wanted || op->flags & LB_OP_DECISION) return false;
+    return row && (row->flags & wanted) == wanted && !(op->flags & LB_OP_DECISION);
+}
+
+typedef struct apart_question {
+    const lb_shadow_run *run;
+    uint32_t op;
+    bool apart;
+} apart_question;
+
+static void note_apart(void *context, uint32_t value)
+{
+    apart_question *q = context;
+    const lb_shadow_run *s = q->run;
+    if (value == LB_NONE) return;
+    const uint32_t giver = lb_cross_feed_giver(s->side->program, value, q->op),
+                   row = giver == LB_NONE ? LB_NONE : s->alignment->a_of_b[giver];
+    q->apart |= row != LB_NONE && s->out->rows[row].agreement == LB_SHADOW_DISAGREES;
+}
+
+/* What follows from numbers that are no longer the same in exact arithmetic is no decision that rounding changed: a
+ * mask cast to bool of another triangle stays what its side made of it. */
+static bool take_decided(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    const lb_shadow_run *s = context;
+    const lb_program *p = s->side->program;
+    for (uint32_t k = 0; k < s->side->n_parts && s->kind == LB_SHADOW_RUN_B; k++) {
+        const lb_program_view_part *part = &s->side->parts[k];
+        if (part->program->rank != rank || part->program->step != step) continue;
+        const uint32_t giver = lb_cross_feed_giver(p, part->first_value + value, p->n_ops);
+        apart_question q = {s, giver, false};
+        if (giver != LB_NONE && (decides_by_element(p, &p->ops[giver]) || lb_op_is_cast(p, &p->ops[giver])))
+            lb_op_each_input(p, &p->ops[giver], note_apart, &q);
+        if (q.apart) return false;
+    }
+    return take_other(context, rank, step, value, tensor);
+}
+
+static bool steps(const lb_program *p, const lb_op *op)
+{
+    if (!decides_by_element(p, op)) return false;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         const uint32_t v = lb_op_outcome(p, op, i);
         if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return false;
@@ -204,7 +244,7 @@ static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *e
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
     s->cross_feed = &cross_feed, s->kind = kind, s->serial = 0;
     lb_observer shadow = {
-        .context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
+        .context = s, .op = note_shadow, .source = take_other, .decided = take_decided, .computes = steps_alone};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     count_run(s, &summary);
     s->out->undecided[s->which] |= summary.undecided;
