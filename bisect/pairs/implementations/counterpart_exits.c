@@ -40,13 +40,12 @@ static bool is_last_number(const lb_exact_side *s, uint32_t v, bool trains)
            lb_value_graph_computes(p, op);
 }
 
-/* Does an op go on from the value, or from a window on it? */
+/* Does an op go on from the value, or from a window on it? Windows that were there before are none on it. */
 static bool is_read(const lb_exact_side *s, uint32_t v)
 {
-    const uint32_t giver = s->graph.giver[v];
+    uint32_t at = 0, window;
     bool read = s->graph.first_use[v] < s->graph.first_use[v + 1];
-    for (uint32_t k = s->first_window[giver]; k < s->first_window[giver + 1] && !read; k++)
-        read = s->windows[k] != v && s->program->values[s->windows[k]].storage == s->program->values[v].storage;
+    while (!read && (window = lb_exact_side_window(s, v, &at)) != LB_NONE) read = window > v;
     return read;
 }
 
@@ -59,6 +58,28 @@ static bool is_last_of_functions(const lb_exact_side *s, uint32_t v)
     if (giver == LB_NONE || s->graph.first_pred[v] == s->graph.first_pred[v + 1] || is_read(s, v)) return false;
     if (!lb_op_is_of_forward(&p->ops[giver], false) || lb_op_is_source(p, &p->ops[giver])) return false;
     return !s->graph.given[v] || lb_op_outcome(p, &p->ops[giver], 0) == v;
+}
+
+static bool is_listed(const uint32_t *list, uint32_t n, uint32_t v)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == v) return true;
+    return false;
+}
+
+/* What a program that only infers ends with: the last numbers that an outermost module (in the list) or the program's
+ * own code behind its modules gives, and that nothing goes on from (pooled rows, shares of a sampler, all answers in
+ * one tensor); LB_NONE: there are none. */
+static uint32_t last_of_program(const lb_exact_side *s, const uint32_t *list, uint32_t n)
+{
+    const lb_program *p = s->program;
+    for (uint32_t i = lb_op_any_backward(p) ? 0 : p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        const uint32_t v = lb_op_is_source(p, op) || !lb_op_outcomes(op) ? LB_NONE : lb_op_outcome(p, op, 0);
+        if (v == LB_NONE || numel(p, v) < 2 || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if ((!op->scope || is_listed(list, n, v)) && is_last_of_functions(s, v)) return v;
+    }
+    return LB_NONE;
 }
 
 /* Results of the outermost module calls, then numbers that forward ends with: losses, numbers that Python reads. */
@@ -216,10 +237,26 @@ static bool is_sum_of_ranks(const lb_exact_side *s, uint32_t v)
     return !lb_program_view_is_recorded(s->view, v) && op != LB_NONE && lb_value_graph_adds(s->program, op);
 }
 
+/* What both end with stands beside each other where it has one shape; else it says nothing. */
+static void put_last(finder *m, uint32_t *const lists[2], uint32_t n[2])
+{
+    const uint32_t last[] = {last_of_program(m->sides[0], lists[0], n[0]),
+                             last_of_program(m->sides[1], lists[1], n[1])};
+    if (last[0] == LB_NONE || last[1] == LB_NONE ||
+        !lb_layout_same_shape(&m->sides[0]->program->values[last[0]].layout,
+                              &m->sides[1]->program->values[last[1]].layout))
+        return;
+    if (is_listed(lists[0], n[0], last[0]) && is_listed(lists[1], n[1], last[1])) return;
+    for (int k = 0; k < 2; k++) take_out(lists[k], &n[k], &last[k], 1);
+    m->failed |=
+        !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, last[0], last[1], numel(m->sides[1]->program, last[1]));
+}
+
 static void find_exits(finder *m)
 {
     uint32_t *lists[2] = {NULL, NULL}, n[2];
     for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
+    if (lists[0] && lists[1]) put_last(m, lists, n);
     const bool cut = m->sides[0]->tokens || lb_rank_parts_are_parted(m->sides);
     if (lists[0] && lists[1] && !cut && !are_shaped_alike(m->sides, lists, n))
         for (int k = 0; k < 2; k++) leave_out_inner(m->sides[k], lists[k], &n[k]);

@@ -263,6 +263,25 @@ static bool put_groups(maker *m, lb_counterpart_kind kind, const lb_rank_parts p
                              parts[1].values + b[0], b[1] - b[0], added);
 }
 
+/* As anchor() says of one value: may an anchor of these parts, whose first ones are given, be added? An earlier one
+ * gives way to it. */
+static bool takes_place(maker *m, uint32_t va, uint32_t vb)
+{
+    const lb_value_graph *a = &m->sides[0]->graph, *b = &m->sides[1]->graph;
+    uint32_t group = 0;
+    for (uint32_t i = 0; i < m->out->n; i++) {
+        lb_counterpart *c = &m->out->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || !c->in_parts || !c->n) continue;
+        const uint32_t before = m->out->pieces[c->first].tensor;
+        if ((before != va) == (c->b != vb)) continue;
+        if (a->giver[va] < a->giver[before] || b->giver[vb] < b->giver[c->b]) return false;
+        group = c->group;
+    }
+    for (uint32_t i = 0; i < m->out->n && group; i++)
+        if (m->out->list[i].in_parts && m->out->list[i].group == group) m->out->list[i].kind = LB_COUNTERPART_DROPPED;
+    return true;
+}
+
 /* Ranks of one side, or of both, read the tensor with their own part of the batch. */
 static void anchor_ranks(maker *m, uint32_t *const source_of[2], const uint32_t source[2], const readers r[2])
 {
@@ -281,7 +300,9 @@ static void anchor_ranks(maker *m, uint32_t *const source_of[2], const uint32_t 
         for (int k = 0; k < 2; k++)
             sums[k] = adds_to_sum(m->sides[k], source_of[k], source[k],
                                   m->sides[k]->graph.giver[parts[k].values[parts[k].first[i]]]);
-        if (sums[0] != sums[1]) continue;
+        if (sums[0] != sums[1] ||
+            !takes_place(m, parts[0].values[parts[0].first[i]], parts[1].values[parts[1].first[i]]))
+            continue;
         m->failed |= !put_groups(m, LB_COUNTERPART_ANCHOR, parts, i, i, &added);
     }
     for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
@@ -724,14 +745,6 @@ static const double *as_it_stands(const lb_counterparts *all, const lb_counterpa
  * largest of its phase: the gradient of a bias that changes nothing is noise, and 0. */
 static const double STEADY = 1e-6, NOTHING = 1e-9;
 
-static double largest_of(const double *x, int64_t n)
-{
-    double largest = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (isfinite(x[i]) && fabs(x[i]) < 1e30) largest = fmax(largest, fabs(x[i]));
-    return largest;
-}
-
 static lb_phase phase_at(const lb_exact_side *s, uint32_t v)
 {
     return s->graph.giver[v] == LB_NONE ? LB_PHASE_OTHER : (lb_phase)s->program->ops[s->graph.giver[v]].phase;
@@ -770,7 +783,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
-        c->largest = largest_of(x, n), c->unsteady = same && c->distance > STEADY;
+        c->largest = lb_shadow_numbers_largest(x, n), c->unsteady = same && c->distance > STEADY;
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && is_one_value(c) && !c->in_parts && !c->negated &&
             (c->refuted ||
@@ -788,10 +801,21 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
 
 /* ---- anchors by their numbers ---- */
 
-/* Does either side give these numbers elsewhere on the other? */
-static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2])
+/* Parts that meet (parted.h) name one of B's: do A's meet parts of another op than this one? */
+static bool are_parts_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2],
+                                const lb_exact_side *b)
 {
-    if (c->in_parts) return false; /* these meet in parts (parted.h) */
+    const uint32_t other = c->by_token && c->n ? met[0][all->pieces[c->first].tensor] : LB_NONE;
+    if (other == LB_NONE) return false;
+    const uint32_t here = b->graph.giver[c->b], there = b->graph.giver[other];
+    return here != there && !lb_rank_parts_same_op(b, here, there);
+}
+
+/* Does either side give these numbers elsewhere on the other? */
+static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2],
+                         const lb_exact_side *b)
+{
+    if (c->in_parts) return are_parts_elsewhere(all, c, met, b);
     const uint32_t of_b = met[1][c->b];
     bool among = of_b == LB_NONE;
     for (uint32_t k = 0; k < c->n; k++) {
@@ -802,12 +826,12 @@ static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, ui
     return !among;
 }
 
-bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2])
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2], const lb_exact_side *b)
 {
     bool any = false;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
-        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met))
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met, b))
             continue;
         c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
         any = true;

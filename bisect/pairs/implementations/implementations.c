@@ -1,5 +1,6 @@
 /* Two implementations of a step: see implementations.h. */
 #include "exact/scalars.h"
+#include "exact/token_rows.h"
 #include "implementations/counterpart_exits.h"
 #include "implementations/counterpart_orders.h"
 #include "implementations/counterpart_scales.h"
@@ -180,7 +181,7 @@ static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
 
 /* ---- what is kept ---- */
 
-static void want(lb_implementations *x)
+static void want_computed(lb_implementations *x)
 {
     for (int k = 0; k < 2; k++) {
         const lb_program *p = x->sides[k].program;
@@ -194,6 +195,11 @@ static void want(lb_implementations *x)
                 x->sides[k].graph.given[v] && (all <= MOST_KEPT || lb_layout_numel(&p->values[v].layout) == 1) &&
                 (lb_dtype_is_float(p->values[v].dtype) || (parted && lb_dtype_is_integer(p->values[v].dtype)));
     }
+}
+
+static void want(lb_implementations *x)
+{
+    want_computed(x);
     for (uint32_t i = 0; i < x->counterparts.n_pieces; i++) x->sides[0].wanted[x->counterparts.pieces[i].tensor] = 1;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
@@ -354,7 +360,7 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
     if (lb_counterpart_orders_find_others(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     if (find_rebound(x)) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
-    lb_counterparts_drop_wrong(&x->counterparts, x->met);
+    lb_counterparts_drop_wrong(&x->counterparts, x->met, &x->sides[1]);
     judge(x);
     return LB_OK;
 }
@@ -515,18 +521,20 @@ static uint32_t count_cut_otherwise(const lb_implementations *x)
     return n;
 }
 
-/* Are parts of the side steps of one rank? */
-static bool is_of_steps(const lb_program_view *view)
+/* Of steps and calls rows tell which token is which: runs of both sides come first. */
+static lb_status map_tokens(lb_implementations *x, lb_err *err)
 {
-    return view->n_parts > 1 && view->parts[0].program->rank == view->parts[1].program->rank;
-}
-
-static lb_status map_tokens(lb_implementations *x, const lb_program_view *a, const lb_program_view *b, lb_err *err)
-{
-    bool unlike;
-    LB_TRY(lb_token_map_make((const lb_program_view *const[]){a, b}, &x->tokens, &unlike, err));
-    if (unlike && (is_of_steps(a) || is_of_steps(b)))
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    LB_TRY(lb_token_map_make((const lb_program_view *const[]){sides[0]->view, sides[1]->view}, &x->tokens, err));
+    if (x->tokens && x->tokens->of_one_rank) {
+        want_computed(x);
+        for (int k = 0; k < 2; k++) LB_TRY(lb_exact_side_run(&x->sides[k], err));
+        LB_TRY(lb_token_rows_match(sides, x->tokens, err));
+    }
+    if (x->tokens && !x->tokens->sound) {
+        lb_token_map_free(x->tokens), x->tokens = NULL;
         snprintf(x->missing, sizeof x->missing, "the steps of the two sides are given other tokens");
+    }
     for (int k = 0; k < 2; k++) x->sides[k].tokens = x->tokens, x->sides[k].number = k;
     return LB_OK;
 }
@@ -538,7 +546,6 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     lb_status status = lb_exact_side_open(a, &x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
     if (status == LB_OK) status = lb_scalars_settle(x->sides, err);
-    if (status == LB_OK) status = map_tokens(x, a, b, err);
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
     if (status == LB_OK)
@@ -555,6 +562,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
             cut);
     if (status == LB_OK) feed(x);
     if (status == LB_OK) status = lb_scalars_hold(x->sides, err);
+    if (status == LB_OK) status = map_tokens(x, err);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);

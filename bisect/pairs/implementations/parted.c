@@ -1,6 +1,7 @@
 /* Quantities in parts: see parted.h. */
 #include "implementations/parted.h"
 
+#include "exact/token_rows.h"
 #include "implementations/rank_parts.h"
 #include "base/array.h"
 
@@ -72,7 +73,13 @@ static bool list_ops(parts *x, const uint32_t *met)
     return true;
 }
 
-/* The numbers of all parts as one value, in any order. */
+/* Parts are calls: what one of them alone has may lack tokens, too. */
+static bool is_by_calls(const lb_exact_side *s)
+{
+    return s->tokens && s->view->by_calls;
+}
+
+/* The numbers of all parts as one value, in any order; of tokens that both sides have. */
 static bool quantity_of(const parts *x, whole *w)
 {
     const lb_exact_side *s = x->side;
@@ -82,11 +89,14 @@ static bool quantity_of(const parts *x, whole *w)
     if (!numbers) return false;
     for (uint32_t i = 0; i < w->n; i++) {
         const uint32_t v = x->ops[w->first + i].value;
-        const int64_t n = lb_layout_numel(&s->program->values[v].layout);
-        memcpy(numbers + at, s->kept[v], (size_t)n * sizeof *numbers), at += n;
+        int64_t n = lb_layout_numel(&s->program->values[v].layout);
+        double *paired = is_by_calls(s) ? lb_token_rows_paired(s, v, &n) : NULL;
+        if (is_by_calls(s) && !paired) return free(numbers), false;
+        memcpy(numbers + at, paired ? paired : s->kept[v], (size_t)n * sizeof *numbers), at += n;
+        free(paired);
         for (int k = 0; k < LB_QUANTITY_MEANS; k++) noise[k] = fmax(noise[k], s->quantities[v].noise[k]);
     }
-    const lb_tensor together = {numbers, LB_F64, lb_layout_contiguous(1, &all)};
+    const lb_tensor together = {numbers, LB_F64, lb_layout_contiguous(1, &at)};
     w->quantity = lb_quantity_of(&together);
     memcpy(w->quantity.noise, noise, sizeof noise);
     free(numbers);
@@ -98,11 +108,11 @@ static bool add_whole(parts *x, uint32_t first, uint32_t n)
     const lb_program *p = x->side->program;
     whole *w = &x->list[x->n];
     *w = (whole){.first = first, .n = n, .scale = 1};
-    if (n < 2) return true;
+    if (n < 2 && !is_by_calls(x->side)) return true;
     if (!quantity_of(x, w)) return false;
     if (!w->quantity.tells) return true;
     x->n++;
-    if (p->ops[x->ops[first].op].phase != LB_PHASE_BACKWARD) return true;
+    if (n < 2 || p->ops[x->ops[first].op].phase != LB_PHASE_BACKWARD) return true;
     whole *scaled = &x->list[x->n++];
     *scaled = *w, scaled->scale = 1.0 / n;
     scaled->quantity.mean[2] /= n, scaled->quantity.scale[2] /= n, scaled->quantity.noise[2] /= n;
@@ -220,9 +230,10 @@ bool lb_parted_meet(const lb_exact_side *const sides[2], uint32_t *const met[2])
 {
     parts of[2] = {{.side = sides[0]}, {.side = sides[1]}};
     bool room = true;
-    if (sides[0]->view->n_parts < 2 && sides[1]->view->n_parts < 2) return true;
+    const bool by_calls = is_by_calls(sides[0]);
+    if (sides[0]->view->n_parts < 2 && sides[1]->view->n_parts < 2 && !by_calls) return true;
     for (int k = 0; k < 2 && room; k++)
-        if (sides[k]->view->n_parts > 1) room = list_ops(&of[k], met[k]) && list_wholes(&of[k]);
+        if (sides[k]->view->n_parts > 1 || by_calls) room = list_ops(&of[k], met[k]) && list_wholes(&of[k]);
     for (int k = 0; k < 2 && room; k++) room = meet_side(&of[k], &of[!k], met[k], met[!k]);
     for (int k = 0; k < 2; k++) free(of[k].ops), free(of[k].list);
     return room;

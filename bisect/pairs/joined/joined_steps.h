@@ -18,4 +18,7 @@
 lb_status lb_joined_steps_view(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                lb_program_view *view, lb_err *err);
 
+/* Floats that an earlier step left and that are neither weights nor states nor gradients. */
+bool lb_joined_steps_is_cache(const lb_value *value);
+
 #endif

@@ -1,6 +1,7 @@
 /* Tokens beside tokens: see token_map.h. */
 #include "joined/token_map.h"
 
+#include "joined/joined_steps.h"
 #include "pair/op_kind.h"
 
 #include "base/array.h"
@@ -15,12 +16,10 @@ typedef struct tokens {
     uint32_t n, n_parts;
 } tokens;
 
-/* The whole numbers by which the op looks rows of a table up (`indexed`: one that is written as an index); LB_NONE: it
- * is none such. */
-static uint32_t looked_up(const lb_program *p, const lb_op *op, bool indexed)
+uint32_t lb_token_map_looked_up(const lb_program *p, const lb_op *op, bool indexed)
 {
     static const char *const names[] = {"aten::embedding", "aten::index"};
-    const int which = lb_op_name_among(p, op, names, 2);
+    const int which = op->phase == LB_PHASE_FORWARD ? lb_op_name_among(p, op, names, 2) : -1;
     const lb_arg *args = op->args >= 2 ? lb_op_args(p, op) : NULL;
     if (which != (int)indexed || !args || args[0].tag != LB_ARG_VALUE || args[0].u.value == LB_NONE) return LB_NONE;
     if (which == 1 && args[1].tag == LB_ARG_LIST && args[1].count == 1) args = &p->args[args[1].u.first] - 1;
@@ -31,14 +30,24 @@ static uint32_t looked_up(const lb_program *p, const lb_op *op, bool indexed)
     return fits ? args[1].u.value : LB_NONE;
 }
 
-/* Of all that a part looks up the most, of these the first: a sequence has one row of positions. */
-static uint32_t tokens_of(const lb_program *p)
+/* The program that has the part's ops and values, and which of its ops are the part's. */
+static const lb_program *program_of(const lb_program_view *view, uint32_t part, uint32_t *first, uint32_t *end)
 {
-    uint32_t found = LB_NONE;
+    const lb_program *p = view->by_calls ? view->program : view->parts[part].program;
+    *first = view->by_calls ? view->parts[part].first_op : 0;
+    *end = view->by_calls && part + 1 < view->n_parts ? view->parts[part + 1].first_op : p->n_ops;
+    return p;
+}
+
+/* Of all that a part looks up the most, of these the first: a sequence has one row of positions. */
+static uint32_t tokens_of(const lb_program_view *view, uint32_t part)
+{
+    uint32_t found = LB_NONE, first, end;
+    const lb_program *p = program_of(view, part, &first, &end);
     int64_t most = 0;
     for (int indexed = 0; indexed < 2 && found == LB_NONE; indexed++)
-        for (uint32_t i = 0; i < p->n_ops; i++) {
-            const uint32_t v = p->ops[i].phase == LB_PHASE_FORWARD ? looked_up(p, &p->ops[i], indexed) : LB_NONE;
+        for (uint32_t i = first; i < end; i++) {
+            const uint32_t v = lb_token_map_looked_up(p, &p->ops[i], indexed);
             if (v == LB_NONE || lb_layout_numel(&p->values[v].layout) <= most) continue;
             found = v, most = lb_layout_numel(&p->values[v].layout);
         }
@@ -48,7 +57,7 @@ static uint32_t tokens_of(const lb_program *p)
 /* As recorded; of a window on what was kept, that. */
 static bool read_numbers(const lb_program_view *view, const lb_program_view_part *part, uint32_t value, lb_tensor *t)
 {
-    const lb_program *p = part->program;
+    const lb_program *p = view->by_calls ? view->program : part->program;
     const lb_value *v = &p->values[value];
     if (lb_program_view_value(view, part->first_value + value, t, NULL) == LB_OK && t->data) return true;
     for (uint32_t w = 0; w < p->n_values; w++) {
@@ -76,9 +85,39 @@ static double *numbers_of(const lb_tensor *t, int64_t n)
     return list;
 }
 
+/* Does a call read floats that the call before gave or wrote? */
+static bool reads_call_before(const lb_program_view *view, uint32_t part)
+{
+    uint32_t first, end, from, to;
+    const lb_program *p = program_of(view, part, &first, &end);
+    program_of(view, part - 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        const lb_op *op = &p->ops[i];
+        const uint32_t v = lb_op_outcomes(op) && !(op->flags & LB_OP_VIEW) && !lb_op_is_source(p, op)
+                               ? lb_op_outcome(p, op, 0)
+                               : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || lb_layout_numel(&p->values[v].layout) < 2)
+            continue;
+        for (uint32_t k = first; k < end; k++)
+            if (!lb_op_is_source(p, &p->ops[k]) && lb_op_reads(p, &p->ops[k], p->values[v].storage) != LB_NONE)
+                return true;
+    }
+    return false;
+}
+
+/* Is the part a step, or a call, that begins with a cache of the one before? */
+static bool goes_on(const lb_program_view *view, uint32_t part)
+{
+    if (view->by_calls) return reads_call_before(view, part);
+    const lb_program *p = view->parts[part].program, *before = view->parts[part - 1].program;
+    bool cache = false;
+    for (uint32_t v = 0; v < p->n_values && !cache; v++) cache = lb_joined_steps_is_cache(&p->values[v]);
+    return cache && p->rank == before->rank && p->step > before->step;
+}
+
 static bool add_part(const lb_program_view *view, uint32_t part, tokens *out)
 {
-    const uint32_t v = tokens_of(view->parts[part].program);
+    const uint32_t v = tokens_of(view, part);
     lb_tensor t;
     if (v == LB_NONE || !read_numbers(view, &view->parts[part], v, &t)) return false;
     const int64_t n = lb_layout_numel(&t.layout);
@@ -89,7 +128,8 @@ static bool add_part(const lb_program_view *view, uint32_t part, tokens *out)
     for (int64_t i = 0; i < n && read; i++) out->list[out->n + i] = (int64_t)numbers[i];
     free(numbers);
     const int64_t rows = t.layout.ndim == 2 ? t.layout.shape[0] : 1;
-    out->parts[part] = (lb_token_part){rows, read && rows ? n / rows : 0, out->n};
+    out->parts[part] = (lb_token_part){rows, read && rows ? n / rows : 0, out->n, 0, false};
+    if (part && rows == out->parts[part - 1].rows) out->parts[part].goes_on = goes_on(view, part);
     if (read) out->n += (uint32_t)n;
     return read;
 }
@@ -113,7 +153,8 @@ typedef struct finder {
     const tokens *fine, *coarse;
     uint32_t *beside; /* per token of fine */
     uint8_t *taken;   /* per token of coarse */
-    row *rows;        /* of coarse, part by part */
+    uint32_t *order;  /* the tokens of coarse, row by row: a row goes on through the steps that go on with it */
+    row *rows;
     uint32_t n_rows;
 } finder;
 
@@ -132,8 +173,8 @@ static bool is_alike(const finder *f, const lb_token_part *p, uint32_t r, uint32
 {
     for (uint32_t i = 0; i < n; i++) {
         const row *other = c.row + i < f->n_rows ? &f->rows[c.row + i] : NULL;
-        if (!other || c.at >= other->length || f->taken[other->first + c.at] ||
-            f->coarse->list[other->first + c.at] != f->fine->list[token_at(p, r + i, at)])
+        const uint32_t token = other && c.at < other->length ? f->order[other->first + c.at] : LB_NONE;
+        if (token == LB_NONE || f->taken[token] || f->coarse->list[token] != f->fine->list[token_at(p, r + i, at)])
             return false;
     }
     return true;
@@ -170,7 +211,7 @@ static uint32_t match_rows(finder *f, const lb_token_part *p, uint32_t r, uint32
         if (!length) length = longest(f, p, r, n, at, &from);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t k = 0; k < length; k++) {
-                const uint32_t other = f->rows[from.row + i].first + from.at + k;
+                const uint32_t other = f->order[f->rows[from.row + i].first + from.at + k];
                 f->beside[token_at(p, r + i, at + k)] = other, f->taken[other] = 1;
             }
         *cursor = (place){length ? from.row : LB_NONE, from.at + length};
@@ -200,15 +241,31 @@ static void match_all(finder *f)
     }
 }
 
+/* How many parts of coarse, this one among them, have the rows of part `k`. */
+static uint32_t parts_of_row(const tokens *coarse, uint32_t k)
+{
+    uint32_t n = 1;
+    while (k + n < coarse->n_parts && coarse->parts[k + n].goes_on) n++;
+    return n;
+}
+
 static bool list_rows(finder *f)
 {
+    const lb_token_part *parts = f->coarse->parts;
     f->rows = malloc(((size_t)f->coarse->n + 1) * sizeof *f->rows);
-    for (uint32_t k = 0; k < f->coarse->n_parts && f->rows; k++) {
-        const lb_token_part *p = &f->coarse->parts[k];
-        for (uint32_t r = 0; r < p->rows && p->length; r++)
-            f->rows[f->n_rows++] = (row){token_at(p, r, 0), (uint32_t)p->length};
+    f->order = malloc(((size_t)f->coarse->n + 1) * sizeof *f->order);
+    const bool room = f->rows && f->order;
+    uint32_t n = 0;
+    for (uint32_t k = 0, together; k < f->coarse->n_parts && room; k += together) {
+        together = parts_of_row(f->coarse, k);
+        for (uint32_t r = 0; r < parts[k].rows && parts[k].length; r++) {
+            const uint32_t first = n;
+            for (uint32_t i = k; i < k + together; i++)
+                for (uint32_t at = 0; at < parts[i].length; at++) f->order[n++] = token_at(&parts[i], r, at);
+            f->rows[f->n_rows++] = (row){first, n - first};
+        }
     }
-    return f->rows != NULL;
+    return room;
 }
 
 /* ---- the map ---- */
@@ -228,13 +285,74 @@ uint32_t lb_token_map_lone(const lb_token_map *m, int side)
     return n;
 }
 
-/* Each part has some of the other side's tokens, and of one side all are found. */
-static bool is_sound(const lb_token_map *m)
+static uint32_t part_with(const lb_token_map *m, int side, uint32_t token)
 {
+    uint32_t part = m->n_parts[side] - 1;
+    while (part && m->parts[side][part].first > token) part--;
+    return part;
+}
+
+/* The token behind another one of its sequence, which may go on in the next part; LB_NONE: not known. */
+static uint32_t next_of(const lb_token_map *m, int side, uint32_t token)
+{
+    const uint32_t part = part_with(m, side, token);
+    const lb_token_part *p = &m->parts[side][part];
+    const uint32_t at = token - p->first, row = at / (uint32_t)p->length;
+    if ((at + 1) % p->length) return token + 1;
+    return part + 1 < m->n_parts[side] && p[1].goes_on ? token_at(&p[1], row, 0) : LB_NONE;
+}
+
+/* Is the token the last of its sequence in its part? A row may have several sequences, packed. */
+static bool is_end(const lb_token_map *m, int side, const lb_token_part *p, uint32_t token)
+{
+    const uint32_t other = m->beside[side][token];
+    if ((token - p->first + 1) % p->length == 0) return true;
+    if (p->rows > 1 || other == LB_NONE) return false;
+    const uint32_t next = next_of(m, !side, other);
+    return next == LB_NONE || m->beside[side][token + 1] != next;
+}
+
+/* Of the tokens from this one on in its sequence: are those that the other side has, too, one run? Padding may stand
+ * before it. */
+static bool is_one_run(const lb_token_map *m, int side, uint32_t token)
+{
+    bool had = false, ended = false;
+    for (; token != LB_NONE; token = next_of(m, side, token)) {
+        const bool found = m->beside[side][token] != LB_NONE;
+        if (found && ended) return false;
+        ended |= had && !found, had |= found;
+    }
+    return true;
+}
+
+/* Of two that answer differently from some token on: is every sequence the other side's until then, and most of it? */
+static bool part_ways(const lb_token_map *m)
+{
+    const uint32_t least = m->n[0] < m->n[1] ? m->n[0] : m->n[1], found = m->n[0] - lb_token_map_lone(m, 0);
+    bool do_part = m->of_one_rank && 2 * found >= least;
     for (int k = 0; k < 2; k++)
-        for (uint32_t i = 0; i < m->n_parts[k]; i++)
-            if (!has_any(m, k, i)) return false;
-    return !lb_token_map_lone(m, 0) || !lb_token_map_lone(m, 1);
+        for (uint32_t i = 0; i < m->n_parts[k]; i++) {
+            const lb_token_part *p = &m->parts[k][i];
+            for (uint32_t r = 0; r < p->rows && p->length && !p->goes_on && do_part; r++)
+                do_part = is_one_run(m, k, token_at(p, r, 0));
+        }
+    return do_part;
+}
+
+void lb_token_map_judge(lb_token_map *m)
+{
+    m->sound = !lb_token_map_lone(m, 0) || !lb_token_map_lone(m, 1);
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < m->n_parts[k]; i++) m->sound &= has_any(m, k, i);
+    m->sound |= part_ways(m);
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < m->n_parts[k]; i++) {
+            const lb_token_part *p = &m->parts[k][i];
+            uint32_t ends = 0;
+            for (uint32_t t = p->first; t < p->first + p->rows * p->length; t++)
+                m->end_of[k][t] = is_end(m, k, p, t) ? ends++ : LB_NONE;
+            m->parts[k][i].ends = ends;
+        }
 }
 
 static bool fill_map(lb_token_map *m, const tokens of[2])
@@ -247,7 +365,7 @@ static bool fill_map(lb_token_map *m, const tokens of[2])
     if (room) match_all(&f);
     for (uint32_t i = 0; i < f.fine->n && room; i++)
         if (f.beside[i] != LB_NONE) m->beside[!fine][f.beside[i]] = i;
-    free(f.taken), free(f.rows);
+    free(f.taken), free(f.rows), free(f.order);
     return room;
 }
 
@@ -258,36 +376,45 @@ static bool are_padded(const tokens of[2])
     return a->rows == b->rows && a->length > 1 && b->length > 1 && a->length != b->length;
 }
 
-lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, bool *unlike, lb_err *err)
+/* Are parts of a side steps of one rank, or calls in a step? */
+static bool is_of_one_rank(const lb_program_view *view)
+{
+    if (view->by_calls) return true;
+    return view->n_parts > 1 && view->parts[0].program->rank == view->parts[1].program->rank;
+}
+
+lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, lb_err *err)
 {
     tokens of[2] = {{0}, {0}};
-    *out = NULL, *unlike = false;
-    const bool in_parts = views[0]->n_parts > 1 || views[1]->n_parts > 1;
+    *out = NULL;
+    const bool in_parts = views[0]->n_parts > 1 || views[1]->n_parts > 1 || views[0]->by_calls;
     const bool told = list_tokens(views[0], &of[0]) && list_tokens(views[1], &of[1]) && (in_parts || are_padded(of));
     lb_token_map *m = told ? calloc(1, sizeof *m) : NULL;
     bool room = !told || m;
     for (int k = 0; k < 2 && m; k++) {
         m->parts[k] = of[k].parts, of[k].parts = NULL, m->n_parts[k] = of[k].n_parts, m->n[k] = of[k].n;
         m->beside[k] = malloc(((size_t)of[k].n + 1) * sizeof *m->beside[k]);
-        room = room && m->beside[k];
+        m->end_of[k] = malloc(((size_t)of[k].n + 1) * sizeof *m->end_of[k]);
+        room = room && m->beside[k] && m->end_of[k];
         if (m->beside[k]) memset(m->beside[k], 0xFF, ((size_t)of[k].n + 1) * sizeof *m->beside[k]);
     }
     if (m && room) {
         of[0].parts = m->parts[0], of[1].parts = m->parts[1];
         room = fill_map(m, of);
         of[0].parts = of[1].parts = NULL;
+        for (int k = 0; k < 2; k++) m->tokens[k] = of[k].list, of[k].list = NULL;
+        m->of_one_rank = is_of_one_rank(views[0]) || is_of_one_rank(views[1]);
+        if (room) lb_token_map_judge(m);
     }
     for (int k = 0; k < 2; k++) free(of[k].list), free(of[k].parts);
-    const bool sound = !m || !room || is_sound(m);
-    *unlike = !sound && in_parts;
-    if (!sound || !room) lb_token_map_free(m), m = NULL;
+    if (m && (!room || (!m->sound && !m->of_one_rank))) lb_token_map_free(m), m = NULL;
     *out = m;
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
 }
 
 void lb_token_map_free(lb_token_map *m)
 {
-    for (int k = 0; k < 2 && m; k++) free(m->parts[k]), free(m->beside[k]);
+    for (int k = 0; k < 2 && m; k++) free(m->parts[k]), free(m->beside[k]), free(m->tokens[k]), free(m->end_of[k]);
     free(m);
 }
 
@@ -310,12 +437,12 @@ static bool fits(const lb_token_map *m, int side, const lb_token_group *g, readi
     for (uint32_t i = 0; i < g->n; i++) {
         const lb_layout *l = g->layouts[i];
         const lb_token_part *p = part_of(m, side, g, i);
-        const int64_t length = how.last ? 1 : p->length;
+        const int64_t length = how.last ? 1 : p->length, rows = how.last ? p->ends : p->rows;
         if (l->ndim != g->layouts[0]->ndim) return false;
-        if (how.row == how.time ? l->shape[how.row] != p->rows * length
-                                : l->shape[how.row] != p->rows || (how.time >= 0 && l->shape[how.time] != length))
+        if (how.row == how.time ? l->shape[how.row] != rows * length
+                                : l->shape[how.row] != rows || (how.time >= 0 && l->shape[how.time] != length))
             return false;
-        longer |= p->length > 1, wider |= p->rows > 1;
+        longer |= p->length > 1, wider |= rows > 1;
     }
     /* Of one row, or of one token each, one dimension says it all. */
     return how.last ? longer && how.time < 0 : how.row == how.time || (longer && wider);
@@ -377,15 +504,16 @@ static bool choose(const lb_token_map *m, const lb_token_group *a, const lb_toke
     return found == 1 || alike == 1;
 }
 
-/* Where token (r, t) of a part begins in a value; -1: it is not there. */
-static int64_t offset_of(const lb_layout *l, reading how, const lb_token_part *p, int64_t r, int64_t t)
+/* Where token `at` of a part begins in a value; -1: it is not there. */
+static int64_t offset_of(const lb_token_map *m, int side, const lb_layout *l, reading how, const lb_token_part *p,
+                         int64_t at)
 {
     int64_t strides[LB_MAX_DIMS], along = 1;
+    const uint32_t end = m->end_of[side][p->first + at];
     for (int d = l->ndim; d-- > 0; along *= l->shape[d]) strides[d] = along;
-    if (how.last && t + 1 != p->length) return -1;
-    const int64_t place = how.last ? 0 : t, length = how.last ? 1 : p->length;
-    if (how.row == how.time) return (r * length + place) * strides[how.row];
-    return r * strides[how.row] + (how.time < 0 ? 0 : place * strides[how.time]);
+    if (how.last) return end == LB_NONE ? -1 : end * strides[how.row];
+    if (how.row == how.time) return at * strides[how.row];
+    return at / p->length * strides[how.row] + (how.time < 0 ? 0 : at % p->length * strides[how.time]);
 }
 
 typedef struct writer {
@@ -427,15 +555,11 @@ static bool add_token(writer *w, lb_token_run run, const lb_layout *a, reading o
 }
 
 /* The row of a group that a part has, and its token that is counted so. */
-static uint32_t find_in(const lb_token_map *m, int side, const lb_token_group *g, uint32_t token, int64_t *r,
-                        int64_t *t)
+static uint32_t find_in(const lb_token_map *m, int side, const lb_token_group *g, uint32_t token)
 {
     for (uint32_t i = 0; i < g->n; i++) {
         const lb_token_part *p = part_of(m, side, g, i);
-        const int64_t n = p->rows * p->length;
-        if (token < p->first || token >= p->first + n) continue;
-        *r = (token - p->first) / p->length, *t = (token - p->first) % p->length;
-        return i;
+        if (token >= p->first && token < p->first + p->rows * p->length) return i;
     }
     return LB_NONE;
 }
@@ -446,13 +570,13 @@ static bool add_value(const lb_token_map *m, const lb_token_group *a, const lb_t
     const lb_token_part *p = part_of(m, 1, b, row);
     for (int64_t i = 0; i < p->rows * p->length; i++) {
         const uint32_t token = m->beside[1][p->first + i];
-        int64_t r, t;
-        const uint32_t other = token == LB_NONE ? LB_NONE : find_in(m, 0, a, token, &r, &t);
+        const uint32_t other = token == LB_NONE ? LB_NONE : find_in(m, 0, a, token);
         if (other == LB_NONE) continue;
+        const lb_token_part *from = part_of(m, 0, a, other);
         const lb_token_run run = {.a = other,
                                   .b = row,
-                                  .from = offset_of(a->layouts[other], of[0], part_of(m, 0, a, other), r, t),
-                                  .to = offset_of(b->layouts[row], of[1], p, i / p->length, i % p->length)};
+                                  .from = offset_of(m, 0, a->layouts[other], of[0], from, token - from->first),
+                                  .to = offset_of(m, 1, b->layouts[row], of[1], p, i)};
         if (run.from < 0 || run.to < 0) continue;
         if (!add_token(w, run, a->layouts[other], of[0], b->layouts[row], of[1])) return false;
     }

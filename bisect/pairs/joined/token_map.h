@@ -8,7 +8,8 @@
  *                                                                      u4                        u5
  *
  * It is read from the numbers that look embeddings up, before anything runs: each row of the side with more parts is
- * cut into the longest runs that stand in a row of the other, first where the part before it ended. So is a zigzag (the
+ * cut into the longest runs that stand in a row of the other, first where the part before it ended. A row of the other
+ * goes on through the steps that begin with a cache of the step before. So is a zigzag (the
  * first and the last of four pieces on one rank), which no shape tells. There is no map where each side is one part of
  * rows as long as the other's, where parts have the same tokens (tensor parallelism), or where the tokens of neither
  * side are all found. Of two parts with rows of another length the longer ones are padded: what is added on either end
@@ -21,17 +22,29 @@
 typedef struct lb_token_part {
     int64_t rows, length;
     uint32_t first; /* tokens are counted part by part, row by row */
+    uint32_t ends;  /* how many sequences end in it: one a row, or those that a row has, packed */
+    bool goes_on;   /* a step whose rows are those of the part before, continued from a cache */
 } lb_token_part;
 
 typedef struct lb_token_map {
     lb_token_part *parts[2]; /* per part of either side */
     uint32_t n_parts[2], n[2];
+    int64_t *tokens[2];  /* per token of either side: the number that looks it up */
     uint32_t *beside[2]; /* per token of either side: the other's; LB_NONE */
+    uint32_t *end_of[2]; /* per token of either side: the how manieth of its part's sequences ends with it; LB_NONE */
+    /* Each part has some of the other side's tokens, and of one side all are found; or, of one rank, every sequence is
+     * the other side's up to where the two chose different tokens to go on with. */
+    bool sound;
+    bool of_one_rank; /* parts are steps or calls: rows tell which token is which, too (exact/token_rows.h) */
 } lb_token_map;
 
-/* `*out` NULL: there is no map. `*unlike`: as the tokens of the two sides are others. LB_ERR_NOMEM is the only
- * failure. */
-lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, bool *unlike, lb_err *err);
+/* The whole numbers by which an op of forward looks rows of a learnt table up (`indexed`: one that is written as an
+ * index); LB_NONE: it is none such. */
+uint32_t lb_token_map_looked_up(const lb_program *program, const lb_op *op, bool indexed);
+/* `*out` NULL: there is no map. One that is not sound is of one rank. LB_ERR_NOMEM is the only failure. */
+lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map **out, lb_err *err);
+/* Says anew whether it is sound. */
+void lb_token_map_judge(lb_token_map *map);
 /* Tokens of a side that none of the other side stands beside. */
 uint32_t lb_token_map_lone(const lb_token_map *map, int side);
 void lb_token_map_free(lb_token_map *map);

@@ -22,6 +22,7 @@ typedef struct lb_program_view {
     lb_program *merged;        /* NULL: one part */
     lb_program_view_part *parts;
     uint32_t n_parts;
+    bool by_calls; /* parts are calls of the model in one program (joined_calls.h), which all of them have */
     /* dimensions along which parts do not follow each other in the order of `parts`; NULL: one program */
     struct lb_shard_axes *axes;
     /* Per value, filled in by an alignment: the parts of the value are put together in this many interleaved blocks

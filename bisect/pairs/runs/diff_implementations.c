@@ -7,6 +7,7 @@
 #include "diff/diff_arguments.h"
 #include "diff/diff_place.h"
 #include "implementations/implementations.h"
+#include "joined/joined_calls.h"
 #include "joined/joined_ranks.h"
 #include "joined/joined_steps.h"
 #include "joined/spelled_out.h"
@@ -605,11 +606,8 @@ static bool begins_with_carried(const lb_implementations *x, lb_capture *const c
         found = !held;
         for (uint32_t i = 0; i < x->sources[side].n && !found; i++) {
             const lb_value *v = &x->sides[side].program->values[x->sources[side].list[i].value];
-            const bool cache = v->source == LB_SOURCE_CARRIED &&
-                               !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
-                               lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
             const lb_program *p = x->sides[side].program;
-            found = cache && !held[i] && !lb_kept_table(captures[side], p->rank, p->step, v);
+            found = lb_joined_steps_is_cache(v) && !held[i] && !lb_kept_table(captures[side], p->rank, p->step, v);
         }
         free(held);
     }
@@ -663,45 +661,63 @@ static const lb_program *step_after(const step_pair *pair, int side)
     return NULL;
 }
 
+static const char *why_not_judged(const lb_implementations *x, bool placed, bool carried, bool flipped)
+{
+    if (*x->missing) return x->missing;
+    if (x->regions.n && !placed)
+        return "what leaves the step differs in exact arithmetic, but hardly any value in between is the same on both "
+               "sides, so that no place can be named";
+    if (x->same && x->left_apart)
+        return "memory that an earlier step made (an average of weights) holds other numbers on the two sides";
+    if (carried)
+        return "memory that an earlier step left (states of an optimizer, a cache) holds other numbers on the two "
+               "sides, and what follows from it was not judged";
+    if (flipped)
+        return "a choice of experts fell differently on the two sides from the same numbers, and what follows from it "
+               "was not judged";
+    return "what leaves the step differs, and no place was found";
+}
+
+/* `why`: the sentence on what was not judged. */
+static lb_status judge_views(const step_pair *pair, const lb_program_view views[2], lb_source_memory *memory,
+                             lb_diff_report *report, bool first, lb_diff_implementations_answer *answer, char why[400],
+                             lb_err *err)
+{
+    lb_implementations x;
+    for (int k = 0; k < 2; k++) memory->after[k] = step_after(pair, k);
+    LB_TRY(lb_implementations_judge(&views[0], &views[1], memory, &x, err));
+    for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
+    const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
+    /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
+     * proof. */
+    const bool same = x.same && !x.left_apart, proven = same && !x.alone;
+    const bool told = x.judged && (same || (placed && !flipped)),
+               carried = told && !proven && begins_with_carried(&x, pair->captures);
+    answer->judged = proven || (told && !carried);
+    if (answer->judged) report->untold |= !x.tokens;
+    answer->padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
+    lb_status status = answer->judged ? report_step(&x, pair->place, report, first, &answer->cleared, err) : LB_OK;
+    snprintf(why, 400, "step %lld: %s", (long long)pair->step, why_not_judged(&x, placed, carried, flipped));
+    lb_implementations_release(&x);
+    return status;
+}
+
+/* First by the calls of the model, where the sides cut what they are given into different ones. */
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
                             lb_diff_implementations_answer *answer, lb_err *err)
 {
-    lb_program_view views[2] = {{0}, {0}};
-    lb_implementations x;
-    LB_TRY(open_side(pair, 0, &views[0], err));
-    lb_status status = open_side(pair, 1, &views[1], err);
-    for (int k = 0; k < 2; k++) memory->after[k] = step_after(pair, k);
-    if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
-    if (status == LB_OK) {
-        char text[400];
-        report->untold |= !x.tokens;
-        answer->padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
-        for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
-        const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
-        /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
-         * proof. */
-        const bool same = x.same && !x.left_apart, proven = same && !x.alone;
-        const bool told = x.judged && (same || (placed && !flipped)),
-                   carried = told && !proven && begins_with_carried(&x, pair->captures);
-        answer->judged = proven || (told && !carried);
-        status = answer->judged ? report_step(&x, pair->place, report, first, &answer->cleared, err) : LB_OK;
-        snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
-                 *x.missing               ? x.missing
-                 : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
-                                            "between is the same on both sides, so that no "
-                                            "place can be named"
-                 : x.same && x.left_apart
-                     ? "memory that an earlier step made (an average of weights) holds other numbers on the two sides"
-                 : carried
-                     ? "memory that an earlier step left (states of an optimizer, a cache) holds other numbers on "
-                       "the two sides, and what follows from it was not judged"
-                 : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
-                             "follows from it was not judged"
-                           : "what leaves the step differs, and no place was found");
-        if (!answer->judged) lb_report_missing(report, text);
-        lb_implementations_release(&x);
-    }
-    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    lb_status status = LB_OK;
+    bool by_calls = !pair->of_steps && pair->n[0] == 1 && pair->n[1] == 1, again;
+    char why[400];
+    do {
+        lb_program_view views[2] = {{0}, {0}}, *const both[] = {&views[0], &views[1]};
+        for (int k = 0; k < 2 && status == LB_OK; k++) status = open_side(pair, k, &views[k], err);
+        if (status == LB_OK && by_calls) status = lb_joined_calls_cut(both, &by_calls, err);
+        if (status == LB_OK) status = judge_views(pair, views, memory, report, first, answer, why, err);
+        for (int k = 0; k < 2; k++) lb_program_view_release(&views[k]);
+        again = status == LB_OK && by_calls && !answer->judged, by_calls = false;
+    } while (again);
+    if (status == LB_OK && !answer->judged) lb_report_missing(report, why);
     return status;
 }
 
@@ -735,6 +751,27 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
         status = judge_step(&pair, memory, report, true, answer, err);
     }
     free(pair.programs[0]), free(pair.programs[1]);
+    return status;
+}
+
+/* Sides that only infer, of which a step begins with a cache that the step before left in other bits or another layout:
+ * where steps one by one say nothing, all of a side are one program. */
+static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                                    lb_source_memory *memory, lb_diff_report *report,
+                                    lb_diff_implementations_answer *answer, lb_err *err)
+{
+    bool infer;
+    LB_TRY(lb_strangers_infer(a, b, options->first_step, options->last_step, &infer, err));
+    lb_diff_report *as_one = infer ? calloc(1, sizeof *as_one) : NULL;
+    if (infer && !as_one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_diff_implementations_answer of_one = {false, false, false};
+    const lb_status status = infer ? judge_all_steps(a, b, options, memory, as_one, &of_one, err) : LB_OK;
+    if (as_one) lb_diff_report_share_cost(report, as_one);
+    if (status == LB_OK && of_one.judged) {
+        const lb_diff_report alone = *report;
+        *report = *as_one, *as_one = alone, *answer = of_one;
+    }
+    lb_diff_report_free(as_one);
     return status;
 }
 
@@ -777,6 +814,8 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     if (status == LB_OK)
         status = cut ? judge_all_steps(a, b, options, &memory, report, answer, err)
                      : judge_steps(a, b, options, place, &memory, report, answer, err);
+    if (status == LB_OK && !cut && !answer->judged && !report->n_differences)
+        status = judge_steps_as_one(a, b, options, &memory, report, answer, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */

@@ -269,18 +269,37 @@ static bool are_given_otherwise(const lb_program *const *a, uint32_t n_a, const 
     return false;
 }
 
+/* Both sides' steps in the window; `*infer`: all that is done is to infer. */
+static lb_status list_both(lb_capture *const captures[2], int64_t first, int64_t last, const lb_program **lists[2],
+                           uint32_t n[2], bool *infer, lb_err *err)
+{
+    lb_status status = lb_strangers_steps(captures[0], first, last, &lists[0], &n[0], err);
+    if (status == LB_OK) status = lb_strangers_steps(captures[1], first, last, &lists[1], &n[1], err);
+    bool do_infer = lists[0] && lists[1] && n[0] && n[1] && n[0] + n[1] > 2 && n[0] <= LB_STRANGERS_MOST_STEPS &&
+                    n[1] <= LB_STRANGERS_MOST_STEPS;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; do_infer && i < n[k]; i++) do_infer = infers(lists[k][i]);
+    *infer = do_infer;
+    return status;
+}
+
+lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, lb_err *err)
+{
+    lb_capture *const captures[] = {a, b};
+    const lb_program **lists[2] = {NULL, NULL};
+    uint32_t n[2] = {0, 0};
+    const lb_status status = list_both(captures, first, last, lists, n, infer, err);
+    free(lists[0]), free(lists[1]);
+    return status;
+}
+
 lb_status lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *cut, lb_err *err)
 {
-    uint32_t n[2];
+    lb_capture *const captures[] = {a, b};
     const lb_program **lists[2] = {NULL, NULL};
-    lb_status status = lb_strangers_steps(a, first, last, &lists[0], &n[0], err);
-    if (status == LB_OK) status = lb_strangers_steps(b, first, last, &lists[1], &n[1], err);
-    bool are = lists[0] && lists[1] && n[0] && n[1] && n[0] + n[1] > 2 && n[0] <= LB_STRANGERS_MOST_STEPS &&
-               n[1] <= LB_STRANGERS_MOST_STEPS;
-    for (int k = 0; k < 2; k++)
-        for (uint32_t i = 0; are && i < n[k]; i++) are = infers(lists[k][i]);
-    are = are && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
+    uint32_t n[2] = {0, 0};
+    const lb_status status = list_both(captures, first, last, lists, n, cut, err);
+    *cut = *cut && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
     free(lists[0]), free(lists[1]);
-    *cut = are;
     return status;
 }

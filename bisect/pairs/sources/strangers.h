@@ -25,6 +25,8 @@ enum { LB_STRANGERS_MOST_STEPS = 64 };
 
 /* Of one rank on each side, whose steps in the window are `LB_STRANGERS_MOST_STEPS` at most. */
 lb_status lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *cut, lb_err *err);
+/* Do both only infer, in as many steps at most, of which one side has two or more? */
+lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, lb_err *err);
 /* The steps of the window, ascending; malloc'ed, NULL: one cannot be read. */
 lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, const lb_program ***list, uint32_t *n,
                              lb_err *err);

@@ -42,7 +42,7 @@ static void add_cut(side *s, int64_t row, int64_t rows, const int64_t *at, int64
     cut *c = &s->cuts[s->n];
     *c = (cut){.row = row, .rows = rows, .length = length};
     memcpy(c->at, at, sizeof *at * (size_t)length);
-    s->parts[s->n] = (lb_token_part){rows, length, s->n_tokens};
+    s->parts[s->n] = (lb_token_part){rows, length, s->n_tokens, 0, false};
     for (int64_t r = 0; r < rows; r++)
         for (int64_t t = 0; t < length; t++) s->token[s->n_tokens++] = (uint32_t)((row + r) * LENGTH + at[t]);
     s->numbers[s->n] = s->n, s->n++;
@@ -108,7 +108,14 @@ static void map_tokens(lb_token_map *m, side *a, side *b)
             for (uint32_t j = 0; j < sides[!k]->n_tokens; j++)
                 if (sides[k]->token[i] == sides[!k]->token[j]) m->beside[k][i] = j;
         }
+        m->end_of[k] = malloc(sizeof *m->end_of[k] * ROWS * LENGTH);
     }
+    lb_token_map_judge(m);
+}
+
+static void release(lb_token_map *m)
+{
+    for (int k = 0; k < 2; k++) free(m->beside[k]), free(m->end_of[k]);
 }
 
 static void every_element_meets_the_one_that_it_is(void **unused)
@@ -131,7 +138,7 @@ static void every_element_meets_the_one_that_it_is(void **unused)
                                  element_at(&b, layouts[1], runs[i].b, runs[i].to + e * runs[i].to_stride));
         assert_true(!n || met == ROWS * LENGTH * HEADS * WIDTH);
         told += n > 0;
-        free(runs), free(map.beside[0]), free(map.beside[1]);
+        free(runs), release(&map);
     }
     assert_true(told > 1500); /* of some cuts the shapes leave two readings */
 }
@@ -159,7 +166,42 @@ static void the_last_token_of_each_row_may_be_all(void **unused)
             assert_int_equal(element_at(&a, 0, 0, runs[i].from + e * runs[i].from_stride), expected);
         }
     assert_int_equal(met, 2 * ROWS * HEADS * WIDTH);
-    free(runs), free(map.beside[0]), free(map.beside[1]);
+    free(runs), release(&map);
+}
+
+/* Sequences of drawn lengths, one a part on one side, one behind the other in one row on the other: the last token of
+ * each is known there, too, and a result that has these alone meets. */
+static void a_packed_row_has_an_end_for_each_sequence(void **unused)
+{
+    (void)unused;
+    for (uint32_t trial = 0; trial < 200; trial++) {
+        int64_t length[ROWS], all = 0;
+        lb_token_map map = {.sound = false};
+        lb_token_part alone[ROWS];
+        for (int r = 0; r < ROWS; all += length[r++]) {
+            length[r] = 2 + drawn(LENGTH - 1);
+            alone[r] = (lb_token_part){1, length[r], (uint32_t)all, 0, false};
+        }
+        lb_token_part packed = {1, all, 0, 0, false};
+        map.parts[0] = alone, map.parts[1] = &packed, map.n_parts[0] = ROWS, map.n_parts[1] = 1;
+        for (int k = 0; k < 2; k++) {
+            map.n[k] = (uint32_t)all;
+            map.beside[k] = malloc(sizeof *map.beside[k] * (size_t)all);
+            map.end_of[k] = malloc(sizeof *map.end_of[k] * (size_t)all);
+            for (uint32_t i = 0; i < all; i++) map.beside[k][i] = i;
+        }
+        lb_token_map_judge(&map);
+        assert_true(map.sound);
+        assert_int_equal(packed.ends, ROWS);
+        int64_t end = -1;
+        for (uint32_t r = 0; r < ROWS; r++) {
+            end += length[r];
+            assert_int_equal(map.end_of[1][end], r);
+            assert_int_equal(map.end_of[0][end], 0);
+            assert_int_equal(alone[r].ends, 1);
+        }
+        release(&map);
+    }
 }
 
 int main(void)
@@ -167,6 +209,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_element_meets_the_one_that_it_is),
         cmocka_unit_test(the_last_token_of_each_row_may_be_all),
+        cmocka_unit_test(a_packed_row_has_an_end_for_each_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,90 @@
+"""Servers of language models that two people wrote: prefill and decode over caches of all kinds, requests packed, padded, in chunks or one
+by one, quantised weights, adapters, experts. Innocent pairs are one function; of a fault, every place named lies where the fault is."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "programs"))
+import served_ways  # noqa: E402
+
+TRUTH = served_ways.truth()
+# Of each cut of the requests one, and of each kind of weights that is packed.
+IN_SUITE = ("contiguous-paged", "padded-packed", "bert-packed", "stepwise-verified", "int4-packed", "latent-absorbed")
+# The rows of a picture are looked up nowhere: which row is which is not known, and both leave windows of other shapes.
+PICTURES = {"image-scattered"}
+NOT_YET = {
+    "adapters-gathered-base-request-adapted": "the attention around the adapter is named",
+    "beams-by-ancestors-first-prompt-row-unseen": "the search behind it is named, too",
+    "beams-by-ancestors-logits-unnormalised": "other beams are taken, and other tokens follow",
+    "beams-by-ancestors-scores-not-added-up": "other beams are taken, and other tokens follow",
+    "bert-packed-positions-from-one": "attention is named, too",
+    "experts-sorted-border-row-to-next-expert": "the next layer's choice is named, too",
+    "experts-sorted-routed-scale-left-out": "the next layer's choice is named, too",
+    "fp8-blocks-group-scale-of-batch": "taken for the rounding of one side's numbers of eight bits",
+    "fp8-blocks-range-of-other-format": "taken for the rounding of one side's numbers of eight bits",
+    "int8-weights-channel-scale-of-tensor": "the output projection is named, too",
+    "int8-weights-zero-point-off-by-one": "the output projection is named, too",
+    "processors-sampler-noise-of-step-before": "other tokens follow, and the first product of the next call is named",
+    "processors-sampler-penalty-of-wrong-sign": "other tokens follow, and the first product of the next call is named",
+    "processors-sampler-penalty-without-prompt": "other tokens follow, and the first product of the next call is named",
+    "processors-sampler-top-p-counts-own-share": "other tokens follow, and the first product of the next call is named",
+    "rotary-yarn-borders-exchanged": "the attention that turns by the table is named",
+    "rotary-yarn-borders-unrounded": "the attention that turns by the table is named",
+    **{name: "the attentions that turn by the table are named" for name in TRUTH if name.startswith("rotary-in-bands")},
+    **{name: "rows of a picture" for name in TRUTH if name.startswith("image-scattered")},
+}
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    """served(PROGRAM): the folder of its recordings, healthy ones and faults."""
+    folder, recorded = tmp_path_factory.mktemp("served"), set()
+    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
+
+    def record(program):
+        if program not in recorded:
+            recorded.add(program)
+            subprocess.run([sys.executable, ROOT / "tests/programs/served_ways.py", folder, program], env=environment, check=True, timeout=600)
+        return folder
+
+    return record
+
+
+def marked(*values, known, in_suite):
+    marks = [] if in_suite else [pytest.mark.full]
+    marks += [pytest.mark.xfail(strict=True, reason=known)] if known else []
+    return pytest.param(*values, marks=marks)
+
+
+INNOCENT = [
+    marked(program, turned, known="rows of a picture" if program in PICTURES else None, in_suite=program in IN_SUITE)
+    for program in served_ways.PROGRAMS
+    for turned in (False, True)
+]
+FAULTS = [marked(name, known=NOT_YET.get(name), in_suite=lies["program"] in IN_SUITE) for name, lies in TRUTH.items()]
+
+
+def lies_in(where, layer):
+    return any(layer == module or (module and layer.startswith(module + ".")) for module in where)
+
+
+@pytest.mark.parametrize("program, turned", INNOCENT)
+def test_two_servers_are_one_function(lastbit, served, program, turned):
+    folder = served(program)
+    pair = [folder / f"{program}-first.lb", folder / f"{program}-second.lb"]
+    answer = lastbit.json("diff", *(reversed(pair) if turned else pair))
+    assert answer["verdict"] in ("identical", "reordered", "rounding") and not answer["differences"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_places_named_are_where_the_fault_is(lastbit, served, name):
+    program, where = TRUTH[name]["program"], TRUTH[name]["where"]
+    folder = served(program)
+    answer = lastbit.json("diff", folder / f"{program}-first.lb", folder / f"{name}.lb")
+    assert answer["verdict"] == "diverged" and answer["differences"]
+    for place in answer["differences"]:
+        assert lies_in(where, place["layer"] or "") or lies_in(where, place["layer_b"] or ""), (place["layer"], place["layer_b"])
