@@ -799,7 +799,7 @@ static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options
 }
 
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                                  const lb_diff_row *place, lb_diff_report *report,
+                                  const lb_diff_row *place, bool as_one, lb_diff_report *report,
                                   lb_diff_implementations_answer *answer, lb_err *err)
 {
     lb_source_memory memory = {.n_names = options->n_names};
@@ -814,7 +814,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     if (status == LB_OK)
         status = cut ? judge_all_steps(a, b, options, &memory, report, answer, err)
                      : judge_steps(a, b, options, place, &memory, report, answer, err);
-    if (status == LB_OK && !cut && !answer->judged && !report->n_differences)
+    if (status == LB_OK && as_one && !cut && !answer->judged && !report->n_differences)
         status = judge_steps_as_one(a, b, options, &memory, report, answer, err);
     lb_source_memory_release(&memory);
     free(names);

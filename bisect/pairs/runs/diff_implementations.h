@@ -15,9 +15,10 @@ typedef struct lb_diff_implementations_answer {
     bool cleared; /* the place that was asked about lies in no region that differs */
 } lb_diff_implementations_answer;
 
-/* All steps of the window. `place`: where the walk over aligned ops says that the sides part; NULL: nowhere. */
+/* All steps of the window. `place`: where the walk over aligned ops says that the sides part; NULL: nowhere. `as_one`:
+ * where steps one by one are not judged, all of a side may be taken as one program. */
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                                  const lb_diff_row *place, lb_diff_report *report,
+                                  const lb_diff_row *place, bool as_one, lb_diff_report *report,
                                   lb_diff_implementations_answer *answer, lb_err *err);
 
 #endif
