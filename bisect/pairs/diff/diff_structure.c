@@ -328,6 +328,16 @@ static const lb_value *find_parameter(const lb_program *p, const uint8_t *paired
     return NULL;
 }
 
+/* A name is as long as it is: two that begin alike are two. */
+static void report_lone(lb_diff_report *report, const char *name, const char *side)
+{
+    const size_t size = strlen(name) + 40;
+    char *text = malloc(size);
+    report->out_of_memory |= !text;
+    if (text) snprintf(text, size, "%s is on the %s side only", name, side), lb_report_missing(report, text);
+    free(text);
+}
+
 /* False when out of memory. */
 static bool add_lone_parameters(lb_diff_walk *w, uint8_t *paired_a, uint8_t *paired_b)
 {
@@ -348,10 +358,7 @@ static bool add_lone_parameters(lb_diff_walk *w, uint8_t *paired_a, uint8_t *pai
                 add_other_shape(w, k ? j : i, k ? theirs : mine, k ? i : j, k ? mine : theirs);
                 continue;
             }
-            char text[640];
-            if (batch) continue;
-            snprintf(text, sizeof text, "%s is on the %s side only", name, (k == 1) != w->swapped ? "second" : "first");
-            lb_report_missing(w->report, text);
+            if (!batch) report_lone(w->report, name, (k == 1) != w->swapped ? "second" : "first");
         }
     free(lone[0]), free(lone[1]);
     return room;
