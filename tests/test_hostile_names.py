@@ -111,6 +111,15 @@ def test_a_name_is_found_as_bytes_and_as_it_was_printed(pair):
             assert value["name"] == form
 
 
+def test_names_that_begin_alike_lack_each_by_itself(tmp_path):
+    """However long they are: what one side lacks is told whole, and counted once for each name."""
+    long = [b"layers." + b"n" * length + b".%d" % i for length in (10, 600, 3000) for i in range(3)]
+    write_safetensors(tmp_path / "a.safetensors", [b"same", *long])
+    write_safetensors(tmp_path / "b.safetensors", [b"same"])
+    found = answer("diff", tmp_path / "a.safetensors", tmp_path / "b.safetensors", expect=1)
+    assert sorted(found["missing"]) == sorted(f"{name.decode()} is on the first side only" for name in long)
+
+
 # ---- recorded runs -----------------------------------------------------------------------------------------------------
 
 

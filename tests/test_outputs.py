@@ -154,6 +154,28 @@ def test_a_link_at_the_place_is_not_written_through(lastbit, inputs, older, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.part", "victim"]
 
 
+def test_what_options_name_is_no_place_for_an_output(lastbit, inputs, tmp_path):
+    """A table that is compared with, weights that are asked for, the answers of others."""
+    for path in inputs.iterdir():
+        shutil.copy(path, tmp_path / path.name)
+    lastbit.run("fingerprint", tmp_path / "a.npz", "-o", tmp_path / "table.json", expect=0)
+    (tmp_path / "hard").hardlink_to(tmp_path / "table.json")
+    (tmp_path / "soft").symlink_to(tmp_path / "b.npz")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    part = ["--part", "1/2"]
+    for words in (
+        ["fingerprint", "a.npz", "--against", "table.json", "-o", "table.json"],
+        ["fingerprint", "a.npz", "--against", "table.json", "-o", "hard"],
+        ["fingerprint", "a.npz", "--against", "b.npz", "--against", "table.json", "-o", "./table.json"],
+        ["audit", "a.npz", "--against", "b.npz", *part, "-o", "b.npz"],
+        ["audit", "a.npz", "--expect", "b.npz", *part, "-o", "soft"],
+        ["diff", "a.npz", "b.npz", "--map", "in.map", *part, "-o", "in.map"],
+    ):
+        done = lastbit.run(*words, cwd=tmp_path, expect=128)
+        assert "which is read" in done.stderr, (words, done.stderr)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, words
+
+
 def test_a_capture_is_no_place_for_its_own_reproducer(lastbit, tmp_path):
     folder = tmp_path / "bad.lb"
     lastbit.run("recover", FAILING, "-o", tmp_path / "bad.tar", expect=0)

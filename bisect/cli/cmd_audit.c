@@ -3,6 +3,7 @@
 #include "command/command_parts.h"
 
 #include "base/array.h"
+#include "base/hash.h"
 #include <lastbit/audit.h>
 
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static char *expect, *against, *base, *merged, *inputs, *adapter, *html;
 static const char **maps;
@@ -70,6 +72,7 @@ static const lb_command command = {
 enum { MOST_PATTERNS = 4 };
 typedef struct group {
     const lb_audit_finding *first;
+    const char *last; /* tensor that was counted */
     uint32_t findings, tensors, patterns;
     uint64_t of;
     char pattern[MOST_PATTERNS][160];
@@ -101,36 +104,44 @@ static void add_pattern(group *group, const char *tensor)
     group->patterns++;
 }
 
+/* One more finding of the group, behind its first. */
+static void add_finding(group *group, const lb_audit_finding *finding)
+{
+    if (!group->first) group->first = finding;
+    group->findings++;
+    if (!finding->tensor || (group->last && !strcmp(group->last, finding->tensor))) return;
+    group->last = finding->tensor, group->tensors++;
+    add_pattern(group, finding->tensor);
+}
+
 /* Tensors that lack are none of the checkpoint's: with them it would have as many more. */
-static group group_at(const lb_audit_report *report, uint32_t first)
+static void set_whole(group *group, const lb_audit_report *report)
 {
-    group group = {.first = &report->findings[first], .of = report->tensors};
-    const bool lacks = group.first->kind == LB_AUDIT_MISSING || group.first->kind == LB_AUDIT_ADAPTER_PARTNER ||
-                       group.first->kind == LB_AUDIT_OPTIMIZER_MISSING;
-    const char *last = NULL;
-    for (uint32_t i = first; i < report->n_findings; i++) {
-        const lb_audit_finding *finding = &report->findings[i];
-        if (finding->group != group.first->group) continue;
-        group.findings++;
-        if (!finding->tensor || (last && !strcmp(last, finding->tensor))) continue;
-        last = finding->tensor, group.tensors++;
-        add_pattern(&group, finding->tensor);
-    }
-    if (lacks) group.of += group.tensors;
-    return group;
+    const lb_audit_kind kind = group->first->kind;
+    const bool lacks =
+        kind == LB_AUDIT_MISSING || kind == LB_AUDIT_ADAPTER_PARTNER || kind == LB_AUDIT_OPTIMIZER_MISSING;
+    group->of = report->tensors + (lacks ? group->tensors : 0);
 }
 
-static bool is_first(const lb_audit_report *report, uint32_t i)
+static int by_gravity_and_place(const void *a, const void *b)
 {
-    for (uint32_t k = 0; k < i; k++)
-        if (report->findings[k].group == report->findings[i].group) return false;
-    return true;
+    const group *x = a, *y = b;
+    const uint32_t left = lb_audit_kind_gravity(x->first->kind), right = lb_audit_kind_gravity(y->first->kind);
+    if (left != right) return left < right ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Whether finding `i` begins a group of this gravity. */
-static bool begins(const lb_audit_report *report, uint32_t i, uint32_t gravity)
+/* The groups of a report, the gravest first; malloc'ed, NULL: out of memory. */
+static group *list_groups(const lb_audit_report *report, uint32_t *n)
 {
-    return lb_audit_kind_gravity(report->findings[i].kind) == gravity && is_first(report, i);
+    group *groups = calloc(report->n_groups + 1u, sizeof *groups);
+    *n = 0;
+    for (uint32_t i = 0; groups && i < report->n_findings; i++)
+        add_finding(&groups[report->findings[i].group], &report->findings[i]);
+    for (uint32_t i = 0; groups && i < report->n_groups; i++)
+        if (groups[i].first) set_whole(&groups[i], report), groups[(*n)++] = groups[i];
+    if (groups) qsort(groups, *n, sizeof *groups, by_gravity_and_place);
+    return groups;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -166,16 +177,13 @@ static json_t *group_json(const group *group)
                      group->first->message);
 }
 
-/* The gravest first. */
 static json_t *groups_json(const lb_audit_report *report)
 {
-    json_t *list = json_array();
-    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
-        for (uint32_t i = 0; i < report->n_findings; i++)
-            if (begins(report, i, gravity)) {
-                const group group = group_at(report, i);
-                json_array_append_new(list, group_json(&group));
-            }
+    uint32_t n;
+    group *groups = list_groups(report, &n);
+    json_t *list = groups ? json_array() : NULL;
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, group_json(&groups[i]));
+    free(groups);
     return list;
 }
 
@@ -262,10 +270,9 @@ static void print_each(const lb_audit_report *report, const group *group)
 {
     enum { MOST = 8 };
     uint32_t n = 0;
-    for (uint32_t i = 0; i < report->n_findings && n < MOST; i++) {
-        const lb_audit_finding *finding = &report->findings[i];
+    const lb_audit_finding *end = report->findings + report->n_findings;
+    for (const lb_audit_finding *finding = group->first; finding < end && n < MOST && n < group->findings; finding++)
         if (finding->group == group->first->group) n++, printf("    %s\n", finding->message);
-    }
     if (group->findings > n) printf("    and %" PRIu32 " more\n", group->findings - n);
 }
 
@@ -293,32 +300,37 @@ static void print_group(const lb_audit_report *report, const group *group)
 
 static void print_findings(const lb_audit_report *report)
 {
-    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
-        for (uint32_t i = 0; i < report->n_findings; i++)
-            if (begins(report, i, gravity)) {
-                const group group = group_at(report, i);
-                print_group(report, &group);
-            }
+    uint32_t n;
+    group *groups = list_groups(report, &n);
+    for (uint32_t i = 0; i < n; i++) print_group(report, &groups[i]);
+    free(groups);
 }
 
 /* Lines that are alike, each once with how often it came. */
 typedef struct tally {
     char (*lines)[600];
     uint32_t *counts, n;
+    lb_hash index; /* of lines */
 } tally;
+
+static uint64_t line_hash(const char *line)
+{
+    return XXH3_64bits(line, strlen(line));
+}
 
 static void tally_add(tally *tally, const char *line)
 {
-    for (uint32_t i = 0; i < tally->n; i++)
-        if (!strcmp(tally->lines[i], line)) {
-            tally->counts[i]++;
-            return;
-        }
+    LB_HASH_EACH(row, &tally->index, line_hash(line))
+    if (!strcmp(tally->lines[row], line)) {
+        tally->counts[row]++;
+        return;
+    }
     void *lines = lb_array_grow(tally->lines, tally->n, sizeof *tally->lines);
     if (lines) tally->lines = lines;
     uint32_t *counts = lines ? lb_array_grow(tally->counts, tally->n, sizeof *counts) : NULL;
-    if (!counts) return; /* a line less */
-    tally->counts = counts, tally->counts[tally->n] = 1;
+    if (counts) tally->counts = counts;
+    if (!counts || !lb_hash_add(&tally->index, line_hash(line), tally->n)) return; /* a line less */
+    tally->counts[tally->n] = 1;
     snprintf(tally->lines[tally->n++], sizeof *tally->lines, "%s", line);
 }
 
@@ -329,7 +341,7 @@ static void tally_print(tally *tally, const char *what)
             printf("    %s: %" PRIu32 " %s\n", tally->lines[i], tally->counts[i], what);
         else
             printf("    %s\n", tally->lines[i]);
-    free(tally->lines), free(tally->counts);
+    free(tally->lines), free(tally->counts), lb_hash_release(&tally->index);
 }
 
 static void print_pairs(const lb_audit_report *report)

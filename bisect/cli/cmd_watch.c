@@ -187,6 +187,7 @@ static lb_status watch_log(session *session, lb_watched_log *out, lb_err *err)
     if (!session->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_watch_log_new(&session->options->log, &sink, &log, err));
     const lb_status status = lb_watch_log_read(log, session->path, &source, err);
+    if (status == LB_OK) lb_watch_now(session->watch); /* an alarm that the end of the log settles is told here, too */
     out->counts = lb_watch_log_counts(log);
     if (session->complaints > COMPLAINTS_SHOWN)
         fprintf(stderr, "lastbit watch: %s: %" PRIu64 " lines were skipped in all\n", session->path,

@@ -96,6 +96,7 @@ _OF_TEXT = frozenset(
 _BEFORE_PASS = frozenset(
     "db user admin root smtp mail mysql pg postgres redis ftp sftp ssh http https proxy login my sudo vpn wifi key store keystore imap ldap".split()
 )
+_BEFORE_WORDS = frozenset("seed recovery backup unlock wallet".split())  # of a wallet, or to come in without the second factor
 _TOKENS_OF_DOORS = frozenset("access api auth refresh bearer session secret hf github".split())
 # The last word of a name that is about a secret and holds none: `password_file`, `token_type`, `auth_timeout`.
 _ABOUT = frozenset(
@@ -132,6 +133,8 @@ def _kind(name):
         return 1 if before in _TOKENS_OF_DOORS else 0
     if last in ("auth", "oauth", "signature", "sig"):
         return 1
+    if last in ("phrase", "phrases", "words", "code", "codes"):
+        return 2 if before in _BEFORE_WORDS else 0
     if last == "pass":
         return 2 if not before or before in _BEFORE_PASS else 0
     return 0
@@ -160,7 +163,7 @@ _NAME = r"-{0,2}[A-Za-z_$@+~][\w.@/+~-]{0,80}"
 _QUOTED = r"(?P<q>\\*[\"'])(?P<in>(?:(?!(?P=q))(?:\\.|[^\\]|\\\Z))*)(?P<end>(?P=q)|\Z)"
 _PAIR = re.compile(
     r"(?P<open>\\*[\"'])?(?<!\w)(?P<name>" + _NAME + r")(?P<close>\\*[\"'])?(?P<sub>\]|\))?"
-    r"(?P<sep>\s*:\s*[A-Za-z_][\w.\[\], |]{0,60}?\s*=(?!=)\s*|\s*(?:=>|:=|[=!]=|=|:|%3[Dd])\s*|\s*,\s*(?:b(?=[\"']))?|(?<=[\w])\s+)(?P<byte>[bfruBFRU]{1,2}(?=[\"']))?"
+    r"(?P<sep>\s*:\s*[A-Za-z_][\w.\[\], |]{0,60}?\s*=(?!=)\s*|\s*(?:=>|:=|[=!]=|=|:|%3[Dd])\s*(?:!!?[a-z]+\s+)?|\s*,\s*(?:b(?=[\"']))?|(?<=[\w])\s+)(?P<byte>[bfruBFRU]{1,2}(?=[\"']))?"
     r"(?:" + _QUOTED + r"|(?P<group>[\[({](?=\s*\\*[\"'])[^\])}]*[\])}]?)|(?P<bare>[^\s&;,\"'<>{}\[\]()\\]+))"
 )
 _HEADER = re.compile(

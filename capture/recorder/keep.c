@@ -1,12 +1,12 @@
 /* See keep.h. AUTO begins with everything and gives up the most plentiful kind first: results, then layer values. The
  * first step measures what each kind takes; from then on a step begins at the level that the last one would have fitted
  * in. */
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "recorder/keep.h"
 
 #include <lastbit/text.h>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include "base/pattern.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,22 +34,12 @@ bool lb_keep_level_parse(const char *text, lb_level *level)
 
 static lb_status compile(const char *what, const char *pattern, pcre2_code **code, lb_err *err)
 {
-    int number;
-    PCRE2_SIZE at;
     if (!pattern || !*pattern) return LB_OK;
     char *spelt = lb_text_escaped(LB_TEXT_PATTERN, pattern, strlen(pattern)); /* as names are */
     if (!spelt) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    *code =
-        pcre2_compile((PCRE2_SPTR)spelt, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at, NULL);
+    const lb_status status = lb_pattern_compile(what, pattern, spelt, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, code, err);
     free(spelt);
-    if (*code) {
-        pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
-        return LB_OK;
-    }
-    char text[128];
-    pcre2_get_error_message(number, (PCRE2_UCHAR *)text, sizeof text);
-    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is not a PCRE2 pattern: %s at character %zu", what,
-                   pattern, text, (size_t)at);
+    return status;
 }
 
 lb_status lb_keep_init(lb_keep *keep, const lb_recorder_options *options, lb_err *err)

@@ -22,7 +22,7 @@
 static lb_status map_file(lb_archive *a, lb_err *err)
 {
     int fd;
-    LB_TRY(lb_input_open(a->path, &fd, err));
+    LB_TRY(lb_input_open_at_once(a->path, &fd, err));
     struct stat st;
     lb_status status = LB_OK;
     if (fstat(fd, &st) != 0)

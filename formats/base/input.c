@@ -69,11 +69,21 @@ bool lb_input_is_folder(const char *path)
     return lb_input_look(path, &st, NULL) == LB_OK && S_ISDIR(st.st_mode);
 }
 
-lb_status lb_input_open(const char *path, int *fd, lb_err *err)
+static lb_status open_with(const char *path, int flags, int *fd, lb_err *err)
 {
-    do *fd = open(path, O_RDONLY | O_CLOEXEC);
+    do *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     while (*fd < 0 && errno == EINTR);
     return *fd < 0 ? failed(path, "open", err) : LB_OK;
+}
+
+lb_status lb_input_open(const char *path, int *fd, lb_err *err)
+{
+    return open_with(path, 0, fd, err);
+}
+
+lb_status lb_input_open_at_once(const char *path, int *fd, lb_err *err)
+{
+    return open_with(path, O_NONBLOCK, fd, err);
 }
 
 /* `fd` as a regular file with something in it. */
@@ -92,7 +102,7 @@ static lb_status map(int fd, const char *path, const char **bytes, size_t *size,
 lb_status lb_input_map(const char *path, const char **bytes, size_t *size, lb_err *err)
 {
     int fd;
-    LB_TRY(lb_input_open(path, &fd, err));
+    LB_TRY(lb_input_open_at_once(path, &fd, err));
     const lb_status status = map(fd, path, bytes, size, err);
     close(fd); /* what was read is there whatever it says */
     return status;

@@ -176,17 +176,35 @@ static int parse_line(const lb_command *command, int argc, const char **argv, lb
     return -1;
 }
 
+/* What options name may be read: all their words but those that say where something is written. -1, or the exit code of
+ * an output that is one of them. */
+static int check_output(const lb_command *command)
+{
+    int code = -1;
+    for (const struct poptOption *o = command->options; o && (o->longName || o->arg) && code < 0; o++) {
+        const unsigned type = o->argInfo & POPT_ARG_MASK;
+        const bool writes = o->longName && (!strcmp(o->longName, "html") || !strcmp(o->longName, "map-out"));
+        if (!o->arg || writes) continue;
+        const char *one[] = {type == POPT_ARG_STRING ? *(const char **)o->arg : NULL, NULL};
+        const char *const *words = type == POPT_ARG_ARGV ? *(const char ***)o->arg : one;
+        if (words && *words) code = lb_command_parts_check(command->name, words);
+    }
+    return code;
+}
+
 static int parse_again(const void *context, int argc, const char **argv, lb_command_arguments *arguments)
 {
     const lb_command *command = (const lb_command *)context;
-    const int code = parse_line(command, argc, argv, arguments);
-    return code < 0 ? check_count(command, arguments) : code;
+    int code = parse_line(command, argc, argv, arguments);
+    if (code < 0) code = check_count(command, arguments);
+    return code < 0 ? check_output(command) : code;
 }
 
 int lb_command_arguments_parse(const lb_command *command, int argc, const char **argv, lb_command_arguments *arguments)
 {
     int code = parse_line(command, argc, argv, arguments);
     if (code < 0 && !(command->parts && lb_command_parts_is_merge())) code = check_count(command, arguments);
+    if (code < 0 && command->parts) code = check_output(command);
     if (code < 0 && command->parts)
         code = lb_command_parts_begin(command->name, argc, argv, arguments, parse_again, command);
     if (code >= 0) lb_command_arguments_release(arguments);

@@ -221,6 +221,12 @@ static int refuse(const char *command, const lb_err *err)
                                          : lb_command_fail(command, err);
 }
 
+int lb_command_parts_check(const char *command, const char *const *words)
+{
+    lb_err err = LB_ERR_INIT;
+    return output && lb_output_inputs_refuse(output, words, &err) != LB_OK ? refuse(command, &err) : -1;
+}
+
 static int begin_merge(const char *command, lb_command_arguments *arguments,
                        int (*again)(const void *, int, const char **, lb_command_arguments *), const void *context)
 {

@@ -22,6 +22,8 @@ int lb_command_parts_begin(const char *command, int argc, const char **argv, lb_
                                         lb_command_arguments *arguments),
                            const void *context);
 bool lb_command_parts_is_merge(void);
+/* Before that: -1, or the exit code where -o names what one of `words`, options' values, does. */
+int lb_command_parts_check(const char *command, const char *const *words);
 /* The engine has ended with LB_ERR_PARTIAL: others have the rest. */
 int lb_command_parts_partial(void);
 /* For the engine; NULL: all is done here. */

@@ -437,14 +437,30 @@ static uint64_t text_hash(const char *text)
     return lb_digest_bytes(text, strlen(text)).lo;
 }
 
+static bool is_file_at_fault(const causes *x, const char *file)
+{
+    LB_HASH_EACH(k, &x->files, text_hash(file))
+    if (strcmp(base_name(x->c->faults[k].file), file) == 0) return true;
+    return false;
+}
+
+static bool is_tensor_at_fault(const causes *x, const char *tensor)
+{
+    LB_HASH_EACH(k, &x->tensors, text_hash(tensor))
+    if (strcmp(x->c->faults[k].tensor, tensor) == 0) return true;
+    return false;
+}
+
+/* Each name once: rows of one hash follow each other in the table. */
 static bool gather_causes(causes *x)
 {
     for (uint32_t k = 0; k < x->c->n_faults; k++) {
         const lb_checkpoint_fault *o = &x->c->faults[k];
         const bool of_file = o->file && !o->tensor;
         if (o->kind == LB_FAULT_MISSING || (!of_file && !o->tensor)) continue;
-        if (!lb_hash_add(of_file ? &x->files : &x->tensors, text_hash(of_file ? base_name(o->file) : o->tensor), k))
-            return false;
+        const char *name = of_file ? base_name(o->file) : o->tensor;
+        if (of_file ? is_file_at_fault(x, name) : is_tensor_at_fault(x, name)) continue;
+        if (!lb_hash_add(of_file ? &x->files : &x->tensors, text_hash(name), k)) return false;
     }
     return true;
 }
@@ -453,15 +469,7 @@ static bool gather_causes(causes *x)
 static bool is_consequence(const causes *x, const lb_checkpoint_fault *f)
 {
     if (f->kind != LB_FAULT_MISSING) return false;
-    if (f->file) {
-        const char *file = base_name(f->file);
-        LB_HASH_EACH(k, &x->files, text_hash(file))
-        if (strcmp(base_name(x->c->faults[k].file), file) == 0) return true;
-    }
-    if (!f->tensor) return false;
-    LB_HASH_EACH(k, &x->tensors, text_hash(f->tensor))
-    if (strcmp(x->c->faults[k].tensor, f->tensor) == 0) return true;
-    return false;
+    return (f->file && is_file_at_fault(x, base_name(f->file))) || (f->tensor && is_tensor_at_fault(x, f->tensor));
 }
 
 /* False when out of memory. */
@@ -505,6 +513,7 @@ static void tell_absent(reading *r)
 {
     lb_checkpoint *c = r->c;
     for (uint32_t i = 0; i < c->n_files; i++) {
+        if (i && strcmp(c->files[i].path, c->files[i - 1].path) == 0) continue; /* members of one archive */
         const char *of = strstr(c->files[i].path, "-of-");
         int32_t stated = 0, number = lb_rank_in_name(c->files[i].path, &stated);
         if (!of || stated < 2 || number < 0 || of - c->files[i].path < 6) continue;

@@ -67,14 +67,26 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
     return LB_OK;
 }
 
-lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_dtype dtype, const lb_layout *layout,
-                         const void *data, size_t size, lb_err *err)
+/* Tensors that show bytes again, expanded or one over the other, are read again: what they show beyond the bytes of the
+ * files counts as decoded. */
+static lb_status count_shown(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
+                             lb_err *err)
 {
     char what[400];
     const char *file = t->n_memory ? t->memory[t->n_memory - 1].path : NULL;
-    const uint64_t elements = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout));
-    snprintf(what, sizeof what, "%.250s: tensor '%.100s', which is expanded", file ? file : "", name);
-    if (elements > size) LB_TRY(lb_decode_limit_pass(&t->limit, elements, what, err));
+    const uint64_t bytes = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout)), stored = t->limit.stored,
+                   before = t->shown > stored ? t->shown - stored : 0;
+    t->shown = bytes > UINT64_MAX - t->shown ? UINT64_MAX : t->shown + bytes;
+    if (t->shown <= stored) return LB_OK;
+    snprintf(what, sizeof what, "%.250s: tensor '%.100s', whose bytes are shown more than once", file ? file : "",
+             name);
+    return lb_decode_limit_pass(&t->limit, t->shown - stored - before, what, err);
+}
+
+lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_dtype dtype, const lb_layout *layout,
+                         const void *data, size_t size, lb_err *err)
+{
+    if (data) LB_TRY(count_shown(t, name, dtype, layout, err)); /* what is packed counts when it is unpacked */
     lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     t->rows = grown;
@@ -83,6 +95,7 @@ lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_d
     if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
     row->size = size;
+    row->memory = t->n_memory ? t->n_memory - 1 : 0;
     row->part = NULL;
     row->packed = NULL;
     t->n++;
@@ -99,13 +112,19 @@ lb_status lb_foreign_set_part(lb_foreign_tensors *t, const lb_layout *whole, con
     return LB_OK;
 }
 
+/* An empty tensor may stand at the end. */
+static bool lies_in(const lb_foreign_memory *memory, const char *data)
+{
+    const char *begin = (const char *)memory->bytes;
+    return data >= begin && data <= begin + memory->size;
+}
+
 const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *t, const lb_foreign_tensor *row)
 {
     const char *data = (const char *)row->tensor.data;
-    for (uint32_t i = t->n_memory; i-- > 0;) { /* an empty tensor may stand at the end */
-        const char *begin = (const char *)t->memory[i].bytes;
-        if (data >= begin && data <= begin + t->memory[i].size) return &t->memory[i];
-    }
+    if (row->memory < t->n_memory && lies_in(&t->memory[row->memory], data)) return &t->memory[row->memory];
+    for (uint32_t i = t->n_memory; i-- > 0;)
+        if (lies_in(&t->memory[i], data)) return &t->memory[i];
     return NULL;
 }
 

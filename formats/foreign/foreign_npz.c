@@ -100,7 +100,7 @@ lb_status lb_npz_unpack(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_
     lb_zip_reader_close(&reader);
     if (status == LB_OK) {
         LB_TRY(lb_foreign_own(tensors, bytes, row->size, err));
-        row->tensor.data = bytes;
+        row->tensor.data = bytes, row->memory = tensors->n_memory - 1;
         free(row->packed);
         row->packed = NULL;
         return LB_OK;

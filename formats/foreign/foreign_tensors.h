@@ -20,6 +20,7 @@ typedef struct lb_foreign_tensor {
     char *name;
     lb_tensor tensor;          /* in a map or in owned memory; while it is packed without data, and contiguous */
     size_t size;               /* bytes of its dense range */
+    uint32_t memory;           /* the last that there was when it got its bytes: theirs, most often */
     lb_foreign_part *part;     /* NULL: all of it */
     lb_foreign_packed *packed; /* NULL: its bytes are there */
 } lb_foreign_tensor;
@@ -51,6 +52,7 @@ typedef struct lb_foreign_tensors {
     /* NULL: the first fault ends the reading, and parts of a tensor are put together. Otherwise parts stay apart. */
     const lb_foreign_listener *listener;
     lb_decode_limit_account limit; /* on what is unpacked and put together of all its files */
+    uint64_t shown;                /* bytes of all tensors that lie in its files as they are */
 } lb_foreign_tensors;
 
 bool lb_foreign_ends_with(const char *text, const char *end);
@@ -60,7 +62,8 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 /* Takes malloc'ed memory over; frees it at once when that fails. */
 lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err);
 /* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from
- * `data` on. An expanded tensor, of which a few bytes can be any number of elements, counts against the limit. */
+ * `data` on. Tensors whose bytes are
+ * more than the files', because one is expanded or lies over others, count against the limit. */
 lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n, lb_dtype dtype,
                          const lb_layout *layout, const void *data, size_t size, lb_err *err);
 /* The tensor added last is a part; only where there is a listener. */

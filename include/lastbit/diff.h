@@ -218,7 +218,8 @@ typedef struct lb_diff_report {
     uint64_t exact_runs;   /* among them: of one side, where two implementations are judged by values alone */
     uint64_t recorded_ops; /* computing ops of both sides' steps: one chained replay of each */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
-    void *store;
+    bool out_of_memory;                  /* rows or texts lack: there is no answer */
+    struct lb_report_store *store;
 } lb_diff_report;
 
 /* LB_ERR_NOT_FOUND when the captures share no step or rank. */

@@ -35,6 +35,9 @@ LB_API bool lb_input_is_folder(const char *path);
 
 /* A descriptor, close-on-exec; the same two errors. */
 LB_API lb_status lb_input_open(const char *path, int *fd, lb_err *err);
+/* The same for what has to be a regular file: it does not wait for another process at the other end of a FIFO, which a
+ * stranger's folder may hold. The caller looks at what it has. */
+LB_API lb_status lb_input_open_at_once(const char *path, int *fd, lb_err *err);
 /* The whole of a regular file, mapped privately; munmap frees it. LB_ERR_CORRUPT: it is empty, or no regular file. */
 LB_API lb_status lb_input_map(const char *path, const char **bytes, size_t *size, lb_err *err);
 

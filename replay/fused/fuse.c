@@ -74,9 +74,8 @@ static lb_status choose(fuse *fuse, const lb_swap *swap, fusing *fusing, const c
     LB_TRY(lb_fuse_parse(swap, &fusing->kind, &fusing->kernel, &selector_text, err));
     LB_TRY(lb_selector_new(selector_text, &selector, err));
     uint8_t *marks = calloc((size_t)fuse->in->n_ops + 1, 1);
-    lb_status status = LB_OK;
-    if (!marks || lb_selector_mark(selector, fuse->in, letters, fuse->origin, marks, 1) < 0)
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = marks ? lb_selector_mark(selector, fuse->in, letters, fuse->origin, marks, 1, NULL, err)
+                             : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; status == LB_OK && i < fuse->found.n; i++) {
         const lb_composite *composite = &fuse->found.rows[i];
         if (composite->kind == fusing->kind && marks[composite->ops[composite->n_ops - 1]]) fuse->chosen[i] = value;

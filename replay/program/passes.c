@@ -32,7 +32,9 @@ static lb_status apply_skip(const lb_program *in, const lb_slice_flow *flow, con
     for (uint32_t s = 1; s < in->n_scopes && status == LB_OK; s++) {
         bool below = false;
         for (uint32_t k = 0; k < n; k++) below |= lb_block_scope_within(in, s, scopes[k]);
-        if (!below && lb_selector_scope(selector, in, s, blocks.letters)) scopes[n++] = s;
+        bool selected = false;
+        if (!below) status = lb_selector_scope(selector, in, s, blocks.letters, &selected, err);
+        if (selected) scopes[n++] = s;
     }
     out->touched = n;
     if (status == LB_OK && n)
@@ -54,7 +56,7 @@ static lb_status apply_muon(const lb_program *in, const lb_slice_flow *flow, con
     bool *chosen = calloc(muon.n + 1, sizeof *chosen);
     if (status == LB_OK && !chosen) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < muon.n && status == LB_OK; s++) {
-        chosen[s] = lb_selector_scope(selector, in, muon.slices[s].scope, blocks.letters);
+        status = lb_selector_scope(selector, in, muon.slices[s].scope, blocks.letters, &chosen[s], err);
         out->touched += chosen[s];
     }
     if (status == LB_OK && !out->touched)

@@ -5,10 +5,10 @@
 #include <lastbit/text.h>
 
 #include "base/array.h"
+#include "base/pattern.h"
 #include <lastbit/replay.h>
 
 #include <ctype.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,17 +67,9 @@ static lb_status compile(term *term, const char *text, lb_err *err)
     if (pattern) snprintf(pattern, size, "%s%s%s", before, spelt, after);
     free(spelt);
     if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    int code;
-    PCRE2_SIZE at;
-    term->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    const lb_status status = lb_pattern_compile("selector pattern", text, pattern, PCRE2_UTF, &term->pattern, err);
     free(pattern);
-    if (!term->pattern) {
-        PCRE2_UCHAR message[120];
-        pcre2_get_error_message(code, message, sizeof message);
-        return lb_fail(err, LB_ERR_INVALID, "selector pattern \"%s\": %s", text, (char *)message);
-    }
-    pcre2_jit_compile(term->pattern, PCRE2_JIT_COMPLETE);
-    return LB_OK;
+    return status;
 }
 
 static lb_status parse_ranges(term *term, const char *text, lb_err *err)
@@ -216,12 +208,12 @@ static bool in_ranges(const term *term, int64_t x)
     return false;
 }
 
-static bool pattern_found(const term *term, const char *subject)
+static lb_status search(const term *term, const char *subject, bool *found, lb_err *err)
 {
     pcre2_match_data *match = pcre2_match_data_create_from_pattern(term->pattern, NULL);
-    int found = match ? pcre2_match(term->pattern, (PCRE2_SPTR)subject, strlen(subject), 0, 0, match, NULL) : -1;
+    const lb_status status = lb_pattern_find(term->pattern, match, subject, strlen(subject), found, err);
     pcre2_match_data_free(match);
-    return found >= 0;
+    return status;
 }
 
 /* What a site is asked about; op NULL: the module as a whole. */
@@ -230,34 +222,37 @@ typedef struct site {
     char block;
 } site;
 
-/* Terms that depend on (scope, op name) alone, so that a program of 40,000 ops asks each question once. */
-static bool names_match(const lb_selector *selector, const site *site)
+static lb_status search_anywhere(const term *term, const site *site, bool *found, lb_err *err)
 {
-    for (uint32_t i = 0; i < selector->n_terms; i++) {
+    if (!site->op) return search(term, site->layer, found, err);
+    const size_t size = strlen(site->layer) + strlen(site->op) + 2;
+    char *subject = malloc(size);
+    if (!subject) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    snprintf(subject, size, "%s/%s", site->layer, site->op);
+    const lb_status status = search(term, subject, found, err);
+    free(subject);
+    return status;
+}
+
+/* Terms that depend on (scope, op name) alone, so that a program of 40,000 ops asks each question once. */
+static lb_status names_match(const lb_selector *selector, const site *site, bool *matches, lb_err *err)
+{
+    lb_status status = LB_OK;
+    *matches = true;
+    for (uint32_t i = 0; i < selector->n_terms && *matches && status == LB_OK; i++) {
         const term *term = &selector->terms[i];
         switch (term->kind) {
-        case TERM_ANYWHERE: {
-            char subject[1024];
-            snprintf(subject, sizeof subject, "%s%s%s", site->layer, site->op ? "/" : "", site->op ? site->op : "");
-            if (!pattern_found(term, subject)) return false;
-            break;
-        }
-        case TERM_LAYER:
-            if (!pattern_found(term, site->layer)) return false;
-            break;
+        case TERM_ANYWHERE: status = search_anywhere(term, site, matches, err); break;
+        case TERM_LAYER: status = search(term, site->layer, matches, err); break;
         case TERM_OP:
-            if (site->op && !pattern_found(term, site->op)) return false;
+            if (site->op) status = search(term, site->op, matches, err);
             break;
-        case TERM_CLASS:
-            if (!pattern_found(term, site->class_name)) return false;
-            break;
-        case TERM_BLOCK:
-            if (!isupper((unsigned char)site->block) || !(term->set >> (site->block - 'A') & 1)) return false;
-            break;
+        case TERM_CLASS: status = search(term, site->class_name, matches, err); break;
+        case TERM_BLOCK: *matches = isupper((unsigned char)site->block) && term->set >> (site->block - 'A') & 1; break;
         default: break;
         }
     }
-    return true;
+    return status;
 }
 
 static bool program_matches(const lb_selector *selector, const lb_program *program)
@@ -290,16 +285,17 @@ typedef struct answer {
     uint8_t known, matches;
 } answer;
 
-int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
-                         const uint32_t *origin, uint8_t *marks, uint8_t mask)
+lb_status lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
+                           const uint32_t *origin, uint8_t *marks, uint8_t mask, int64_t *selected, lb_err *err)
 {
-    if (!program_matches(selector, program)) return 0;
+    int64_t n = 0;
+    if (selected) *selected = 0;
+    if (!program_matches(selector, program)) return LB_OK;
     uint32_t phases = phases_wanted(selector), size = 1024;
     while (size < program->n_ops / 4 && size < 65536) size *= 2;
     answer *answers = calloc(size, sizeof *answers);
-    if (!answers) return -1;
-    int64_t selected = 0;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
+    lb_status status = answers ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {
         const lb_op *op = &program->ops[i];
         if (!(phases >> op->phase & 1)) continue;
         /* A direct-mapped memo: a collision only costs the question again. */
@@ -307,22 +303,28 @@ int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program,
         if (!memo->known || memo->scope != op->scope || memo->name != op->name) {
             site where = {lb_op_layer(program, op), lb_op_class(program, op), lb_op_name(program, op),
                           blocks ? blocks[op->scope] : 0};
-            *memo = (answer){op->scope, op->name, 1, names_match(selector, &where)};
+            bool matches;
+            status = names_match(selector, &where, &matches, err);
+            *memo = (answer){op->scope, op->name, 1, matches};
         }
         if (!memo->matches || !index_matches(selector, origin ? origin[i] : i)) continue;
         marks[i] |= mask;
-        selected++;
+        n++;
     }
     free(answers);
-    return selected;
+    if (selected) *selected = n;
+    return status;
 }
 
-bool lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks)
+lb_status lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks,
+                            bool *selected, lb_err *err)
 {
     const lb_scope *row = &program->scopes[scope];
     site where = {lb_program_text(program, row->path), lb_program_text(program, row->class_name), NULL,
                   blocks ? blocks[scope] : 0};
-    return program_matches(selector, program) && names_match(selector, &where);
+    *selected = false;
+    if (!program_matches(selector, program)) return LB_OK;
+    return names_match(selector, &where, selected, err);
 }
 
 /* ---- swaps as text ---------------------------------------------------------------------------------------------- */

@@ -31,11 +31,13 @@ bool lb_selector_wants_blocks(const lb_selector *selector);
 bool lb_selector_names_ops(const lb_selector *selector);
 /* Sets bit `mask` in marks[i] for every op i that is selected (program->n_ops bytes). `blocks`: class letter per scope,
  * or NULL (no block is selected). `origin`: per op its row in the recorded program, for index= terms, LB_NONE: selected
- * by none; NULL: the program is the recorded one. Returns the number of ops selected, or -1 when out of memory. */
-int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
-                         const uint32_t *origin, uint8_t *marks, uint8_t mask);
+ * by none; NULL: the program is the recorded one. `selected`: how many; may be NULL. LB_ERR_NOMEM, and LB_ERR_INVALID
+ * where a pattern cannot be tried on a name within PCRE2's limits: that is no answer. */
+lb_status lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
+                           const uint32_t *origin, uint8_t *marks, uint8_t mask, int64_t *selected, lb_err *err);
 /* The same question for a module as a whole: op= and phase= terms are taken as true, a plain pattern is searched in the
  * path alone. */
-bool lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks);
+lb_status lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks,
+                            bool *selected, lb_err *err);
 
 #endif

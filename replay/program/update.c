@@ -62,13 +62,15 @@ typedef struct wanted {
     const char *blocks;
 } wanted;
 
-static void add_written(const wanted *w, uint32_t name, int64_t storage, written *rows, uint32_t *n)
+static lb_status add_written(const wanted *w, uint32_t name, int64_t storage, written *rows, uint32_t *n, lb_err *err)
 {
+    bool selected;
     for (uint32_t i = 0; i < *n; i++)
-        if (rows[i].storage == storage) return;
+        if (rows[i].storage == storage) return LB_OK;
     const uint32_t owner = lb_program_owner(w->in, lb_program_text(w->in, name));
-    if (lb_selector_scope(w->selector, w->in, owner, w->blocks))
-        *n += find_written(w->in, w->updates, storage, &rows[*n]);
+    LB_TRY(lb_selector_scope(w->selector, w->in, owner, w->blocks, &selected, err));
+    if (selected) *n += find_written(w->in, w->updates, storage, &rows[*n]);
+    return LB_OK;
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
@@ -81,11 +83,11 @@ static lb_status collect(const wanted *all, written **rows, uint32_t *n, lb_err 
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
+        LB_TRY(add_written(all, in->group_params[k].name, in->group_params[k].storage, *rows, n, err));
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (!lb_op_is_source(in, &in->ops[i])) continue;
         const lb_value *value = &in->values[lb_op_results(in, &in->ops[i])[0]];
-        if (value->flags & LB_VALUE_PARAMETER) add_written(all, value->name, value->storage, *rows, n);
+        if (value->flags & LB_VALUE_PARAMETER) LB_TRY(add_written(all, value->name, value->storage, *rows, n, err));
     }
     return LB_OK;
 }
@@ -97,9 +99,11 @@ static lb_status collect_ops(const lb_program *in, const uint32_t *given, const 
     uint8_t *marks = calloc((size_t)in->n_ops + 1, 1);
     uint32_t room = 0;
     *n = 0;
-    if (!marks || lb_selector_mark(selector, in, NULL, given, marks, 1) < 0) {
+    const lb_status status = marks ? lb_selector_mark(selector, in, NULL, given, marks, 1, NULL, err)
+                                   : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) {
         free(marks);
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        return status;
     }
     for (uint32_t i = 0; i < in->n_ops; i++) room += marks[i] ? in->ops[i].written : 0;
     *rows = malloc((room + 1) * sizeof **rows);

@@ -392,8 +392,8 @@ lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, cons
     lb_status status = choice_of && marks ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < choices->n_swaps && status == LB_OK; s++) {
         memset(marks, 0, n + 1);
-        if (lb_selector_mark(choices->swaps[s].selector, prepared->program, blocks, prepared->origin, marks, 1) < 0)
-            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        status = lb_selector_mark(choices->swaps[s].selector, prepared->program, blocks, prepared->origin, marks, 1,
+                                  NULL, err);
         if (status == LB_OK) status = apply_swap(choices, &choices->swaps[s], prepared, marks, choice_of, err);
     }
     free(marks);

@@ -214,10 +214,9 @@ static lb_status mark_selected(const session *session, rank_step *out, const cha
     if (!session->selector) return LB_OK;
     const lb_prepared *prepared = out->prepared;
     out->selected = calloc(prepared->program->n_ops + 1, 1);
-    if (!out->selected ||
-        lb_selector_mark(session->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    return LB_OK;
+    if (!out->selected) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return lb_selector_mark(session->selector, prepared->program, blocks, prepared->origin, out->selected, 1, NULL,
+                            err);
 }
 
 /* Ops that swaps beyond the common ones have concerned so far; passes don't count here. */

@@ -16,6 +16,11 @@ ARGUMENTS = """
 -password «hunter2»
 --passwd «hunter2»
 --passphrase «correct~horse»
+--seed-phrase «correct~horse~battery»
+--seed_phrase=«correct~horse»
+--recovery-phrase «correct~horse»
+--recovery-words=«correct~horse»
+--backup-code «12345678»
 --db-password=«abc»
 --db_pass=«abc»
 --smtp-pass «abc»
@@ -178,6 +183,8 @@ proxy-authorization: Basic «ZGVmYXVsdA==»
 "Authorization": "Bearer «abc»"
 {'Authorization': 'Bearer «abc»', 'Accept': '*/*'}
 X-Auth-Token: «abc»
+token: !!str «abc»
+password: !!binary "«YWJj»"
 x-api-key: «abc»
 x-goog-api-key: «abc»
 Set-Cookie: «sid=abc; Path=/»
@@ -273,6 +280,9 @@ cipher = Fernet(b"«abc»")
 
 # What must be read as it was: each as an argument, as a text and as code.
 HARMLESS = """
+--error-code 7
+--seed 1234 --lang-code de
+--stop-words the,a
 --lr=1e-3
 lr=0.0003
 {"name":"tokenizer","value":"bpe"}

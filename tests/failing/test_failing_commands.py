@@ -39,6 +39,13 @@ def inputs(tmp_path_factory):
         for i in range(150)
     ]
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    short = [{"step": i, "loss": 2.0, "grad_norm": 1.0 if i < 60 else 500.0} for i in range(90)]
+    (folder / "short.jsonl").write_text("".join(json.dumps(row) + "\n" for row in short))
+    (folder / "adapter").mkdir()
+    halves = {"base_model.model.q.lora_A.weight": np.ones((2, 4), np.float32), "base_model.model.q.lora_B.weight": np.ones((4, 2), np.float32)}
+    save_file(halves, folder / "adapter/adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ".*q", "rank_pattern": {"(x)|(q)": 2}}
+    (folder / "adapter/adapter_config.json").write_text(json.dumps(config))
     for name, slope in (("first.jsonl", 0.01), ("second.jsonl", 0.015)):
         scores = [None] + [-1 - slope * i for i in range(18)]
         (folder / name).write_text(json.dumps({"token_ids": list(range(1, 20)), "logprobs": scores}) + "\n")
@@ -87,12 +94,15 @@ check PASSES | check --json FAILS | check --only relations TOKENS
 pack CUT -o OUT | pack PACK -o OUT --strip data,params | pack RUN -o OUT --steps 1-2
 verify RUN --part 1/2 -o OUT | diff PASSES FAILS --part 2/2 -o OUT | check FAILS --part 1/2 -o OUT | ranks RUN --part 1/2 -o OUT
 audit GOOD --part 1/2 -o OUT | fingerprint GOOD --part 2/2 -o OUT | explain PASSES FAILS --part 1/2 -o OUT
+diff GOOD BAD --map s/q/k/ | audit GOOD --against BAD --map s/q/r/g | replay PASSES --precision layer=.=bf16 | replay RUN --mode chained --skip layer=first
+watch SHORT --alarm-file OUT | diff GOOD PT | audit ADAPTER | parity FIRST SECOND --heat
 verify --merge VERIFIED1 VERIFIED2 | check --merge CHECKED1 CHECKED2 --json
 """
 WORDS = dict(
     RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
 )
 WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out", PASSES="passes.lb", FAILS="fails.lb", CUT="cut.lb")
+WORDS |= dict(SHORT="short.jsonl", ADAPTER="adapter")
 WORDS |= dict(TOKENS="padding_once.lb", VERIFIED1="verify1.part", VERIFIED2="verify2.part", CHECKED1="check1.part", CHECKED2="check2.part")
 
 

@@ -143,6 +143,35 @@ def test_expanded_tensor_of_a_few_bytes_ends_in_no_time(measured, tmp_path):
         assert code == 128 and memory < 200 and "--max-decoded" in said and f"{tmp_path / 'x.pt'}: tensor 'w'" in said, (code, memory, said)
 
 
+def safetensors_of_one_range(path, n, size):
+    """n tensors, all of them the same bytes: read one by one they are n times the file."""
+    rows = {f"w{i}": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]} for i in range(n)}
+    head = json.dumps(rows).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(size))
+
+
+def torch_of_one_storage(path, n, size):
+    one = torch.zeros(size, dtype=torch.uint8)
+    torch.save({f"w{i}": one for i in range(n)}, path)
+
+
+def gguf_of_one_range(path, n, size):
+    infos = b"".join(struct.pack("<Q", len(name)) + name + struct.pack("<IQIQ", 1, size, 24, 0) for name in (b"w%d" % i for i in range(n)))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, n, 0) + infos + bytes(size + 64))
+
+
+@pytest.mark.parametrize("make, ending", [(safetensors_of_one_range, "safetensors"), (torch_of_one_storage, "pt"), (gguf_of_one_range, "gguf")])
+def test_tensors_that_lie_over_each_other_count_each(measured, tmp_path, make, ending):
+    path = tmp_path / f"x.{ending}"
+    make(path, 3000, 32 * MB)  # 94 GB of 32 MB
+    for command in ("ls", "audit", "fingerprint"):
+        code, memory, said = measured(command, path, "--max-decoded", "1G:1")
+        assert code == 128 and memory < 100 and "shown more than once" in said and "--max-decoded" in said, (command, code, memory, said)
+    make(path, 100, 20000)  # some tensors may well be tied
+    code, memory, said = measured("ls", path, "--max-decoded", "1G:1")
+    assert code == 0, said
+
+
 @pytest.mark.parametrize("text", ["1", "[]", "{}", '"a"', "0.5"])
 def test_line_of_json_is_held_to_the_limit(measured, tmp_path, text):
     path = tmp_path / "tokens.jsonl"

@@ -283,9 +283,13 @@ static void target_selector(const uint8_t *bytes, size_t size)
     char *text = text_of_input(bytes, size);
     if (run_accepted(lb_selector_new(text, &selector, &err), &err)) {
         const lb_program *p = selected_program();
-        const int64_t n = lb_selector_mark(selector, p, NULL, NULL, marks, 1);
-        if (n > 0 && marks[0] + marks[1] + marks[2] != n) abort();
-        for (uint32_t scope = 0; scope < p->n_scopes; scope++) lb_selector_scope(selector, p, scope, NULL);
+        int64_t n;
+        bool whole;
+        if (lb_selector_mark(selector, p, NULL, NULL, marks, 1, &n, NULL) == LB_OK &&
+            marks[0] + marks[1] + marks[2] != n)
+            abort();
+        for (uint32_t scope = 0; scope < p->n_scopes; scope++)
+            if (lb_selector_scope(selector, p, scope, NULL, &whole, NULL) != LB_OK && whole) abort();
         lb_selector_free(selector);
     }
     free(text);

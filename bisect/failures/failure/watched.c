@@ -237,7 +237,6 @@ lb_status lb_watch_program(lb_watched *watched, const lb_selector *selector, lb_
     free(marker.optimizer);
     lb_slice_flow_free(flow);
     if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (selector && lb_selector_mark(selector, program, NULL, NULL, watched->marks, LB_WATCH_PREDICATE) < 0)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    return LB_OK;
+    if (!selector) return LB_OK;
+    return lb_selector_mark(selector, program, NULL, NULL, watched->marks, LB_WATCH_PREDICATE, NULL, err);
 }

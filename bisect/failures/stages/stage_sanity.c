@@ -230,12 +230,16 @@ static lb_status take_changes(lb_bisect_session *session, lb_err *err)
         LB_TRY(lb_sites_add(&session->background, &form, swap->selector, err));
         if (swap->kind != LB_SWAP_RANK || strcmp(swap->argument, "exclude")) continue;
         LB_TRY(lb_selector_new(swap->selector, &selector, err));
-        for (uint32_t r = 0; r < session->n_ranks; r++) {
+        lb_status status = LB_OK;
+        for (uint32_t r = 0; r < session->n_ranks && status == LB_OK; r++) {
             const lb_program *program =
                 lb_trial_program(session, session->ranks[r], session->steps[session->n_steps - 1]);
-            session->left_out[r] |= program && lb_selector_scope(selector, program, 0, NULL);
+            bool selected = false;
+            if (program) status = lb_selector_scope(selector, program, 0, NULL, &selected, err);
+            session->left_out[r] |= selected;
         }
         lb_selector_free(selector);
+        LB_TRY(status);
     }
     return LB_OK;
 }

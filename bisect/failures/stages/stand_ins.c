@@ -33,10 +33,10 @@ static uint8_t *mark_changed(const lb_bisect_session *session, const lb_program 
     for (uint32_t i = 0; marks && i < session->options->n_changes; i++) {
         lb_selector *selector;
         if (lb_selector_new(session->options->changes[i].selector, &selector, NULL) != LB_OK) continue;
-        if (lb_selector_wants_blocks(selector))
+        /* Where they cannot be told each op may be one. */
+        if (lb_selector_wants_blocks(selector) ||
+            lb_selector_mark(selector, program, NULL, NULL, marks, 1, NULL, NULL) != LB_OK)
             for (uint32_t k = 0; k < program->n_ops; k++) marks[k] = 1;
-        else if (lb_selector_mark(selector, program, NULL, NULL, marks, 1) < 0)
-            free(marks), marks = NULL;
         lb_selector_free(selector);
     }
     return marks;

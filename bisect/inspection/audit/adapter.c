@@ -98,18 +98,18 @@ static double kept_ranks(const json_t *patterns, const char *module, double othe
 
 /* A and B of a parameter by itself: of a matrix they are as of any module; of stacked experts they hold each expert's
  * ranks. */
-static void read_parameter(const json_t *config, const char *parameter, double r, double alpha,
-                           lb_adapter_module *module)
+static void read_parameter(lb_audit_gathering *gathering, const json_t *config, const char *parameter, double r,
+                           double alpha, lb_adapter_module *module)
 {
     char name[1100];
     size_t n = strlen(module->module);
     while (n > 11 && strncmp(module->module + n - 11, ".base_layer", 11) == 0) n -= 11;
     snprintf(name, sizeof name, "%.*s.%s", (int)n, module->module, parameter);
-    const double rank = lb_adapter_config_patterned(json_object_get(config, "rank_pattern"), name, r);
-    if (rank <= 0 || fmod((double)module->rank, rank) != 0) return;
+    const double rank = lb_adapter_config_patterned(gathering, json_object_get(config, "rank_pattern"), name, r);
+    if (!(rank >= 1) || fmod((double)module->rank, rank) != 0) return;
     module->experts = (int64_t)((double)module->rank / rank);
     module->stated_rank = rank;
-    module->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), name, alpha);
+    module->alpha = lb_adapter_config_patterned(gathering, json_object_get(config, "alpha_pattern"), name, alpha);
 }
 
 static void read_scaling(lb_audit_gathering *gathering, const json_t *config, lb_adapter *adapter)
@@ -134,13 +134,14 @@ static void read_scaling(lb_audit_gathering *gathering, const json_t *config, lb
         const char *parameter;
         module->scaling = 1;
         if (!adapter->configured) continue;
-        module->stated_rank =
-            adaptive ? kept_ranks(ranks, module->module, r) : lb_adapter_config_patterned(ranks, module->module, r);
-        module->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), module->module, alpha);
+        module->stated_rank = adaptive ? kept_ranks(ranks, module->module, r)
+                                       : lb_adapter_config_patterned(gathering, ranks, module->module, r);
+        module->alpha =
+            lb_adapter_config_patterned(gathering, json_object_get(config, "alpha_pattern"), module->module, alpha);
         for (size_t k = 0;
              module->rank && !module->experts && (parameter = lb_adapter_config_parameter(config, module->module, k));
              k++)
-            read_parameter(config, parameter, r, alpha, module);
+            read_parameter(gathering, config, parameter, r, alpha, module);
         const double over = adaptive ? r + 1e-5 : module->stated_rank;
         if (adaptive && module->alpha <= 0) module->alpha = r;
         module->scaling = module->alpha / (adapter->rslora ? sqrt(over) : over);
@@ -427,7 +428,7 @@ static void find_untouched(lb_audit_gathering *gathering, const lb_adapter *adap
         for (uint32_t k = 0; k < gathering->report->n_findings && module; k++)
             told |=
                 gathering->report->findings[k].tensor && strstr(gathering->report->findings[k].tensor, module) != NULL;
-        if (!has && !told && lb_adapter_config_wants(config, module) == 1)
+        if (!has && !told && lb_adapter_config_wants(gathering, config, module) == 1)
             lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){module, NULL, NULL, 0},
                           "adapter_config.json targets it, the base has it, and the adapter has no A and B for it");
         free(module);
@@ -443,7 +444,7 @@ static void check_module(lb_audit_gathering *gathering, const lb_adapter *adapte
     if (stated > 0 && module->rank && (double)module->rank != stated)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_RANK, where, "is of rank %lld, adapter_config.json says %g",
                       (long long)module->rank, stated);
-    if (config && lb_adapter_config_wants(config, module->module) == 0)
+    if (config && lb_adapter_config_wants(gathering, config, module->module) == 0)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_CONFIG, where, "target_modules does not name %s", module->module);
 }
 

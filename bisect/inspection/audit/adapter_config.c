@@ -1,10 +1,13 @@
 /* See adapter_config.h. Read from peft: tuners/tuners_utils.py, check_target_module_exists (exclude_modules,
  * modules_to_save, a list's words or a regular expression of whole names, layers_to_transform), and utils/other.py,
  * get_pattern_key (a pattern matches a module's name, or the end of it behind a dot). */
+#define _GNU_SOURCE /* vasprintf */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "audit/adapter_config.h"
 
-#include <pcre2.h>
+#include "base/pattern.h"
+
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,26 +31,60 @@ char *lb_adapter_module_name(const char *tensor)
     return end ? strndup(tensor, (size_t)(end - tensor)) : NULL;
 }
 
-/* The first group of `pattern` in `text` as a number, 0 where it has none; -1: it does not match. */
-static long matched(const char *pattern, const char *text)
+/* The patterns are a stranger's, and so are the names that they are tried on: steps that PCRE2 may take for one of
+ * them, which is a millisecond. */
+enum { MOST_STEPS = 200000 };
+
+static lb_status find_groups(const pcre2_code *code, const char *text, long *number, lb_err *err)
 {
-    int code;
-    PCRE2_SIZE at;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
-    pcre2_match_data *match = compiled ? pcre2_match_data_create_from_pattern(compiled, NULL) : NULL;
-    const int groups = match ? pcre2_match(compiled, (PCRE2_SPTR)text, strlen(text), 0, 0, match, NULL) : -1;
-    const long number = groups < 0 ? -1 : groups > 1 ? strtol(text + pcre2_get_ovector_pointer(match)[2], NULL, 10) : 0;
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
+    pcre2_match_context *context = pcre2_match_context_create(NULL);
+    if (context) pcre2_set_match_limit(context, MOST_STEPS);
+    const int groups = match && context
+                           ? pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, PCRE2_NO_JIT, match, context)
+                           : PCRE2_ERROR_NOMEMORY;
+    const PCRE2_SIZE at = groups > 1 ? pcre2_get_ovector_pointer(match)[2] : PCRE2_UNSET;
+    *number = groups < 0 ? -1 : at == PCRE2_UNSET ? 0 : strtol(text + at, NULL, 10);
+    pcre2_match_context_free(context);
     pcre2_match_data_free(match);
-    pcre2_code_free(compiled);
+    return lb_pattern_status(groups, text, strlen(text), err);
+}
+
+static void tell_pattern(lb_audit_gathering *gathering, const char *pattern, const char *module)
+{
+    if (gathering->pattern_told) return;
+    gathering->pattern_told = true;
+    lb_audit_find(gathering, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){module, "adapter_config.json", NULL, 0},
+                  "the pattern %.200s takes more than %d steps on this name: it was taken for one that does not fit",
+                  pattern, MOST_STEPS);
+}
+
+/* The first group of a pattern, given as printf does, in `module` as a number, 0 where it has none; -1: it does not
+ * match, or is none. */
+LB_PRINTF(3, 4)
+static long matched(lb_audit_gathering *gathering, const char *module, const char *format, ...)
+{
+    va_list args;
+    char *pattern = NULL;
+    pcre2_code *code = NULL;
+    long number = -1;
+    lb_status status = LB_ERR_NOMEM;
+    va_start(args, format);
+    if (vasprintf(&pattern, format, args) < 0) pattern = NULL;
+    va_end(args);
+    if (pattern) status = lb_pattern_compile("adapter_config.json", pattern, pattern, 0, &code, NULL);
+    if (code) status = find_groups(code, module, &number, NULL);
+    if (code && status == LB_ERR_INVALID) tell_pattern(gathering, pattern, module);
+    gathering->failed |= status == LB_ERR_NOMEM;
+    pcre2_code_free(code);
+    free(pattern);
     return number;
 }
 
 /* Whether `key`, a regular expression, is a module's whole name or its end behind a dot. */
-static bool pattern_fits(const char *key, const char *module)
+static bool pattern_fits(lb_audit_gathering *gathering, const char *key, const char *module)
 {
-    char pattern[1024];
-    snprintf(pattern, sizeof pattern, "^(?:.*\\.)?(?:%s)$", key);
-    return matched(pattern, module) >= 0;
+    return matched(gathering, module, "^(?:.*\\.)?(?:%s)$", key) >= 0;
 }
 
 static bool ends_in_word(const char *module, const char *word, size_t m)
@@ -56,27 +93,24 @@ static bool ends_in_word(const char *module, const char *word, size_t m)
     return n >= m && memcmp(module + n - m, word, m) == 0 && (n == m || module[n - m - 1] == '.');
 }
 
-double lb_adapter_config_patterned(const json_t *patterns, const char *module, double otherwise)
+double lb_adapter_config_patterned(lb_audit_gathering *gathering, const json_t *patterns, const char *module,
+                                   double otherwise)
 {
     const char *key;
     json_t *number;
     json_object_foreach((json_t *)(uintptr_t)patterns, key, number)
     {
-        if (json_is_number(number) && pattern_fits(key, module)) return json_number_value(number);
+        if (json_is_number(number) && pattern_fits(gathering, key, module)) return json_number_value(number);
     }
     return otherwise;
 }
 
 /* A regular expression of whole names, or a list of names and their ends. */
-static bool is_named(const json_t *words, const char *module)
+static bool is_named(lb_audit_gathering *gathering, const json_t *words, const char *module)
 {
     size_t i;
     json_t *one;
-    if (json_is_string(words)) {
-        char pattern[1024];
-        snprintf(pattern, sizeof pattern, "^(?:%s)$", json_string_value(words));
-        return matched(pattern, module) >= 0;
-    }
+    if (json_is_string(words)) return matched(gathering, module, "^(?:%s)$", json_string_value(words)) >= 0;
     json_array_foreach((json_t *)(uintptr_t)words, i, one)
     {
         const char *word = json_string_value(one);
@@ -85,48 +119,42 @@ static bool is_named(const json_t *words, const char *module)
     return false;
 }
 
-static bool is_saved_whole(const json_t *config, const char *module)
+static bool is_saved_whole(lb_audit_gathering *gathering, const json_t *config, const char *module)
 {
     size_t i;
     json_t *one;
     json_array_foreach(json_object_get(config, "modules_to_save"), i, one)
     {
-        char pattern[1024];
-        snprintf(pattern, sizeof pattern, "^(?:.*\\.)?%s(?:$|\\.)",
-                 json_string_value(one) ? json_string_value(one) : "$.");
-        if (matched(pattern, module) >= 0) return true;
+        const char *word = json_string_value(one);
+        if (word && matched(gathering, module, "^(?:.*\\.)?%s(?:$|\\.)", word) >= 0) return true;
     }
     return false;
 }
 
-static long layer_of(const json_t *patterns, const char *module)
+static long layer_of(lb_audit_gathering *gathering, const json_t *patterns, const char *module)
 {
+    static const char format[] = "^(?:.*?\\.)?%s\\.(\\d+)\\.";
     size_t i;
     json_t *one;
-    char pattern[1024];
-    if (!json_is_string(patterns) && !json_array_size(patterns)) return matched("^.*?\\.[^.]*\\.(\\d+)\\.", module);
-    if (json_is_string(patterns)) {
-        snprintf(pattern, sizeof pattern, "^(?:.*?\\.)?%s\\.(\\d+)\\.", json_string_value(patterns));
-        return matched(pattern, module);
-    }
+    if (json_is_string(patterns)) return matched(gathering, module, format, json_string_value(patterns));
+    if (!json_array_size(patterns)) return matched(gathering, module, "^.*?\\.[^.]*\\.(\\d+)\\.");
     json_array_foreach((json_t *)(uintptr_t)patterns, i, one)
     {
-        snprintf(pattern, sizeof pattern, "^(?:.*?\\.)?%s\\.(\\d+)\\.",
-                 json_string_value(one) ? json_string_value(one) : "$.");
-        const long layer = matched(pattern, module);
+        const char *word = json_string_value(one);
+        const long layer = word ? matched(gathering, module, format, word) : -1;
         if (layer >= 0) return layer;
     }
     return -1;
 }
 
 /* Whether layers_to_transform leaves the module's layer in. */
-static bool is_in_layers(const json_t *config, const char *module)
+static bool is_in_layers(lb_audit_gathering *gathering, const json_t *config, const char *module)
 {
     const json_t *layers = json_object_get(config, "layers_to_transform");
     size_t i;
     json_t *one;
     if (!json_is_integer(layers) && !json_array_size(layers)) return true;
-    const long layer = layer_of(json_object_get(config, "layers_pattern"), module);
+    const long layer = layer_of(gathering, json_object_get(config, "layers_pattern"), module);
     if (json_is_integer(layers)) return json_integer_value(layers) == layer;
     json_array_foreach((json_t *)(uintptr_t)layers, i, one)
     {
@@ -163,17 +191,17 @@ const char *lb_adapter_config_parameter(const json_t *config, const char *module
     return NULL;
 }
 
-int lb_adapter_config_wants(const json_t *config, const char *module)
+int lb_adapter_config_wants(lb_audit_gathering *gathering, const json_t *config, const char *module)
 {
     const json_t *targets = json_object_get(config, "target_modules");
     if (lb_adapter_config_parameter(config, module, 0)) return 1;
     const json_t *excluded = json_object_get(config, "exclude_modules");
-    if (excluded && is_named(excluded, module)) return 0;
-    if (is_saved_whole(config, module)) return 0;
+    if (excluded && is_named(gathering, excluded, module)) return 0;
+    if (is_saved_whole(gathering, config, module)) return 0;
     if (json_is_string(targets))
-        return strcmp(json_string_value(targets), "all-linear") == 0 ? -1 : is_named(targets, module);
+        return strcmp(json_string_value(targets), "all-linear") == 0 ? -1 : is_named(gathering, targets, module);
     if (!json_array_size(targets)) return -1;
-    return is_named(targets, module) && is_in_layers(config, module);
+    return is_named(gathering, targets, module) && is_in_layers(gathering, config, module);
 }
 
 bool lb_adapter_config_changes_base(const json_t *config)

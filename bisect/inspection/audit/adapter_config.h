@@ -2,14 +2,16 @@
 #ifndef LB_BISECT_AUDIT_ADAPTER_CONFIG_H
 #define LB_BISECT_AUDIT_ADAPTER_CONFIG_H
 
+#include "audit/audit_report.h"
+
 #include <lastbit/json_text.h>
-#include <stdbool.h>
 
 /* 1: an adapter of this module is asked for, 0: none is, -1: the configuration does not list modules. Of a parameter
  * that is adapted by itself the module is the one that holds it. */
-int lb_adapter_config_wants(const json_t *config, const char *module);
-/* The number of the first pattern that fits a module. */
-double lb_adapter_config_patterned(const json_t *patterns, const char *module, double otherwise);
+int lb_adapter_config_wants(lb_audit_gathering *gathering, const json_t *config, const char *module);
+/* The number of the first pattern that fits a module. A pattern that tries too much is a finding, and does not fit. */
+double lb_adapter_config_patterned(lb_audit_gathering *gathering, const json_t *patterns, const char *module,
+                                   double otherwise);
 /* Number i of the parameters of `module` that are adapted by themselves ("experts.gate_up_proj"), as its last word;
  * NULL: there are no more. */
 const char *lb_adapter_config_parameter(const json_t *config, const char *module, size_t i);

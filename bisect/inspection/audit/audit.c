@@ -133,13 +133,25 @@ static void sort_findings(lb_audit_report *r)
     free(sorted);
 }
 
+/* The files that hold tensors. */
+static lb_status count_files(lb_audit_gathering *g, const lb_checkpoint *checkpoint, lb_err *err)
+{
+    bool *holds = calloc(checkpoint->n_files + 1u, sizeof *holds);
+    if (!holds) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
+    for (uint32_t k = 0; k < checkpoint->n_pieces; k++) holds[checkpoint->pieces[k].file] = true;
+    for (uint32_t i = 0; i < checkpoint->n_files; i++)
+        if (holds[i]) g->report->bytes += checkpoint->files[i].size, g->report->files++;
+    free(holds);
+    return LB_OK;
+}
+
 lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_report **report, lb_err *err)
 {
     lb_audit_options chosen = LB_AUDIT_OPTIONS_INIT;
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     lb_checkpoint *checkpoint = NULL;
     lb_inventory *inventory = NULL;
-    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false, NULL, NULL, NULL};
+    lb_audit_gathering g = {.report = (lb_audit_report *)calloc(1, sizeof **report), .options = &chosen};
     lb_status status = g.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
     if (status == LB_OK && !checkpoint->n_pieces && checkpoint->n_unread)
@@ -154,15 +166,10 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
     if (status == LB_OK) {
         g.report->tensors = inventory->n_names;
         g.report->ranks = checkpoint->ranks;
-        for (uint32_t i = 0; i < checkpoint->n_files; i++) {
-            bool held = false;
-            for (uint32_t k = 0; k < checkpoint->n_pieces && !held; k++) held = checkpoint->pieces[k].file == i;
-            g.report->bytes += held ? checkpoint->files[i].size : 0;
-            g.report->files += held;
-        }
-        status = audit(&g, inventory, err);
+        status = count_files(&g, checkpoint, err);
+        if (status == LB_OK) status = audit(&g, inventory, err);
     }
-    free(g.causes);
+    free(g.causes), lb_hash_release(&g.found);
     lb_inventory_free(inventory);
     lb_checkpoint_close(checkpoint);
     if (status != LB_OK) {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 const char *lb_audit_kind_name(lb_audit_kind kind)
 {
@@ -146,13 +147,27 @@ void lb_audit_note(lb_audit_gathering *gathering, lb_audit_kind kind, lb_audit_w
     va_end(args);
 }
 
-bool lb_audit_is_found(const lb_audit_gathering *gathering, const char *tensor)
+static uint64_t name_hash(const char *name)
 {
-    const lb_audit_report *report = gathering->report;
-    for (uint32_t i = 0; i < report->n_findings; i++)
-        if (!report->findings[i].note && report->findings[i].tensor && strcmp(report->findings[i].tensor, tensor) == 0)
-            return true;
+    return XXH3_64bits(name, strlen(name));
+}
+
+static bool is_known(const lb_audit_gathering *gathering, const char *tensor)
+{
+    LB_HASH_EACH(row, &gathering->found, name_hash(tensor))
+    if (strcmp(gathering->report->findings[row].tensor, tensor) == 0) return true;
     return false;
+}
+
+bool lb_audit_is_found(lb_audit_gathering *gathering, const char *tensor)
+{
+    for (; gathering->n_looked < gathering->report->n_findings; gathering->n_looked++) {
+        const lb_audit_finding *finding = &gathering->report->findings[gathering->n_looked];
+        if (finding->note || !finding->tensor || is_known(gathering, finding->tensor)) continue;
+        if (!lb_hash_add(&gathering->found, name_hash(finding->tensor), gathering->n_looked))
+            return gathering->failed = true, false;
+    }
+    return is_known(gathering, tensor);
 }
 
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *gathering)

@@ -2,6 +2,8 @@
 #ifndef LB_BISECT_AUDIT_REPORT_H
 #define LB_BISECT_AUDIT_REPORT_H
 
+#include "base/hash.h"
+
 #include <lastbit/audit.h>
 #include <lastbit/checkpoint.h>
 
@@ -19,6 +21,9 @@ typedef struct lb_audit_gathering {
     lb_audit_cause *causes; /* by group */
     /* Of these, quantised tensors are neither missing nor unexpected; NULL. */
     const lb_checkpoint *own, *other;
+    lb_hash found; /* the first n_looked findings that are a tensor's, by its name */
+    uint32_t n_looked;
+    bool pattern_told; /* that a pattern of adapter_config.json tries too much, once */
 } lb_audit_gathering;
 
 /* Where a finding is; all of it may be left out. */
@@ -33,7 +38,7 @@ void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
 void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
     LB_PRINTF(4, 5);
 /* Whether something was found, not only noted, of this tensor. */
-bool lb_audit_is_found(const lb_audit_gathering *gathering, const char *tensor);
+bool lb_audit_is_found(lb_audit_gathering *gathering, const char *tensor);
 /* Rows that are zero but for what the caller fills in; NULL when out of memory. */
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *gathering);
 lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *gathering);

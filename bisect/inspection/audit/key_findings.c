@@ -99,10 +99,10 @@ static bool has_all(const member *a, const member *b)
 }
 
 /* An adapter has no halves for a module that its configuration leaves out. */
-static bool is_left_out(const json_t *adapter, const char *tensor)
+static bool is_left_out(lb_audit_gathering *gathering, const json_t *adapter, const char *tensor)
 {
     char *module = adapter ? lb_adapter_module_name(tensor) : NULL;
-    const bool left_out = module && lb_adapter_config_wants(adapter, module) == 0;
+    const bool left_out = module && lb_adapter_config_wants(gathering, adapter, module) == 0;
     free(module);
     return left_out;
 }
@@ -117,7 +117,7 @@ static void tell_lacking(lb_audit_gathering *gathering, const member *m, const m
         char name[1024], container[512];
         snprintf(container, sizeof container, "%.*s", (int)full->rows->container, full->rows->name);
         snprintf(name, sizeof name, "%s%lld.%s", container, (long long)m->number, suffix);
-        if (lb_audit_is_found(gathering, name) || is_left_out(adapter, name)) continue;
+        if (lb_audit_is_found(gathering, name) || is_left_out(gathering, adapter, name)) continue;
         lb_audit_find(gathering, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
                       "%s%lld lacks %s, which %u of its siblings have that are like it in everything else", container,
@@ -170,12 +170,13 @@ static void compare_members(lb_audit_gathering *gathering, const lb_inventory *i
 }
 
 /* Whether an adapter's configuration leaves out everything that a neighbour has. */
-static bool all_left_out(const json_t *adapter, const member *neighbour, const char *name)
+static bool all_left_out(lb_audit_gathering *gathering, const json_t *adapter, const member *neighbour,
+                         const char *name)
 {
     char tensor[1200];
     for (uint32_t i = 0; adapter && i < neighbour->n; i++) {
         snprintf(tensor, sizeof tensor, "%s.%s", name, neighbour->rows[i].suffix);
-        if (!is_left_out(adapter, tensor)) return false;
+        if (!is_left_out(gathering, adapter, tensor)) return false;
     }
     return adapter != NULL;
 }
@@ -194,7 +195,7 @@ static void find_holes(lb_audit_gathering *gathering, const member *members, uin
             char name[600];
             snprintf(name, sizeof name, "%.*s%lld", (int)members[i].rows->container, members[i].rows->name,
                      (long long)k);
-            if (all_left_out(adapter, &members[i], name)) continue;
+            if (all_left_out(gathering, adapter, &members[i], name)) continue;
             lb_audit_find(gathering, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                           (lb_audit_where){name, NULL, NULL, 0},
                           "%s is not there, and its neighbours up to number %lld are", name,

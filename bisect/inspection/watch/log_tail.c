@@ -137,6 +137,12 @@ static int is_event_file(const struct dirent *entry)
     return strstr(entry->d_name, "tfevents") != NULL;
 }
 
+static bool is_file_in(const char *folder, const char *name)
+{
+    char path[4608];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && lb_input_is_file(path);
+}
+
 /* The first event file of the folder behind `name` ("": the first of all) in the order of their names, which begin with
  * their time. */
 static bool next_event_file(const char *folder, const char *name, char *next, size_t room)
@@ -147,7 +153,7 @@ static bool next_event_file(const char *folder, const char *name, char *next, si
     if (n < 0 && !lb_input_is_absent(errno)) lb_input_refuse(folder, "list", errno, NULL);
     bool found = false;
     for (int i = 0; i < n; i++) {
-        if (!found && strverscmp(entries[i]->d_name, name) > 0)
+        if (!found && strverscmp(entries[i]->d_name, name) > 0 && is_file_in(folder, entries[i]->d_name))
             found = snprintf(next, room, "%s", entries[i]->d_name) < (int)room;
         free(entries[i]);
     }

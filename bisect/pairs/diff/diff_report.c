@@ -1,11 +1,14 @@
 /* What a diff has found so far: see diff_report.h. */
 #include "diff/diff_report.h"
 
+#include "base/hash.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-/* ---- the report's memory: strings in an arena that never moves ---- */
+/* ---- the report's memory: strings in an arena that never moves, and where its rows are ---- */
 
 typedef struct chunk {
     struct chunk *next;
@@ -13,17 +16,32 @@ typedef struct chunk {
     char bytes[];
 } chunk;
 
+/* Rows by what they are of. A table knows the first `n` rows of its array: those that were appended past it, as another
+ * report's are, follow when something is looked up. */
+struct lb_report_store {
+    chunk *chunks;
+    lb_hash layers, places, missing, findings;
+};
+
+static struct lb_report_store *store_of(lb_diff_report *r)
+{
+    if (!r->store) r->store = calloc(1, sizeof *r->store);
+    r->out_of_memory |= !r->store;
+    return r->store;
+}
+
 const char *lb_report_keep(lb_diff_report *r, const char *text)
 {
     size_t n = strlen(text) + 1;
-    chunk *c = r->store;
-    if (!c || c->size - c->used < n) {
+    struct lb_report_store *store = store_of(r);
+    chunk *c = store ? store->chunks : NULL;
+    if (store && (!c || c->size - c->used < n)) {
         size_t size = n > 65536 ? n : 65536;
         chunk *fresh = malloc(sizeof *fresh + size);
-        if (!fresh) return "";
-        *fresh = (chunk){c, 0, size};
-        r->store = c = fresh;
+        if (fresh) *fresh = (chunk){c, 0, size}, store->chunks = fresh;
+        c = fresh;
     }
+    if (!c) return r->out_of_memory = true, "";
     char *at = c->bytes + c->used;
     memcpy(at, text, n);
     c->used += n;
@@ -39,31 +57,63 @@ lb_code_line lb_report_keep_line(lb_diff_report *r, const lb_code_line *line)
                           .text = lb_report_keep(r, line->text)};
 }
 
-static bool is_listed(char *const *list, uint32_t n, const char *text)
+static uint64_t text_hash(const char *text, uint64_t seed)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(list[i], text) == 0) return true;
+    return XXH3_64bits_withSeed(text, strlen(text), seed);
+}
+
+/* ---- sentences, each once ---- */
+
+static bool is_listed(lb_diff_report *r, lb_hash *index, char *const *list, uint32_t n, const char *text)
+{
+    while (index->n < n)
+        if (!lb_hash_add(index, text_hash(list[index->n], 0), index->n)) return r->out_of_memory = true, false;
+    LB_HASH_EACH(row, index, text_hash(text, 0))
+    if (strcmp(list[row], text) == 0) return true;
     return false;
 }
 
 void lb_report_missing(lb_diff_report *r, const char *text)
 {
-    if (!is_listed(r->missing, r->n_missing, text))
-        LB_DIFF_APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+    struct lb_report_store *store = store_of(r);
+    if (store && !is_listed(r, &store->missing, r->missing, r->n_missing, text))
+        LB_DIFF_APPEND(r, missing, n_missing, (char *)lb_report_keep(r, text));
 }
 
 void lb_report_finding(lb_diff_report *r, const char *text)
 {
-    if (!is_listed(r->findings, r->n_findings, text))
-        LB_DIFF_APPEND(r->findings, r->n_findings, (char *)lb_report_keep(r, text));
+    struct lb_report_store *store = store_of(r);
+    if (store && !is_listed(r, &store->findings, r->findings, r->n_findings, text))
+        LB_DIFF_APPEND(r, findings, n_findings, (char *)lb_report_keep(r, text));
 }
 
 /* ---- rows ---- */
 
+static uint64_t layer_hash(const lb_diff_row *row)
+{
+    return text_hash(row->layer, (uint64_t)row->rank);
+}
+
+/* The last row of that layer and rank; LB_NONE. */
+static uint32_t find_layer(lb_diff_report *r, const lb_diff_row *like)
+{
+    struct lb_report_store *store = store_of(r);
+    uint32_t found = LB_NONE;
+    if (!store) return LB_NONE;
+    while (store->layers.n < r->n_layers)
+        if (!lb_hash_add(&store->layers, layer_hash(&r->layers[store->layers.n]), store->layers.n))
+            return r->out_of_memory = true, LB_NONE;
+    LB_HASH_EACH(row, &store->layers, layer_hash(like))
+    if (r->layers[row].rank == like->rank && !strcmp(r->layers[row].layer, like->layer) &&
+        (found == LB_NONE || row > found))
+        found = row;
+    return found;
+}
+
 static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
 {
-    for (uint32_t i = r->n_layers; i-- > 0;)
-        if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0) return &r->layers[i];
+    const uint32_t known = r->out_of_memory ? LB_NONE : find_layer(r, from);
+    if (known != LB_NONE) return &r->layers[known];
     lb_diff_row row = *from;
     row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
@@ -73,7 +123,7 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
     memset(&row.difference, 0, sizeof row.difference);
     row.difference.cosine = 1, row.difference.first = -1;
     uint32_t before = r->n_layers;
-    LB_DIFF_APPEND(r->layers, r->n_layers, row);
+    LB_DIFF_APPEND(r, layers, n_layers, row);
     return r->n_layers > before ? &r->layers[before] : NULL;
 }
 
@@ -155,14 +205,36 @@ static void join_place(lb_diff_difference *known, const lb_diff_difference *agai
     known->row = again->row, known->layer_b = again->layer_b;
 }
 
+/* Of all that makes two places one; `why` does so at some alone. */
+static uint64_t place_hash(const lb_diff_difference *place)
+{
+    const bool updates = place->row.phase == LB_PHASE_OPTIMIZER;
+    uint64_t hash = text_hash(updates ? "" : place->row.layer, place->row.phase);
+    hash = text_hash(place->row.op, hash);
+    return text_hash(place->op_b ? place->op_b : "", hash);
+}
+
+/* The first place that is this one; LB_NONE. */
+static uint32_t find_place(lb_diff_report *r, const lb_diff_difference *like)
+{
+    struct lb_report_store *store = store_of(r);
+    uint32_t found = LB_NONE;
+    if (!store) return LB_NONE;
+    while (store->places.n < r->n_places)
+        if (!lb_hash_add(&store->places, place_hash(&r->places[store->places.n]), store->places.n))
+            return r->out_of_memory = true, LB_NONE;
+    LB_HASH_EACH(row, &store->places, place_hash(like))
+    if (row < found && is_same_place(&r->places[row], like)) found = row;
+    return found;
+}
+
 void lb_report_place(lb_diff_report *r, const lb_diff_difference *place)
 {
-    uint32_t i = 0;
-    while (i < r->n_places && !is_same_place(&r->places[i], place)) i++;
-    if (i < r->n_places)
-        join_place(&r->places[i], place);
+    const uint32_t known = r->out_of_memory ? LB_NONE : find_place(r, place);
+    if (known != LB_NONE)
+        join_place(&r->places[known], place);
     else
-        LB_DIFF_APPEND(r->places, r->n_places, *place);
+        LB_DIFF_APPEND(r, places, n_places, *place);
 }
 
 void lb_report_settle_differences(lb_diff_report *r)
@@ -171,6 +243,7 @@ void lb_report_settle_differences(lb_diff_report *r)
     free(r->differences);
     r->differences = r->places, r->n_differences = r->n_places;
     r->places = NULL, r->n_places = 0;
+    if (r->store) lb_hash_clear(&r->store->places);
 }
 
 void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y)
@@ -184,11 +257,17 @@ void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y)
 void lb_diff_report_free(lb_diff_report *report)
 {
     if (!report) return;
-    for (chunk *c = report->store; c;) {
+    struct lb_report_store *store = report->store;
+    for (chunk *c = store ? store->chunks : NULL; c;) {
         chunk *next = c->next;
         free(c);
         c = next;
     }
+    if (store) {
+        lb_hash_release(&store->layers), lb_hash_release(&store->places);
+        lb_hash_release(&store->missing), lb_hash_release(&store->findings);
+    }
+    free(store);
     free(report->layers), free(report->structures), free(report->missing);
     free(report->findings), free(report->tokens), free(report->routings);
     free(report->differences), free(report->places), free(report->map);

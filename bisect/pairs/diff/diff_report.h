@@ -5,18 +5,19 @@
 #include "base/array.h"
 #include <lastbit/diff.h>
 
-/* Grows `array` by doubling; leaves it as it is when memory ends. */
-#define LB_DIFF_APPEND(array, count, row)                                                                              \
+/* Appends a row to an array of the report; without memory the report says so, and no answer comes of it. */
+#define LB_DIFF_APPEND(report, array, count, row)                                                                      \
     do {                                                                                                               \
-        void *larger_ = lb_array_grow((array), (count), sizeof *(array));                                              \
+        void *larger_ = lb_array_grow((report)->array, (report)->count, sizeof *(report)->array);                      \
+        (report)->out_of_memory |= !larger_;                                                                           \
         if (!larger_) break;                                                                                           \
-        (array) = larger_;                                                                                             \
-        (array)[(count)++] = (row);                                                                                    \
+        (report)->array = larger_;                                                                                     \
+        (report)->array[(report)->count++] = (row);                                                                    \
     } while (0)
 
 /* Of two answers to one question: each says what both have cost. */
 void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y);
-/* A copy of `text` that lives as long as the report; "" when memory ends. */
+/* A copy of `text` that lives as long as the report; "" when memory ends, which the report says. */
 const char *lb_report_keep(lb_diff_report *report, const char *text);
 /* The same of a line of code. */
 lb_code_line lb_report_keep_line(lb_diff_report *report, const lb_code_line *line);

@@ -222,7 +222,8 @@ lb_status lb_diff_step(lb_diff_walk *w, lb_diff_session *s, lb_err *err)
     LB_TRY(lb_cut_tensors_find(w->a, w->b, (const lb_layer_names_map *const[]){rules_a, rules_b}, &w->alignment,
                                &w->cuts, err));
     w->cut = w->past->cut |= w->cuts.unknown > 0;
-    w->held_otherwise = w->pa->step > w->past->first && lb_fused_sources_apart(w->a, w->b, &w->alignment);
+    if (w->pa->step > w->past->first)
+        LB_TRY(lb_fused_sources_apart(w->a, w->b, &w->alignment, &w->held_otherwise, err));
     LB_TRY(lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
     if (!w->differs || !w->settled) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);

@@ -154,7 +154,7 @@ void lb_diff_walk_list_structure(lb_diff_walk *w)
                                    lb_report_keep(r, layer),
                                    lb_report_keep(r, only_a),
                                    lb_report_keep(r, only_b)};
-            LB_DIFF_APPEND(r->structures, r->n_structures, s);
+            LB_DIFF_APPEND(r, structures, n_structures, s);
         }
     }
 }
@@ -295,37 +295,73 @@ static void pair_pieces(const lb_diff_walk *w, uint8_t *paired_a, uint8_t *paire
 
 /* ---- parameters and inputs by name ---- */
 
-/* The one of that name that is not paired; NULL. */
-static const lb_value *find_parameter(const lb_program *p, const uint8_t *paired, const char *name, uint32_t *op)
+typedef struct named {
+    const char *name;
+    uint32_t op;
+} named;
+
+static int by_name_and_op(const void *a, const void *b)
 {
-    for (*op = 0; *op < p->n_ops; ++*op) {
-        const lb_value *v = paired[*op] ? NULL : parameter_of(p, *op);
-        if (v && !strcmp(lb_program_text(p, v->name), name)) return v;
+    const int order = lb_by_text(a, b);
+    return order ? order : lb_by_u32(&((const named *)a)->op, &((const named *)b)->op);
+}
+
+/* What is not paired, by name and place; malloc'ed, NULL: out of memory. */
+static named *list_lone(const lb_program *p, const uint8_t *paired, uint32_t *n)
+{
+    named *list = malloc((p->n_ops + 1) * sizeof *list);
+    *n = 0;
+    for (uint32_t i = 0; list && i < p->n_ops; i++) {
+        const lb_value *v = paired[i] ? NULL : parameter_of(p, i);
+        if (v) list[(*n)++] = (named){lb_program_text(p, v->name), i};
     }
+    if (list) qsort(list, *n, sizeof *list, by_name_and_op);
+    return list;
+}
+
+/* The first of that name that is not paired; NULL. */
+static const lb_value *find_parameter(const lb_program *p, const uint8_t *paired, const named *list, uint32_t n,
+                                      const char *name, uint32_t *op)
+{
+    for (size_t i = lb_array_first(list, n, sizeof *list, &name, lb_by_text); i < n && !strcmp(list[i].name, name); i++)
+        if (!paired[list[i].op]) return parameter_of(p, *op = list[i].op);
     return NULL;
 }
 
-static void add_lone_parameters(lb_diff_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+/* A name is as long as it is: two that begin alike are two. */
+static void report_lone(lb_diff_report *report, const char *name, const char *side)
+{
+    const size_t size = strlen(name) + 40;
+    char *text = malloc(size);
+    report->out_of_memory |= !text;
+    if (text) snprintf(text, size, "%s is on the %s side only", name, side), lb_report_missing(report, text);
+    free(text);
+}
+
+/* False when out of memory. */
+static bool add_lone_parameters(lb_diff_walk *w, uint8_t *paired_a, uint8_t *paired_b)
 {
     const lb_program *programs[] = {w->pa, w->pb};
     uint8_t *paired[] = {paired_a, paired_b};
-    for (int k = 0; k < 2; k++)
+    uint32_t n[2];
+    named *lone[] = {list_lone(w->pa, paired_a, &n[0]), list_lone(w->pb, paired_b, &n[1])};
+    const bool room = lone[0] && lone[1];
+    for (int k = 0; k < 2 && room; k++)
         for (uint32_t i = 0, j; i < programs[k]->n_ops; i++) {
             const lb_value *mine = paired[k][i] ? NULL : parameter_of(programs[k], i);
             const bool batch = mine && mine->source == LB_SOURCE_BATCH;
             if (!mine || (batch && w->uneven)) continue; /* micro-batches are no other batch */
             const char *name = lb_program_text(programs[k], mine->name);
-            const lb_value *theirs = find_parameter(programs[!k], paired[!k], name, &j);
+            const lb_value *theirs = find_parameter(programs[!k], paired[!k], lone[!k], n[!k], name, &j);
             if (theirs) {
                 paired[!k][j] = 1;
                 add_other_shape(w, k ? j : i, k ? theirs : mine, k ? i : j, k ? mine : theirs);
                 continue;
             }
-            char text[640];
-            if (batch) continue;
-            snprintf(text, sizeof text, "%s is on the %s side only", name, (k == 1) != w->swapped ? "second" : "first");
-            lb_report_missing(w->report, text);
+            if (!batch) report_lone(w->report, name, (k == 1) != w->swapped ? "second" : "first");
         }
+    free(lone[0]), free(lone[1]);
+    return room;
 }
 
 /* Of a rank of A that stands against none: what it holds is there already. */
@@ -347,7 +383,7 @@ lb_status lb_diff_structure_list_parameters(lb_diff_walk *w, lb_err *err)
         paired_b[i] |= al->join_of_b[i] != LB_NONE || w->cuts.held[1][i];
     lb_status status = LB_ERR_NOMEM;
     if (paired_a && paired_b) status = LB_OK, pair_pieces(w, paired_a, paired_b);
-    if (status == LB_OK) add_lone_parameters(w, paired_a, paired_b);
+    if (status == LB_OK && !add_lone_parameters(w, paired_a, paired_b)) status = LB_ERR_NOMEM;
     free(paired_a), free(paired_b);
     return status == LB_OK ? status : lb_fail(err, status, "out of memory");
 }

@@ -150,7 +150,7 @@ static lb_diff_tokens *tokens_of(lb_diff_report *r, const char *kind)
         if (strcmp(r->tokens[i].kind, kind) == 0) return &r->tokens[i];
     lb_diff_tokens row = {.kind = lb_report_keep(r, kind)};
     uint32_t before = r->n_tokens;
-    LB_DIFF_APPEND(r->tokens, r->n_tokens, row);
+    LB_DIFF_APPEND(r, tokens, n_tokens, row);
     return r->n_tokens > before ? &r->tokens[before] : NULL;
 }
 

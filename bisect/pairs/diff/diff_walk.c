@@ -407,9 +407,9 @@ static void walk_exchange(lb_diff_walk *w, uint32_t ia, const lb_diff_flow_sourc
                                        .differs = w->differs[ia],
                                        .brought = lb_verdict_worse(in->verdict, in->carried),
                                        .met = in->met};
-    const uint32_t before = all->n;
-    LB_DIFF_APPEND(all->list, all->n, exchange);
-    w->storages[0].failed |= all->n == before;
+    lb_diff_exchange *list = lb_array_grow(all->list, all->n, sizeof *list);
+    w->storages[0].failed |= !list;
+    if (list) all->list = list, all->list[all->n++] = exchange;
     const lb_diff_flow_source left = {LB_VERDICT_IDENTICAL, LB_VERDICT_ROUNDING, true, {LB_NONE, LB_NONE}, all->n};
     flow_out_pair(w, ia, &left);
 }

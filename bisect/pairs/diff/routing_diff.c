@@ -80,7 +80,7 @@ static lb_diff_routing *row_of(lb_diff_report *r, int64_t step, int32_t rank, co
             return &r->routings[i];
     lb_diff_routing row = {.step = step, .rank = rank, .layer = lb_report_keep(r, layer), .largest_margin = NAN};
     uint32_t before = r->n_routings;
-    LB_DIFF_APPEND(r->routings, r->n_routings, row);
+    LB_DIFF_APPEND(r, routings, n_routings, row);
     return r->n_routings > before ? &r->routings[before] : NULL;
 }
 

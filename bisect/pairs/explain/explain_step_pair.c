@@ -66,11 +66,11 @@ static lb_status select_ops(const lb_explain_session *session, lb_step_pair *s, 
     const lb_program_view *side = &s->sides[0];
     if (!session->selector) return LB_OK;
     s->selected = calloc(side->program->n_ops + 1, 1);
-    bool room = s->selected;
-    for (uint32_t k = 0; k < side->n_parts && room; k++)
-        room = lb_selector_mark(session->selector, side->parts[k].program, NULL, NULL,
-                                s->selected + side->parts[k].first_op, 1) >= 0;
-    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (!s->selected) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t k = 0; k < side->n_parts; k++)
+        LB_TRY(lb_selector_mark(session->selector, side->parts[k].program, NULL, NULL,
+                                s->selected + side->parts[k].first_op, 1, NULL, err));
+    return LB_OK;
 }
 
 static lb_status open_sides(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)

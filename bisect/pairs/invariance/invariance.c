@@ -267,8 +267,7 @@ static lb_status try_program(const lb_program_view *side, const lb_selector *sel
 {
     search s = {.p = side->program, .options = o, .marks = calloc(side->program->n_ops + 1, 1), .out = out};
     lb_status status = s.marks ? lb_regenerated_init(side, &s.bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && lb_selector_mark(selector, s.p, NULL, NULL, s.marks, 1) < 0)
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_selector_mark(selector, s.p, NULL, NULL, s.marks, 1, NULL, err);
     if (status == LB_OK) status = lb_composites_find(s.p, &s.composites, err);
     if (status == LB_OK) status = read_bytes(&s, err);
     if (status == LB_OK) status = try_all(&s, err);

@@ -2,67 +2,11 @@
  * joined in align_parts.c. */
 #include "pair/aligner.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-const lb_value *lb_source_value(const lb_program *p, uint32_t op)
-{
-    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
-    uint32_t value = lb_op_results(p, &p->ops[op])[0];
-    return value == LB_NONE ? NULL : &p->values[value];
-}
-
-/* ---- the sources of a side ---- */
-
-typedef struct reading {
-    const lb_program *program;
-    int64_t storage;
-    uint32_t input, n; /* the first input that lies in the storage; UINT32_MAX: none so far */
-} reading;
-
-static void note_read(void *context, uint32_t value)
-{
-    reading *r = context;
-    if (value != LB_NONE && r->input == UINT32_MAX && r->program->values[value].storage == r->storage) r->input = r->n;
-    r->n++;
-}
-
-static lb_source_reader reader_of(const lb_program *p, uint32_t source)
-{
-    const int64_t storage = p->values[lb_op_results(p, &p->ops[source])[0]].storage;
-    for (uint32_t i = source + 1; i < p->n_ops; i++) {
-        reading r = {p, storage, UINT32_MAX, 0};
-        if (!lb_op_computes(p, &p->ops[i])) continue;
-        lb_op_each_input(p, &p->ops[i], note_read, &r);
-        if (r.input != UINT32_MAX) return (lb_source_reader){i, r.input};
-    }
-    return (lb_source_reader){LB_NONE, 0};
-}
-
-/* A source is called what it shows: a window of it may have the name that the other side's source has. */
-static bool list_sources(const lb_aligner *al, int which, const lb_layer_names_map *rules, lb_source_list *s)
-{
-    const lb_program_view *side = which ? al->side_b : al->side_a;
-    const uint32_t *shown = al->out->shown[which];
-    const lb_program *p = side->program;
-    const size_t room = p->n_ops + 1;
-    *s = (lb_source_list){.side = side, .ops = malloc(room * sizeof *s->ops), .taken = calloc(room, 1)};
-    s->names = calloc(room, sizeof *s->names), s->readers = malloc(room * sizeof *s->readers);
-    if (!s->ops || !s->names || !s->readers || !s->taken) return false;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_source_value(p, i) || lb_aligner_group(al, which, i) == LB_NONE) continue;
-        s->ops[s->n] = i, s->readers[s->n] = reader_of(p, i);
-        s->names[s->n] = lb_layer_names_map_apply(rules, lb_program_text(p, p->values[shown[i]].name));
-        if (!s->names[s->n++]) return false;
-    }
-    return true;
-}
-
-static void free_sources(lb_source_list *s)
-{
-    for (uint32_t i = 0; s->names && i < s->n; i++) free(s->names[i]);
-    free(s->names), free(s->ops), free(s->readers), free(s->taken);
-}
+#include <xxhash.h>
 
 /* ---- one against one ---- */
 
@@ -90,29 +34,12 @@ static bool are_used_alike(const lb_aligner *al, const lb_source_reader *a, cons
     return a->op != LB_NONE && b->op != LB_NONE && al->out->b_of_a[a->op] == b->op && a->input == b->input;
 }
 
-/* Where in what is read of its storage a source begins, and whether that is read in several pieces. */
-static int64_t place_of(const lb_source_list *list, uint32_t row, bool *in_pieces)
-{
-    const lb_program *p = list->side->program;
-    const lb_value *mine = lb_source_value(p, list->ops[row]);
-    int64_t first = mine->layout.offset;
-    for (uint32_t j = 0; j < list->n; j++) {
-        const lb_value *other = lb_source_value(p, list->ops[j]);
-        if (other == mine || other->storage != mine->storage || other->version != mine->version) continue;
-        *in_pieces = true;
-        if (other->layout.offset < first) first = other->layout.offset;
-    }
-    return mine->layout.offset - first;
-}
-
 /* Pieces of a batch have its name, each of them; as many elements of it may be others. Where one side alone has pieces
  * (keys and values that the other side's layer makes in tensors of their own), places say nothing. */
 static bool are_same_piece(const source_pair *s)
 {
-    bool in_pieces[2] = {false, false};
-    const int64_t a = place_of(s->list[0], s->row[0], &in_pieces[0]),
-                  b = place_of(s->list[1], s->row[1], &in_pieces[1]);
-    return !in_pieces[0] || !in_pieces[1] || a == b;
+    const lb_source_place *a = &s->list[0]->places[s->row[0]], *b = &s->list[1]->places[s->row[1]];
+    return !a->in_pieces || !b->in_pieces || a->offset == b->offset;
 }
 
 static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
@@ -170,64 +97,101 @@ static bool pair_if_alike(lb_aligner *al, const source_pair *s, likeness how)
     return true;
 }
 
-/* Quadratic only in sources of one step, of which there are hundreds. */
-static void pair_alike(lb_aligner *al, lb_source_list *a, lb_source_list *b, likeness how)
+/* ---- which rows can be alike ---- */
+
+/* What rows that are alike in some way have in common, as a number: rows with different keys are not alike. False: the
+ * row is like none. */
+static bool key_of_name(const char *name, uint64_t *key)
 {
+    *key = XXH3_64bits(name, strlen(name));
+    return *name;
+}
+
+static bool key_of_bits(const lb_value *value, uint64_t *key)
+{
+    *key = value->logical.hi ^ value->logical.lo;
+    return !lb_digest_is_none(value->logical);
+}
+
+static bool key_of_use(const lb_source_reader *reader, uint32_t op, uint64_t *key)
+{
+    *key = (uint64_t)op << 32 | reader->input;
+    return op != LB_NONE;
+}
+
+/* `b_of_a`: the partners of the readers, for a list of A; NULL for one of B. */
+static bool key_of(const lb_source_list *list, uint32_t row, likeness how, const uint32_t *b_of_a, uint64_t *key)
+{
+    const lb_value *value = lb_source_value(list->side->program, list->ops[row]);
+    const lb_source_reader *reader = &list->readers[row];
+    switch (how) {
+    case BY_NAME: return key_of_name(list->names[row], key);
+    case BY_BITS: return !*list->names[row] && key_of_bits(value, key);
+    case BY_BITS_ALONE: return !(value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) && key_of_bits(value, key);
+    case BY_USE: return key_of_use(reader, reader->op != LB_NONE && b_of_a ? b_of_a[reader->op] : reader->op, key);
+    }
+    return false;
+}
+
+typedef struct keyed_row {
+    uint64_t key;
+    uint32_t row;
+} keyed_row;
+
+/* Rows of B that nothing has taken, in the order of their keys, and of the list where keys are equal. */
+typedef struct row_index {
+    keyed_row *rows;
+    uint32_t n, *free; /* free[k]: at or behind k, the way to the next row that nothing has taken */
+} row_index;
+
+static int by_key_and_row(const void *a, const void *b)
+{
+    const int order = lb_by_u64(a, b);
+    return order ? order : lb_by_u32(&((const keyed_row *)a)->row, &((const keyed_row *)b)->row);
+}
+
+static bool index_rows(const lb_source_list *list, likeness how, row_index *index)
+{
+    *index = (row_index){malloc((list->n + 1) * sizeof *index->rows), 0, malloc((list->n + 1) * sizeof *index->free)};
+    if (!index->rows || !index->free) return false;
+    for (uint32_t row = 0; row < list->n; row++)
+        if (!list->taken[row] && key_of(list, row, how, NULL, &index->rows[index->n].key))
+            index->rows[index->n++].row = row;
+    qsort(index->rows, index->n, sizeof *index->rows, by_key_and_row);
+    for (uint32_t k = 0; k <= index->n; k++) index->free[k] = k;
+    return true;
+}
+
+static uint32_t next_free(const row_index *index, uint32_t k)
+{
+    while (index->free[k] != k) index->free[k] = index->free[index->free[k]], k = index->free[k];
+    return k;
+}
+
+/* Row `i` of A with the first row of B that is like it. */
+static void pair_row(lb_aligner *al, lb_source_list *a, uint32_t i, lb_source_list *b, const row_index *index,
+                     likeness how)
+{
+    uint64_t key;
     source_pair pair;
-    for (uint32_t i = 0; i < a->n; i++) {
-        put(&pair, 0, a, i);
-        for (uint32_t j = 0; j < b->n && !a->taken[i]; j++) {
-            if (b->taken[j]) continue;
-            put(&pair, 1, b, j);
-            if (pair_if_alike(al, &pair, how)) a->taken[i] = b->taken[j] = 1;
-        }
+    if (a->taken[i] || !key_of(a, i, how, al->out->b_of_a, &key)) return;
+    put(&pair, 0, a, i);
+    for (uint32_t k = (uint32_t)lb_array_first(index->rows, index->n, sizeof *index->rows, &key, lb_by_u64);
+         (k = next_free(index, k)) < index->n && index->rows[k].key == key; k++) {
+        put(&pair, 1, b, index->rows[k].row);
+        if (!pair_if_alike(al, &pair, how)) continue;
+        a->taken[i] = b->taken[index->rows[k].row] = 1, index->free[k] = k + 1;
+        return;
     }
 }
 
-/* ---- stages ---- */
-
-enum { MOST_SHARED = 2 }; /* tensors that two stages hold: embeddings tied to the head, and what goes with them */
-
-static bool is_parameter(const lb_source_list *list, uint32_t row)
+static bool pair_alike(lb_aligner *al, lb_source_list *a, lb_source_list *b, likeness how)
 {
-    return *list->names[row] && lb_source_value(list->side->program, list->ops[row])->flags & LB_VALUE_PARAMETER;
-}
-
-/* The part that holds a parameter of this name, LB_NONE if several do. */
-static uint32_t holder_of(const lb_source_list *list, uint32_t row)
-{
-    const uint32_t part = lb_program_view_part_of(list->side, list->ops[row]);
-    for (uint32_t j = 0; j < list->n; j++)
-        if (is_parameter(list, j) && !strcmp(list->names[j], list->names[row]) &&
-            lb_program_view_part_of(list->side, list->ops[j]) != part)
-            return LB_NONE;
-    return part;
-}
-
-static bool is_said_to_be_part(const lb_source_list *list, uint32_t row)
-{
-    const lb_program *p = list->side->program;
-    uint32_t n;
-    return is_parameter(list, row) && lb_program_shards_of(p, lb_op_results(p, &p->ops[list->ops[row]])[0], &n);
-}
-
-/* Whether the ranks of a side hold a layer each, as the stages of a pipeline do: every one has parameters that no other
- * has, and hardly any is held twice. Ranks that share out experts or heads hold norms and embeddings alike; flat
- * parameters that are shared out say so. */
-static bool are_stages(const lb_source_list *list)
-{
-    const uint32_t n_parts = list->side->n_parts;
-    for (uint32_t j = 0; j < list->n; j++)
-        if (is_said_to_be_part(list, j)) return false;
-    uint32_t *held = calloc(n_parts, sizeof *held), shared = 0, stages = 0;
-    for (uint32_t j = 0; held && j < list->n; j++) {
-        const uint32_t part = is_parameter(list, j) ? holder_of(list, j) : n_parts;
-        if (part < n_parts) held[part]++;
-        shared += part == LB_NONE;
-    }
-    for (uint32_t p = 0; held && p < n_parts; p++) stages += held[p] > 0;
-    free(held);
-    return n_parts > 1 && stages == n_parts && shared <= MOST_SHARED * n_parts;
+    row_index index;
+    const bool done = index_rows(b, how, &index);
+    for (uint32_t i = 0; done && i < a->n; i++) pair_row(al, a, i, b, &index, how);
+    free(index.rows), free(index.free);
+    return done;
 }
 
 /* ---- all of them ---- */
@@ -236,19 +200,20 @@ static bool match_lists(lb_aligner *al, lb_source_list *a, lb_source_list *b)
 {
     /* What the recording says of its parts comes before anything that is concluded. */
     if (al->side_b->n_parts > 1 && !al->out->joins.rows && !lb_aligner_join_shards(al, a, b)) return false;
-    al->stages = al->side_a->n_parts == 1 && are_stages(b);
+    if (al->side_a->n_parts == 1 && !lb_source_list_find_stages(b, &al->stages)) return false;
     if (lb_program_views_are_uneven(al->side_a, al->side_b) && !al->stages) return lb_aligner_join_programs(al, a, b);
-    for (likeness how = BY_NAME; how <= BY_USE; how++) pair_alike(al, a, b, how);
+    for (likeness how = BY_NAME; how <= BY_USE; how++)
+        if (!pair_alike(al, a, b, how)) return false;
     return lb_aligner_join_slices(al, a, b);
 }
 
 lb_status lb_aligner_match_sources(lb_aligner *al, const lb_layer_names_map *const rules[2], lb_err *err)
 {
     lb_source_list a = {0}, b = {0};
-    bool done = list_sources(al, 0, rules[0], &a) && list_sources(al, 1, rules[1], &b);
+    bool done = lb_source_list_init(&a, al, 0, rules[0]) && lb_source_list_init(&b, al, 1, rules[1]);
     lb_status status = done ? lb_layer_names_meet(a.names, a.n, b.names, b.n, err) : LB_OK;
     if (status == LB_OK && done) done = match_lists(al, &a, &b);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
-    free_sources(&a), free_sources(&b);
+    lb_source_list_release(&a), lb_source_list_release(&b);
     return status;
 }

@@ -7,13 +7,27 @@
 #include "program/state_name.h"
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { MOST_PARTS = 64 };
+
+/* What a parameter of B begins with, as far as FRONT bytes of it. */
+enum { FRONT = 64 };
+typedef struct front {
+    uint64_t hash; /* of its dtype and of the bytes */
+    uint32_t op;
+} front;
 
 typedef struct finder {
     lb_fused_sources *fused;
     const lb_program_view *a, *b;
     lb_alignment *al;
+    uint8_t *taken_b;      /* sources of B that one of A has for itself */
+    const char **names[2]; /* of all sources, sorted */
+    uint32_t n_names[2];
+    front *fronts; /* of parameters whose names A lacks, by hash and place */
+    uint32_t n_fronts;
+    bool lengths[FRONT + 1]; /* of those that are shorter */
     bool failed;
 } finder;
 
@@ -45,11 +59,17 @@ static bool same_part(const finder *f, uint32_t op_a, uint32_t op_b)
     return lb_program_view_part_of(f->a, op_a) == lb_program_view_part_of(f->b, op_b);
 }
 
+static bool list_taken(finder *f)
+{
+    f->taken_b = calloc(f->b->program->n_ops + 1, 1);
+    for (uint32_t i = 0; f->taken_b && i < f->a->program->n_ops; i++)
+        if (f->al->source_b_of_a[i] != LB_NONE) f->taken_b[f->al->source_b_of_a[i]] = 1;
+    return f->taken_b;
+}
+
 static bool is_free_b(const finder *f, uint32_t op)
 {
-    for (uint32_t i = 0; i < f->a->program->n_ops; i++)
-        if (f->al->source_b_of_a[i] == op) return false;
-    return f->al->join_of_b[op] == LB_NONE;
+    return !f->taken_b[op] && f->al->join_of_b[op] == LB_NONE;
 }
 
 /* ---- by name ---- */
@@ -105,15 +125,64 @@ static bool is_slice(const lb_tensor *whole, size_t at, const lb_tensor *part)
            !memcmp((const char *)whole->data + at, part->data, n);
 }
 
+/* ---- what is looked among ---- */
+
+static bool list_names(finder *f, int side)
+{
+    const lb_program *p = (side ? f->b : f->a)->program;
+    f->names[side] = malloc((p->n_ops + 1) * sizeof *f->names[side]);
+    for (uint32_t i = 0; f->names[side] && i < p->n_ops; i++) {
+        const lb_value *v = source_value(p, i);
+        if (v) f->names[side][f->n_names[side]++] = lb_program_text(p, v->name);
+    }
+    if (f->names[side]) qsort(f->names[side], f->n_names[side], sizeof *f->names[side], lb_by_text);
+    return f->names[side];
+}
+
 /* What both sides have by its name is in no other tensor, though it may have the same bits (norms are all ones as they
  * begin). */
-static bool has_name(const lb_program *p, const char *name)
+static bool has_name(const finder *f, int side, const char *name)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    return bsearch(&name, f->names[side], f->n_names[side], sizeof *f->names[side], lb_by_text);
+}
+
+static uint64_t front_hash(lb_dtype dtype, const void *bytes, size_t n)
+{
+    return XXH3_64bits_withSeed(bytes, n, (uint64_t)dtype << 8 | n);
+}
+
+static int by_hash_and_op(const void *a, const void *b)
+{
+    const int order = lb_by_u64(a, b);
+    return order ? order : lb_by_u32(&((const front *)a)->op, &((const front *)b)->op);
+}
+
+static bool list_fronts(finder *f)
+{
+    const lb_program *p = f->b->program;
+    lb_tensor part;
+    f->fronts = malloc((p->n_ops + 1) * sizeof *f->fronts);
+    for (uint32_t i = 0; f->fronts && i < p->n_ops; i++) {
         const lb_value *v = source_value(p, i);
-        if (v && !strcmp(lb_program_text(p, v->name), name)) return true;
+        if (!v || !(v->flags & LB_VALUE_PARAMETER) || !is_free_b(f, i) || has_name(f, 0, lb_program_text(p, v->name)) ||
+            !open_value(f->b, i, &part) || !bytes_of(&part))
+            continue;
+        const size_t n = bytes_of(&part) < FRONT ? bytes_of(&part) : FRONT;
+        f->lengths[n] = true;
+        f->fronts[f->n_fronts++] = (front){front_hash(part.dtype, part.data, n), i};
     }
-    return false;
+    if (f->fronts) qsort(f->fronts, f->n_fronts, sizeof *f->fronts, by_hash_and_op);
+    return f->fronts;
+}
+
+static bool prepare(finder *f)
+{
+    return list_taken(f) && list_names(f, 0) && list_names(f, 1);
+}
+
+static void release(finder *f)
+{
+    free(f->taken_b), free(f->names[0]), free(f->names[1]), free(f->fronts);
 }
 
 static char *copy_name(finder *f, const lb_program *p, uint32_t op)
@@ -151,40 +220,59 @@ static void remember(finder *f, uint32_t whole, const uint32_t *parts, uint32_t 
         free(row.parts);
 }
 
+/* The first parameter of B, of those that are none of the n in `ops`, whose bytes are the whole's from `at` on. */
+static uint32_t find_slice(const finder *f, uint32_t op, const lb_tensor *whole, size_t at, const uint32_t *ops,
+                           uint32_t n)
+{
+    uint32_t found = LB_NONE;
+    const char *bytes = (const char *)whole->data + at;
+    for (size_t length = 1; length <= FRONT && at + length <= bytes_of(whole); length++) {
+        if (!f->lengths[length]) continue;
+        const uint64_t hash = front_hash(whole->dtype, bytes, length);
+        for (size_t i = lb_array_first(f->fronts, f->n_fronts, sizeof *f->fronts, &hash, lb_by_u64);
+             i < f->n_fronts && f->fronts[i].hash == hash && f->fronts[i].op < found; i++) {
+            lb_tensor part;
+            bool used = !same_part(f, op, f->fronts[i].op) || !is_free_b(f, f->fronts[i].op);
+            for (uint32_t k = 0; k < n; k++) used |= ops[k] == f->fronts[i].op;
+            if (used || !open_value(f->b, f->fronts[i].op, &part) || !is_slice(whole, at, &part)) continue;
+            found = f->fronts[i].op;
+        }
+    }
+    return found;
+}
+
 static void find_parts(finder *f, uint32_t op)
 {
     lb_tensor whole, part;
     uint32_t ops[MOST_PARTS], n = 0;
     size_t at = 0;
-    if (has_name(f->b->program, lb_program_text(f->a->program, source_value(f->a->program, op)->name)) ||
+    if (has_name(f, 1, lb_program_text(f->a->program, source_value(f->a->program, op)->name)) ||
         !open_value(f->a, op, &whole))
         return;
-    for (bool more = true; more && at < bytes_of(&whole) && n < MOST_PARTS;) {
-        more = false;
-        for (uint32_t i = 0; i < f->b->program->n_ops && !more; i++) {
-            const lb_value *v = source_value(f->b->program, i);
-            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !same_part(f, op, i) || !is_free_b(f, i) ||
-                        has_name(f->a->program, lb_program_text(f->b->program, v->name));
-            for (uint32_t k = 0; k < n; k++) used |= ops[k] == i;
-            if (used || !open_value(f->b, i, &part) || !is_slice(&whole, at, &part)) continue;
-            ops[n++] = i, at += bytes_of(&part), more = true;
-        }
+    if (!f->fronts && !list_fronts(f)) f->failed = true; /* they are opened once there is a whole to find */
+    while (!f->failed && at < bytes_of(&whole) && n < MOST_PARTS) {
+        const uint32_t found = find_slice(f, op, &whole, at, ops, n);
+        if (found == LB_NONE || !open_value(f->b, found, &part)) return;
+        ops[n++] = found, at += bytes_of(&part);
     }
-    if (at != bytes_of(&whole) || n < 2) return;
+    if (f->failed || at != bytes_of(&whole) || n < 2) return;
     if (lb_alignment_reassembly(f->al, f->a->program, f->b->program, op, ops, n)) remember(f, op, ops, n);
 }
 
 lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b,
                                 lb_alignment *al, lb_err *err)
 {
-    finder f = {fused, a, b, al, false};
-    for (int contents = 0; contents < 2 && !lb_program_views_are_uneven(a, b); contents++)
+    finder f = {.fused = fused, .a = a, .b = b, .al = al};
+    if (lb_program_views_are_uneven(a, b)) return LB_OK;
+    f.failed = !prepare(&f);
+    for (int contents = 0; contents < 2 && !f.failed; contents++)
         for (uint32_t i = 0; i < a->program->n_ops && !f.failed; i++) {
             const lb_value *v = source_value(a->program, i);
             if (!v || !is_free_a(&f, i)) continue;
             if (!contents) join_known(&f, i, v);
             if (contents && v->flags & LB_VALUE_PARAMETER) find_parts(&f, i);
         }
+    release(&f);
     return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for names") : LB_OK;
 }
 
@@ -193,10 +281,12 @@ static bool is_known_part(const lb_alignment *al, int side, uint32_t op)
     return al->cuts && al->cuts->held[side][op] == LB_HELD_KNOWN;
 }
 
-bool lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al)
+lb_status lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al,
+                                 bool *apart, lb_err *err)
 {
-    const finder f = {.a = a, .b = b, .al = (lb_alignment *)al};
+    finder f = {.a = a, .b = b, .al = (lb_alignment *)al};
     bool free_a = false, free_b = false;
+    if (!list_taken(&f)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     for (uint32_t i = 0; i < a->program->n_ops && !free_a; i++) {
         const lb_value *v = source_value(a->program, i);
         free_a = v && v->flags & LB_VALUE_PARAMETER && is_free_a(&f, i) && !is_known_part(al, 0, i);
@@ -205,7 +295,9 @@ bool lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, 
         const lb_value *v = source_value(b->program, i);
         free_b = v && v->flags & LB_VALUE_PARAMETER && is_free_b(&f, i) && !is_known_part(al, 1, i);
     }
-    return free_b;
+    release(&f);
+    *apart = free_b;
+    return LB_OK;
 }
 
 void lb_fused_sources_release(lb_fused_sources *fused)

@@ -26,10 +26,11 @@ typedef struct lb_fused_sources {
 lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b,
                                 lb_alignment *alignment, lb_err *err);
 void lb_fused_sources_release(lb_fused_sources *fused);
-/* True where both sides have parameters without a partner. Then the shadow of each side begins with that side's own
+/* Whether both sides have parameters without a partner. Then the shadow of each side begins with that side's own
  * numbers. This also happens where one tensor of B stands for several of A (micro-batches of a model with one
  * projection for q, k and v), as which side is A is first decided by the number of calls. */
-bool lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment);
+lb_status lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                                 bool *apart, lb_err *err);
 /* The number of the program's sources that are parameters. */
 uint32_t lb_fused_sources_count(const lb_program *program);
 

@@ -5,7 +5,8 @@
 #include <lastbit/text.h>
 
 #include "base/array.h"
-#include <pcre2.h>
+#include "base/pattern.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,18 +33,11 @@ static lb_status parse_rule(const char *text, rule *out, lb_err *err)
     const char *middle = strchr(text + 2, mark), *end = middle ? strchr(middle + 1, mark) : NULL;
     if (!end || (end[1] && strcmp(end + 1, "g") != 0))
         return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark, mark);
-    int code;
-    PCRE2_SIZE at;
     char *pattern = lb_text_escaped(LB_TEXT_PATTERN, text + 2, (size_t)(middle - text - 2)); /* as names are spelt */
     if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
-    out->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    const lb_status status = lb_pattern_compile("--map, the pattern of", text, pattern, PCRE2_UTF, &out->pattern, err);
     free(pattern);
-    if (!out->pattern) {
-        PCRE2_UCHAR why[120];
-        pcre2_get_error_message(code, why, sizeof why);
-        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: at character %zu of the pattern: %s", text, (size_t)at,
-                       (char *)why);
-    }
+    LB_TRY(status);
     out->replacement = strndup(middle + 1, (size_t)(end - middle - 1));
     out->options = PCRE2_SUBSTITUTE_EXTENDED | (end[1] == 'g' ? PCRE2_SUBSTITUTE_GLOBAL : 0);
     return out->replacement ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
@@ -79,22 +73,35 @@ void lb_layer_names_map_free(lb_layer_names_map *m)
     free(m);
 }
 
+/* `path` after one rule, in memory of its own: as it was where the pattern does not match, or the replacement names a
+ * group that the pattern lacks. NULL: out of memory. */
+static char *apply_rule(const rule *rule, const char *path)
+{
+    const PCRE2_SIZE first = strlen(path) + strlen(rule->replacement) + 64;
+    char *text = NULL;
+    for (PCRE2_SIZE room = first;;) {
+        char *larger = realloc(text, room);
+        if (!larger) break;
+        text = larger;
+        const PCRE2_SIZE had = room;
+        const int rc = pcre2_substitute(
+            rule->pattern, (PCRE2_SPTR)path, PCRE2_ZERO_TERMINATED, 0, rule->options | PCRE2_SUBSTITUTE_OVERFLOW_LENGTH,
+            NULL, NULL, (PCRE2_SPTR)rule->replacement, PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)text, &room);
+        if (rc > 0) return text;
+        if (rc != PCRE2_ERROR_NOMEMORY) return strcpy(text, path);
+        if (room == PCRE2_UNSET || room <= had) break; /* else the length that it takes */
+    }
+    free(text);
+    return NULL;
+}
+
 char *lb_layer_names_map_apply(const lb_layer_names_map *m, const char *path)
 {
     char *current = strdup(path);
     for (uint32_t i = 0; m && current && i < m->count; i++) {
-        PCRE2_SIZE room = strlen(current) * 2 + strlen(m->rules[i].replacement) * 8 + 64;
-        char *next = malloc(room);
-        if (!next) break;
-        int rc = pcre2_substitute(m->rules[i].pattern, (PCRE2_SPTR)current, PCRE2_ZERO_TERMINATED, 0,
-                                  m->rules[i].options, NULL, NULL, (PCRE2_SPTR)m->rules[i].replacement,
-                                  PCRE2_ZERO_TERMINATED, (PCRE2_UCHAR *)next, &room);
-        if (rc > 0) {
-            free(current);
-            current = next;
-        } else {
-            free(next); /* no match, or a replacement that names a group the pattern lacks: the path stays */
-        }
+        char *next = apply_rule(&m->rules[i], current);
+        free(current);
+        current = next;
     }
     return current;
 }
@@ -199,12 +206,12 @@ static bool has(char *const *list, uint32_t n, const char *text)
     return bsearch(&text, list, n, sizeof *list, lb_by_text) != NULL;
 }
 
-/* Two names of one side that would be spelled alike (an old and a new block, side by side) keep their own. */
-static bool ambiguous(char *const *spelled, uint32_t n, const char *text)
+/* Two names of one side that would be spelled alike (an old and a new block, side by side) keep their own. `all`: the
+ * spellings, sorted. */
+static bool is_ambiguous(char *const *all, uint32_t n, const char *text)
 {
-    uint32_t found = 0;
-    for (uint32_t i = 0; i < n && found < 2; i++) found += spelled[i] && strcmp(spelled[i], text) == 0;
-    return found > 1;
+    const size_t first = lb_array_first(all, n, sizeof *all, &text, lb_by_text);
+    return first + 1 < n && strcmp(all[first + 1], text) == 0;
 }
 
 static void free_texts(char **texts, uint32_t n)
@@ -223,13 +230,23 @@ static char **spell_strangers(const lb_layer_names_map *known, char *const *name
     return spelled;
 }
 
-static void take_spelling(char **names, char **spelled, uint32_t n)
+/* False when out of memory; a name may be NULL then. */
+static bool take_spelling(char **names, char **spelled, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (!spelled[i] || ambiguous(spelled, n, spelled[i])) continue;
+    char **all = malloc((n + 1) * sizeof *all);
+    uint32_t n_all = 0;
+    bool done = all;
+    for (uint32_t i = 0; i < n && done; i++)
+        if (spelled[i]) all[n_all++] = spelled[i];
+    if (done) qsort(all, n_all, sizeof *all, lb_by_text);
+    for (uint32_t i = 0; i < n && done; i++) {
+        if (!spelled[i] || is_ambiguous(all, n_all, spelled[i])) continue;
         free(names[i]);
         names[i] = strdup(spelled[i]);
+        done = names[i] != NULL;
     }
+    free(all);
+    return done;
 }
 
 lb_status lb_layer_names_meet(char **a, uint32_t na, char **b, uint32_t nb, lb_err *err)
@@ -242,9 +259,7 @@ lb_status lb_layer_names_meet(char **a, uint32_t na, char **b, uint32_t nb, lb_e
         spelled_b = spell_strangers(known, b, nb, in_a, na);
     }
     bool done = spelled_a && spelled_b;
-    if (done) take_spelling(a, spelled_a, na), take_spelling(b, spelled_b, nb);
-    for (uint32_t i = 0; i < na && done; i++) done = a[i] != NULL;
-    for (uint32_t i = 0; i < nb && done; i++) done = b[i] != NULL;
+    done = done && take_spelling(a, spelled_a, na) && take_spelling(b, spelled_b, nb);
     free(in_a), free(in_b);
     free_texts(spelled_a, na), free_texts(spelled_b, nb);
     lb_layer_names_map_free(known);

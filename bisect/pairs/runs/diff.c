@@ -117,7 +117,7 @@ static void take_differences(lb_diff_report *to, const lb_diff_report *from)
         keep_texts(to, &d.row);
         if (d.layer_b) d.layer_b = lb_report_keep(to, d.layer_b);
         if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);
-        LB_DIFF_APPEND(to->differences, to->n_differences, d);
+        LB_DIFF_APPEND(to, differences, n_differences, d);
     }
 }
 
@@ -207,6 +207,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     const bool as_one = strangers || s->report->verdict != LB_VERDICT_DIVERGED; /* else the walk has a place */
     lb_status status = lb_diff_implementations(s->a, s->b, s->options, place, as_one, by_value, &answer, &why);
     bool judged = answer.judged;
+    if (by_value->out_of_memory) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
@@ -306,9 +307,11 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK) lb_diff_tokens_finish(s.report);
     if (status == LB_OK && !options->digests_only && !s.one_by_one)
         status = lb_diff_name_exchanges(s.report, a, b, err);
-    if (status == LB_OK && !s.one_by_one) lb_diff_name_orders(s.report, a, b, options, s.swapped);
+    if (status == LB_OK && !s.one_by_one) status = lb_diff_name_orders(s.report, a, b, options, s.swapped, err);
     if (status == LB_OK) status = lb_capture_refusal(a, err);
     if (status == LB_OK) status = lb_capture_refusal(b, err);
+    if (status == LB_OK && s.report->out_of_memory)
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
     if (status == LB_OK)
         *out = s.report;
     else

@@ -299,7 +299,7 @@ static void add_difference(writer *w, const lb_region *r)
     const int side = r->op[0] == LB_NONE;
     lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
     lb_report_row(w->report, &d.row);
-    LB_DIFF_APPEND(w->report->differences, w->report->n_differences, d);
+    LB_DIFF_APPEND(w->report, differences, n_differences, d);
 }
 
 /* ---- tensors ---- */
@@ -336,7 +336,7 @@ static void add_map(writer *w)
         if (c->relation == LB_CONTENT_SAME || !*second) continue;
         if (c->relation == LB_CONTENT_NONE && is_merged(x, i, first, sizeof first)) {
             const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second), "merged"};
-            LB_DIFF_APPEND(w->report->map, w->report->n_map, row);
+            LB_DIFF_APPEND(w->report, map, n_map, row);
             continue;
         }
         uint32_t last = LB_NONE;
@@ -350,7 +350,7 @@ static void add_map(writer *w)
         const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second),
                                  c->cast && c->relation == LB_CONTENT_RENAMED ? "cast"
                                                                               : lb_content_relation_name(c->relation)};
-        LB_DIFF_APPEND(w->report->map, w->report->n_map, row);
+        LB_DIFF_APPEND(w->report, map, n_map, row);
     }
 }
 
@@ -476,7 +476,7 @@ static bool note_own(void *context, const lb_event *event)
     d.row.verdict = d.row.local = LB_VERDICT_DIVERGED, d.row.why = lb_report_keep(w->report, text),
     d.row.bound_ratio = event->bound_ratio;
     lb_report_row(w->report, &d.row);
-    LB_DIFF_APPEND(w->report->differences, w->report->n_differences, d);
+    LB_DIFF_APPEND(w->report, differences, n_differences, d);
     return true;
 }
 

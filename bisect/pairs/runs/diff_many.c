@@ -109,6 +109,7 @@ static lb_status work_rank(void *context, uint64_t unit, lb_part_record *record,
     lb_status status = s.report ? lb_diff_steps_compare(&s, &first, &second, &exchanges, err)
                                 : lb_fail(err, LB_ERR_NOMEM, "out of memory for a rank");
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) lb_diff_step_say_lacks(&s);
+    if (status == LB_OK && s.report->out_of_memory) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a rank");
     if (status == LB_OK) {
         lb_part_record_u64(record, &s.shared);
         lb_diff_record(record, s.report, &exchanges, s.report);
@@ -555,7 +556,7 @@ static void add_tokens(lb_diff_report *to, const lb_diff_tokens *t)
         if (t->max_abs > sum->max_abs) sum->max_abs = t->max_abs;
         return;
     }
-    LB_DIFF_APPEND(to->tokens, to->n_tokens, *t);
+    LB_DIFF_APPEND(to, tokens, n_tokens, *t);
 }
 
 static void add_numbers(lb_diff_report *to, const lb_diff_report *r)
@@ -567,7 +568,7 @@ static void add_numbers(lb_diff_report *to, const lb_diff_report *r)
     for (int i = 0; i < LB_ULP_BUCKETS; i++) to->ulp_counts[i] += r->ulp_counts[i];
     to->tokens_looked_up |= r->tokens_looked_up, to->tokens_approximate |= r->tokens_approximate;
     for (int k = 0; k < 2; k++) to->lone_writes[k] |= r->lone_writes[k];
-    to->untold |= r->untold;
+    to->untold |= r->untold, to->out_of_memory |= r->out_of_memory;
 }
 
 static void add_rank(lb_diff_report *to, rank_result *rank)
@@ -579,15 +580,15 @@ static void add_rank(lb_diff_report *to, rank_result *rank)
         to->has_undecided = true, to->undecided_step = r->undecided_step;
     for (uint32_t i = 0; i < r->n_layers; i++) {
         raise(rank, &r->layers[i]);
-        LB_DIFF_APPEND(to->layers, to->n_layers, r->layers[i]);
+        LB_DIFF_APPEND(to, layers, n_layers, r->layers[i]);
     }
-    for (uint32_t i = 0; i < r->n_structures; i++) LB_DIFF_APPEND(to->structures, to->n_structures, r->structures[i]);
+    for (uint32_t i = 0; i < r->n_structures; i++) LB_DIFF_APPEND(to, structures, n_structures, r->structures[i]);
     for (uint32_t i = 0; i < r->n_missing; i++) lb_report_missing(to, r->missing[i]);
     for (uint32_t i = 0; i < r->n_findings; i++) lb_report_finding(to, r->findings[i]);
     for (uint32_t i = 0; i < r->n_tokens; i++) add_tokens(to, &r->tokens[i]);
-    for (uint32_t i = 0; i < r->n_routings; i++) LB_DIFF_APPEND(to->routings, to->n_routings, r->routings[i]);
+    for (uint32_t i = 0; i < r->n_routings; i++) LB_DIFF_APPEND(to, routings, n_routings, r->routings[i]);
     for (uint32_t i = 0; i < r->n_places; i++) lb_report_place(to, &r->places[i]);
-    for (uint32_t i = 0; !to->n_map && i < r->n_map; i++) LB_DIFF_APPEND(to->map, to->n_map, r->map[i]);
+    for (uint32_t i = 0; !to->n_map && i < r->n_map; i++) LB_DIFF_APPEND(to, map, n_map, r->map[i]);
     add_numbers(to, r);
 }
 

@@ -60,23 +60,27 @@ static void name_order(lb_diff_report *report, const lb_explain_finding *f)
     }
 }
 
-void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                         bool swapped)
+lb_status lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                              bool swapped, lb_err *err)
 {
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
     lb_explain_report *explained = NULL;
     if (report->verdict != LB_VERDICT_ROUNDING || !report->rewritten || report->rewritten > PLACES ||
         options->digests_only)
-        return;
-    if (options->n_maps && swapped) return; /* the rules rename one side's layers only */
+        return LB_OK;
+    if (options->n_maps && swapped) return LB_OK; /* the rules rename one side's layers only */
     o.maps = options->maps, o.n_maps = options->n_maps;
     o.first_step = options->first_step, o.last_step = options->last_step;
     o.progress = options->progress, o.only_orders = true, o.most_replays = REPLAYS;
-    if (lb_explain_run(swapped ? b : a, swapped ? a : b, &o, &explained, NULL) != LB_OK) return;
+    lb_err why = LB_ERR_INIT;
+    const lb_status status = lb_explain_run(swapped ? b : a, swapped ? a : b, &o, &explained, &why);
+    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(err, status, "%s", why.message);
+    if (status != LB_OK) return LB_OK; /* rounding it is, then */
     report->cost.runs += explained->cost.runs, report->cost.ops += explained->cost.ops;
     const lb_explain_finding *f = order_of(explained);
     if (f) name_order(report, f);
     lb_explain_report_free(explained);
+    return LB_OK;
 }
 
 /* ---- results of collectives ---- */

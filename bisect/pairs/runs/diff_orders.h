@@ -11,9 +11,9 @@
 #include "diff/diff_report.h"
 
 /* `swapped`: the sides are asked about the other way round, so that the answer does not depend on which is named first.
- * What cannot be proven, and what fails, leaves the report as it is. */
-void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                         bool swapped);
+ * What cannot be proven leaves the report as it is. LB_ERR_NOMEM and LB_ERR_IO are the only failures. */
+lb_status lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                              bool swapped, lb_err *err);
 
 /* Rows that are a collective whose result no order of its members' inputs gives: whose it is, in which bit and on which
  * hop it changed. LB_ERR_NOMEM, LB_ERR_IO. */

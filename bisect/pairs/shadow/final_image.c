@@ -1,6 +1,8 @@
 /* Writes of parts, one over the other: see final_image.h. */
 #include "shadow/final_image.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,16 +21,73 @@ bool lb_image_overlaps(const lb_value *source, const lb_value *value)
     return begin < last && end > first;
 }
 
-uint32_t lb_image_write_before(const lb_program *p, uint32_t source, uint32_t end, uint32_t *value)
+/* ---- the writes of a program, by what they write ---- */
+
+typedef struct write {
+    int64_t storage;
+    uint32_t op, value;
+} write;
+
+struct lb_image_writes {
+    const lb_program *program;
+    write *rows; /* by storage; of one storage as they are executed */
+    uint32_t n;
+};
+
+static int by_storage_and_op(const void *a, const void *b)
 {
-    const lb_value *whole = &p->values[value_of(p, source)];
-    while (end-- > 0) {
-        const lb_op *op = &p->ops[end];
-        for (uint32_t k = op->written; k-- > 0;) { /* a foreach op may write many windows of it */
-            *value = lb_op_written(p, op)[k];
-            if (*value != LB_NONE && lb_image_overlaps(whole, &p->values[*value])) return end;
-        }
+    const write *x = a, *y = b;
+    const int order = lb_by_i64(&x->storage, &y->storage);
+    return order ? order : lb_by_u32(&x->op, &y->op);
+}
+
+/* An op's own writes stay in their order: a foreach op may write many windows of one storage. */
+static int by_storage_and_place(const void *a, const void *b)
+{
+    const int order = by_storage_and_op(a, b);
+    return order ? order : lb_by_u32(&((const write *)a)->value, &((const write *)b)->value);
+}
+
+lb_image_writes *lb_image_writes_new(const lb_program *p)
+{
+    uint64_t n = 0;
+    lb_image_writes *writes = calloc(1, sizeof *writes);
+    for (uint32_t i = 0; i < p->n_ops; i++) n += p->ops[i].written;
+    if (writes) writes->program = p, writes->rows = malloc((n + 1) * sizeof *writes->rows);
+    if (!writes || !writes->rows) {
+        free(writes);
+        return NULL;
     }
+    /* `value` is the place among the op's writes until all are sorted. */
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t k = 0; k < p->ops[i].written; k++) {
+            const uint32_t value = lb_op_written(p, &p->ops[i])[k];
+            if (value != LB_NONE) writes->rows[writes->n++] = (write){p->values[value].storage, i, k};
+        }
+    qsort(writes->rows, writes->n, sizeof *writes->rows, by_storage_and_place);
+    for (uint32_t i = 0; i < writes->n; i++)
+        writes->rows[i].value = lb_op_written(p, &p->ops[writes->rows[i].op])[writes->rows[i].value];
+    return writes;
+}
+
+void lb_image_writes_free(lb_image_writes *writes)
+{
+    if (!writes) return;
+    free(writes->rows);
+    free(writes);
+}
+
+uint32_t lb_image_write_before(const lb_image_writes *writes, uint32_t source, uint32_t end, uint32_t *value)
+{
+    const lb_program *p = writes->program;
+    const lb_value *whole = &p->values[value_of(p, source)];
+    const write wanted = {whole->storage, end, 0};
+    size_t at = lb_array_first(writes->rows, writes->n, sizeof *writes->rows, &wanted, by_storage_and_op);
+    while (at-- > 0 && writes->rows[at].storage == whole->storage)
+        if (lb_image_overlaps(whole, &p->values[writes->rows[at].value])) {
+            *value = writes->rows[at].value;
+            return writes->rows[at].op;
+        }
     *value = LB_NONE;
     return LB_NONE;
 }
@@ -86,9 +145,14 @@ bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tens
 {
     const lb_program *p = side->program;
     const lb_value *whole = &p->values[value_of(p, source)];
-    uint32_t value, first = lb_image_write_before(p, source, p->n_ops, &value); /* the last that covers all of it */
+    lb_image_writes *writes = lb_image_writes_new(p);
+    *tensor = (lb_tensor){0};
+    if (!writes) return false;
+    /* The last that covers all of it. */
+    uint32_t value, first = lb_image_write_before(writes, source, p->n_ops, &value);
     while (first != LB_NONE && !covers(whole, &p->values[value]))
-        first = lb_image_write_before(p, source, first, &value);
+        first = lb_image_write_before(writes, source, first, &value);
+    lb_image_writes_free(writes);
     *tensor = (lb_tensor){NULL, whole->dtype, lb_layout_contiguous(whole->layout.ndim, whole->layout.shape)};
     tensor->data = malloc(lb_dtype_bytes(whole->dtype, (size_t)lb_layout_numel(&whole->layout)) + 1);
     bool done = tensor->data != NULL;
@@ -103,12 +167,14 @@ bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tens
     return done;
 }
 
-bool lb_image_may_differ(const lb_program *a, uint32_t source_a, const lb_program *b, uint32_t source_b)
+bool lb_image_may_differ(const lb_image_writes *writes_a, uint32_t source_a, const lb_image_writes *writes_b,
+                         uint32_t source_b)
 {
+    const lb_program *a = writes_a->program, *b = writes_b->program;
     const lb_value *x = &a->values[value_of(a, source_a)], *y = &b->values[value_of(b, source_b)];
     for (uint32_t i = a->n_ops, j = b->n_ops;;) {
         uint32_t va, vb;
-        i = lb_image_write_before(a, source_a, i, &va), j = lb_image_write_before(b, source_b, j, &vb);
+        i = lb_image_write_before(writes_a, source_a, i, &va), j = lb_image_write_before(writes_b, source_b, j, &vb);
         if (i == LB_NONE && j == LB_NONE) return !lb_digest_equal(x->logical, y->logical);
         if (i == LB_NONE || j == LB_NONE) return true;
         const lb_value *u = &a->values[va], *v = &b->values[vb];

@@ -6,10 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Both sides, and what each writes. */
+typedef struct finals {
+    const lb_program_view *sides[2];
+    lb_image_writes *writes[2];
+} finals;
+
 /* The last op that writes some of what was that source, and the value that it left; false when none does. */
-static bool find_last(const lb_program *p, uint32_t source, lb_shadow_part *last)
+static bool find_last(const lb_image_writes *writes, uint32_t source, lb_shadow_part *last)
 {
-    last->op = lb_image_write_before(p, source, p->n_ops, &last->value);
+    last->op = lb_image_write_before(writes, source, UINT32_MAX, &last->value);
     return last->op != LB_NONE;
 }
 
@@ -21,19 +27,20 @@ static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *
 }
 
 /* Where one side writes only a part at last, or nothing of what the other writes; false when that is not so. */
-static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, uint32_t j, lb_shadow_pair *out)
+static bool add_pieces(const finals *all, uint32_t i, uint32_t j, lb_shadow_pair *out)
 {
+    const lb_program *pa = all->sides[0]->program, *pb = all->sides[1]->program;
     lb_shadow_part a, b;
     const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
     const lb_value *x = &pa->values[va], *y = &pb->values[vb];
-    const bool writes_a = find_last(pa, i, &a), writes_b = find_last(pb, j, &b);
+    const bool writes_a = find_last(all->writes[0], i, &a), writes_b = find_last(all->writes[1], j, &b);
     const bool held = x->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
     if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) && !(held && writes_a != writes_b))
         return false;
     if (x->dtype != y->dtype || !lb_layout_is_contiguous(&x->layout) || !lb_layout_is_contiguous(&y->layout) ||
         !lb_layout_same_shape(&x->layout, &y->layout) || lb_dtype_bits(x->dtype) < 8)
         return false;
-    if (!lb_image_may_differ(pa, i, pb, j)) return true;
+    if (!lb_image_may_differ(all->writes[0], i, all->writes[1], j)) return true;
     out->final_parts[out->n_final_parts] = writes_b ? b : (lb_shadow_part){j, vb};
     out->finals[out->n_finals++] = (lb_shadow_final){.whole = writes_a ? a : (lb_shadow_part){i, va},
                                                      .first = out->n_final_parts++,
@@ -47,9 +54,10 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
 }
 
 /* `sources`: those of B that A's source `i` stands for. */
-static void add_final(const lb_program_view *a, const lb_program_view *b, uint32_t i, const uint32_t *sources,
-                      uint32_t n, uint32_t *values, lb_shadow_pair *out)
+static void add_final(const finals *all, uint32_t i, const uint32_t *sources, uint32_t n, uint32_t *values,
+                      lb_shadow_pair *out)
 {
+    const lb_program_view *a = all->sides[0], *b = all->sides[1];
     const lb_program *pa = a->program, *pb = b->program;
     lb_shadow_final f = {.first = out->n_final_parts,
                          .parts = n,
@@ -57,11 +65,11 @@ static void add_final(const lb_program_view *a, const lb_program_view *b, uint32
                          .cut = LB_NONE,
                          .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
-    if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
-    if (!find_last(pa, i, &f.whole)) return;
+    if (n == 1 && add_pieces(all, i, sources[0], out)) return;
+    if (!find_last(all->writes[0], i, &f.whole)) return;
     bool same = true;
     for (uint32_t k = 0; k < n; k++) {
-        if (!find_last(pb, sources[k], &parts[k])) return;
+        if (!find_last(all->writes[1], sources[k], &parts[k])) return;
         values[k] = parts[k].value;
         same = same && !lb_program_view_values_differ(a, f.whole.value, b, values[k]);
     }
@@ -127,17 +135,19 @@ lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_vi
     out->finals = calloc(pa->n_ops + n_cuts + 1, sizeof *out->finals);
     out->final_parts = calloc(pb->n_ops + n_cuts + 1, sizeof *out->final_parts);
     uint32_t *values = calloc(pb->n_ops + 1, sizeof *values);
-    bool room = out->finals && out->final_parts && values;
+    const finals all = {{side_a, side_b}, {lb_image_writes_new(pa), lb_image_writes_new(pb)}};
+    bool room = out->finals && out->final_parts && values && all.writes[0] && all.writes[1];
     for (uint32_t i = 0; room && i < pa->n_ops; i++) {
         uint32_t j = alignment->source_b_of_a[i], join = alignment->join_of_a[i];
         bool source = lb_op_is_source(pa, &pa->ops[i]);
         if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
-        if (j != LB_NONE) add_final(side_a, side_b, i, &j, 1, values, out);
+        if (j != LB_NONE) add_final(&all, i, &j, 1, values, out);
         if (join == LB_NONE) continue;
         const lb_reassembly *parts = &alignment->joins.list[join];
-        add_final(side_a, side_b, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
+        add_final(&all, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
     }
     for (uint32_t i = 0; room && i < n_cuts; i++) add_cut(cuts, i, out);
+    lb_image_writes_free(all.writes[0]), lb_image_writes_free(all.writes[1]);
     free(values);
     if (room) return LB_OK;
     lb_shadow_pair_release(out);

@@ -41,7 +41,8 @@ static unsigned selected(const char *text)
     uint8_t marks[4] = {0};
     unsigned bits = 0;
     assert_int_equal(lb_selector_new(text, &selector, NULL), LB_OK);
-    int64_t n = lb_selector_mark(selector, p, "-A-D", NULL, marks, 1);
+    int64_t n;
+    assert_int_equal(lb_selector_mark(selector, p, "-A-D", NULL, marks, 1, &n, NULL), LB_OK);
     for (unsigned i = 0; i < 4; i++) bits |= (unsigned)marks[i] << i;
     assert_int_equal(n, __builtin_popcount(bits));
     lb_selector_free(selector);
@@ -104,12 +105,62 @@ static void a_swap_is_split_at_its_last_equals_sign(void **state)
     assert_int_equal(lb_swap_parse(LB_SWAP_ORDER, "op=mm=", &swap, NULL), LB_ERR_INVALID);
 }
 
+/* A program of one op in a module of that name. */
+static lb_program *one_op(const char *layer)
+{
+    lb_program *p = lb_program_new();
+    lb_op op = {
+        .name = lb_program_string(p, "aten::mm"), .scope = lb_program_scope(p, layer, NULL, 0), .node_name = LB_NONE};
+    lb_program_add_op(p, &op);
+    return p;
+}
+
+/* PCRE2 gives up at its limits: "not selected" would make another answer of it. */
+static void pattern_that_tries_too_much_is_no_answer(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"(x+)+$", "layer=(x+)+$", "class=(x+x+)+"};
+    lb_program *p = one_op("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx!");
+    p->scopes[p->n_scopes - 1].class_name = p->scopes[p->n_scopes - 1].path;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        lb_selector *selector;
+        lb_err err = LB_ERR_INIT;
+        uint8_t mark = 0;
+        bool whole = true;
+        assert_int_equal(lb_selector_new(texts[i], &selector, NULL), LB_OK);
+        assert_int_equal(lb_selector_mark(selector, p, NULL, NULL, &mark, 1, NULL, &err), LB_ERR_INVALID);
+        assert_non_null(strstr(err.message, "match limit"));
+        assert_int_equal(lb_selector_scope(selector, p, p->n_scopes - 1, NULL, &whole, NULL), LB_ERR_INVALID);
+        assert_false(whole || mark);
+        lb_selector_free(selector);
+    }
+    lb_program_free(p);
+}
+
+static void names_of_any_length_are_searched_to_their_end(void **state)
+{
+    (void)state;
+    char layer[6000];
+    for (size_t n = 900; n < sizeof layer; n += 501) {
+        memset(layer, 'm', n), layer[n] = 0;
+        lb_program *p = one_op(layer);
+        lb_selector *selector;
+        uint8_t mark = 0;
+        assert_int_equal(lb_selector_new("m/aten::mm$", &selector, NULL), LB_OK);
+        assert_int_equal(lb_selector_mark(selector, p, NULL, NULL, &mark, 1, NULL, NULL), LB_OK);
+        assert_int_equal(mark, 1);
+        lb_selector_free(selector), lb_program_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(terms_select_what_they_say),
         cmocka_unit_test(broken_terms_are_named),
         cmocka_unit_test(a_swap_is_split_at_its_last_equals_sign),
+        cmocka_unit_test(pattern_that_tries_too_much_is_no_answer),
+        cmocka_unit_test(names_of_any_length_are_searched_to_their_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -767,3 +767,18 @@ def test_the_wait_for_a_log_ends_as_other_waits_do(lastbit, follow, tmp_path):
     follower = follow(missing)
     wait_until(lambda: "waiting for" in follower.err.read_text())
     assert follower.end() == 125 and "no step was found" in follower.err.read_text()
+
+
+# ---- alarms that the end of a log settles
+
+
+@pytest.mark.parametrize("rows", [61, 70, 90, 92])
+def test_norm_that_is_out_when_a_short_log_ends_is_an_alarm_once(lastbit, tmp_path, rows):
+    """Among the first records it may be a spike that settles: whether it did, the end says; actions hear of it, and all else is told once."""
+    lines = [{"step": n, "loss": 2.0 if n < 60 else 90.0, "grad_norm": 1.0 if n < 60 else 500.0} for n in range(rows)]
+    log = write(tmp_path / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    answer = lastbit.json("watch", log, "--alarm-file", tmp_path / "alarms.jsonl", "--html", tmp_path / "page.html", expect=1)
+    told = [json.loads(line) for line in (tmp_path / "alarms.jsonl").read_text().splitlines()]
+    assert {(a["step"], a["kind"]) for a in told} == {(a["step"], a["kind"]) for a in answer["alarms"]} and len(told) == len(answer["alarms"])
+    assert [a["step"] for a in answer["alarms"] if a["kind"] == "grad_norm"] == [60]
+    assert lastbit.run("watch", log, expect=1).stdout.count("gradient norm") >= 1 and (tmp_path / "page.html").exists()
