@@ -363,48 +363,58 @@ static bool is_member_of(const lb_capture *c, uint32_t member, int32_t rank)
     return member < c->n_members && (c->n_members == 1 || c->members[member].rank == rank);
 }
 
+static bool add_digests(lb_blob_filter *filter, lb_archive *archive)
+{
+    lb_archive *sound;
+    if (lb_archive_sound(archive, &sound, NULL) != LB_OK) return false;
+    const lb_blob_columns *blobs = &sound->index.blobs;
+    for (uint64_t i = 0; i < blobs->rows; i++) lb_blob_filter_add(filter, digest_from_bytes(blobs->digest + i * 16));
+    return true;
+}
+
 /* Made when a rank is first asked for what it does not hold; NULL when out of memory, and then all are searched. */
 static const lb_blob_filter *filter_of(lb_capture *c)
 {
     lb_blob_filter *filter = atomic_load(&c->filter), *none = NULL;
     uint64_t n = 0;
+    bool added = true;
     if (filter) return filter;
     for (uint32_t m = 0; m < c->n_members; m++) n += c->members[m].archive->index.blobs.rows;
     if (!(filter = lb_blob_filter_new(n))) return NULL;
-    for (uint32_t m = 0; m < c->n_members; m++) {
-        const lb_index *index = &c->members[m].archive->index;
-        for (uint64_t i = 0; i < index->blobs.rows; i++)
-            lb_blob_filter_add(filter, digest_from_bytes(index->blobs.digest + i * 16));
-    }
-    if (atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
+    for (uint32_t m = 0; m < c->n_members && added; m++) added = add_digests(filter, c->members[m].archive);
+    if (added && atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
     lb_blob_filter_free(filter); /* another thread was faster */
     return none;
 }
 
 /* In the archive that had the last one, then in all: replicas keep the same. */
-static lb_archive *find_elsewhere(lb_capture *c, lb_digest digest, uint64_t *row)
+static lb_status find_elsewhere(lb_capture *c, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
 {
     const lb_blob_filter *filter = filter_of(c);
     const uint32_t last = atomic_load_explicit(&c->found_in, memory_order_relaxed);
-    if (filter && !lb_blob_filter_may_hold(filter, digest)) return NULL;
+    *row = LB_NO_ROW;
+    if (filter && !lb_blob_filter_may_hold(filter, digest)) return LB_OK;
     for (uint32_t i = 0; i <= c->n_members; i++) {
         const uint32_t m = i ? i - 1 : last;
-        *row = lb_index_find(&c->members[m].archive->index, digest);
-        if (*row == UINT64_MAX) continue;
+        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+        if (*row == LB_NO_ROW) continue;
         atomic_store_explicit(&c->found_in, m, memory_order_relaxed);
-        return c->members[m].archive;
+        return LB_OK;
     }
-    return NULL;
+    return LB_OK;
 }
 
-/* Row of the blob and the archive that has it: the rank's own first, then any, for equal digests are equal bytes. */
-static lb_archive *find_blob(lb_capture *c, int32_t rank, lb_digest digest, uint64_t *row)
+/* Row of the blob, or LB_NO_ROW, and the archive that has it: the rank's own first, then any, for equal digests are
+ * equal bytes. */
+static lb_status find_blob(lb_capture *c, int32_t rank, lb_digest digest, lb_archive **holder, uint64_t *row,
+                           lb_err *err)
 {
+    *row = LB_NO_ROW;
     for (uint32_t m = first_member(c, rank); is_member_of(c, m, rank); m++) {
-        *row = lb_index_find(&c->members[m].archive->index, digest);
-        if (*row != UINT64_MAX) return c->members[m].archive;
+        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+        if (*row != LB_NO_ROW) return LB_OK;
     }
-    return c->n_members > 1 ? find_elsewhere(c, digest, row) : NULL;
+    return c->n_members > 1 ? find_elsewhere(c, digest, holder, row, err) : LB_OK;
 }
 
 lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,
@@ -412,8 +422,9 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
 {
     if (capture->foreign) return lb_foreign_blob(capture->foreign, digest, bytes, size, err);
     uint64_t row;
-    lb_archive *archive = find_blob(capture, rank, digest, &row);
-    if (archive) return lb_archive_blob_row(archive, row, bytes, size, err);
+    lb_archive *holder;
+    LB_TRY(find_blob(capture, rank, digest, &holder, &row, err));
+    if (row != LB_NO_ROW) return lb_archive_blob_row(holder, row, bytes, size, err);
     char text[33];
     lb_digest_format(digest, text);
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ": blob %s was not kept", capture->path, rank, text);
@@ -498,11 +509,13 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
     if (lb_layout_numel(&program->values[value].layout) == 0) return true;
     size_t offset;
     uint64_t row;
+    lb_archive *archive;
     uint32_t holder = find_holder(capture, program, value, &offset);
     if (holder == LB_NONE) return false;
     lb_digest blob = program->values[holder].blob;
     if (capture->foreign) return lb_foreign_has_blob(capture->foreign, blob);
-    return find_blob(capture, program->rank, blob, &row) != NULL;
+    const lb_status status = note_refusal(capture, find_blob(capture, program->rank, blob, &archive, &row, NULL));
+    return status == LB_OK && row != LB_NO_ROW;
 }
 
 static lb_status not_kept(const lb_capture *c, const lb_program *p, uint32_t value, lb_err *err)
