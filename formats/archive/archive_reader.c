@@ -9,6 +9,7 @@
 
 #include "archive/coding.h"
 #include "base/hash.h"
+#include "program/program_shelf.h"
 #include "program/program_store.h"
 
 #include <lastbit/input.h>
@@ -502,6 +503,7 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     if (*program) return LB_OK;
     lb_program *mine, *expected = NULL;
     LB_TRY(lb_archive_read_program(archive, index, &mine, err));
+    if (archive->shelf) lb_program_shelf_put(archive->shelf, mine);
     if (atomic_compare_exchange_strong(&archive->programs[index], &expected, mine)) {
         *program = mine;
     } else {

@@ -23,9 +23,10 @@ struct lb_archive {
     _Atomic(_Atomic(void *) *) decoded; /* per blob, of coded ones; NULL: none was read */
     _Atomic(void *) *packs;             /* per coded pack */
     _Atomic(lb_program *) *programs;
-    char **tables;                 /* read when it is opened; NULL: damaged, or replaced by a later one */
-    lb_decode_limit_account limit; /* on what is decoded of it */
-    _Atomic(lb_archive *) rescue;  /* it, scanned, once its index was found to be damaged where it was read */
+    char **tables;                  /* read when it is opened; NULL: damaged, or replaced by a later one */
+    lb_decode_limit_account limit;  /* on what is decoded of it */
+    struct lb_program_shelf *shelf; /* borrowed; NULL: programs stay in memory */
+    _Atomic(lb_archive *) rescue;   /* it, scanned, once its index was found to be damaged where it was read */
 };
 
 /* `salvage`: also records after the last commit, if their digests are right. Never uses an index then. */

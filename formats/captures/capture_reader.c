@@ -5,10 +5,12 @@
 #include "captures/capture_reader.h"
 
 #include "base/array.h"
+#include "program/program_shelf.h"
 #include <lastbit/input.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static char *path_in(const char *folder, const char *name)
 {
@@ -48,6 +50,7 @@ static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_er
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     c->members = grown;
     LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
+    grown[c->n_members].archive->shelf = c->shelf;
     grown[c->n_members++].rank = rank;
     return LB_OK;
 }
@@ -209,7 +212,8 @@ lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
 lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err)
 {
     lb_capture *c = (lb_capture *)calloc(1, sizeof *c);
-    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new())) {
+    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new()) ||
+        !(c->shelf = lb_program_shelf_new(LB_SHELF_MEMORY))) {
         lb_capture_close(c);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
@@ -226,6 +230,7 @@ void lb_capture_close(lb_capture *capture)
 {
     if (!capture) return;
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_close(capture->members[m].archive);
+    lb_program_shelf_free(capture->shelf); /* behind its programs */
     lb_foreign_close(capture->foreign);
     lb_covering_free(capture->covering);
     lb_blob_filter_free(atomic_load(&capture->filter));
@@ -315,6 +320,25 @@ lb_status lb_capture_refusal(lb_capture *capture, lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for what was recorded", capture->path);
 }
 
+/* Bytes of files that are in this process's memory (proc(5), statm); 0: not told. */
+static uint64_t mapped_bytes(void)
+{
+    unsigned long size = 0, resident = 0, shared = 0;
+    FILE *statm = fopen("/proc/self/statm", "re");
+    const int n = statm ? fscanf(statm, "%lu %lu %lu", &size, &resident, &shared) : 0;
+    if (statm) fclose(statm);
+    return n == 3 ? (uint64_t)shared * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Of many archives what was read is handed back from time to time: whoever walks over all ranks needs no memory for all
+ * of them. */
+static void note_read(lb_capture *capture)
+{
+    enum { MANY_MEMBERS = 16, SELDOM = 64, MOST = 1 << 30 };
+    if (capture->n_members <= MANY_MEMBERS || atomic_fetch_add(&capture->asked, 1) % SELDOM) return;
+    if (mapped_bytes() > MOST) lb_capture_unload(capture);
+}
+
 static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
 {
     const lb_program_row *row = find_row(capture, rank, step);
@@ -322,7 +346,9 @@ static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, c
         return lb_fail(err, LB_ERR_NOT_FOUND, "%s: rank %" PRId32 " recorded no step %" PRId64, capture->path, rank,
                        step);
     if (capture->foreign) return lb_foreign_program(capture->foreign, program, err);
-    return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+    const lb_status status = lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+    note_read(capture);
+    return status;
 }
 
 lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
@@ -424,7 +450,10 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
     uint64_t row;
     lb_archive *holder;
     LB_TRY(find_blob(capture, rank, digest, &holder, &row, err));
-    if (row != LB_NO_ROW) return lb_archive_blob_row(holder, row, bytes, size, err);
+    if (row != LB_NO_ROW) {
+        note_read(capture);
+        return lb_archive_blob_row(holder, row, bytes, size, err);
+    }
     char text[33];
     lb_digest_format(digest, text);
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ": blob %s was not kept", capture->path, rank, text);
@@ -495,6 +524,7 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
 void lb_capture_unload(const lb_capture *capture)
 {
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_unload(capture->members[m].archive);
+    lb_program_shelf_unload(capture->shelf);
 }
 
 void lb_capture_unload_rank(const lb_capture *capture, int32_t rank)
@@ -510,6 +540,7 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
     size_t offset;
     uint64_t row;
     lb_archive *archive;
+    note_read(capture);
     uint32_t holder = find_holder(capture, program, value, &offset);
     if (holder == LB_NONE) return false;
     lb_digest blob = program->values[holder].blob;
