@@ -80,6 +80,7 @@ lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err)
 void lb_index_release(lb_index *index)
 {
     buffer_release(&index->own);
+    free((void *)index->leaves.seen);
     free(index->packs);
     free(index->programs);
     free(index->tables);
@@ -88,21 +89,60 @@ void lb_index_release(lb_index *index)
 
 /* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
+bool lb_index_holds(const lb_index *index, const void *at, uint64_t size)
+{
+    const lb_index_leaves *x = &index->leaves;
+    if (!x->seen || !size) return true;
+    const uint64_t from = (uint64_t)((const char *)at - x->bytes), last = (from + size - 1) / LB_DIGEST_LEAF;
+    for (uint64_t i = from / LB_DIGEST_LEAF; i <= last && i < x->n; i++) {
+        uint64_t expected;
+        if (atomic_load_explicit(&x->seen[i], memory_order_relaxed)) continue;
+        memcpy(&expected, x->hashes + i * 8, 8);
+        if (lb_digest_leaf(x->bytes + i * LB_DIGEST_LEAF, LB_DIGEST_LEAF, i) != expected) return false;
+        atomic_store_explicit(&x->seen[i], 1, memory_order_relaxed); /* the bytes stay as they are */
+    }
+    return true;
+}
+
+bool lb_index_holds_all(const lb_index *index)
+{
+    return lb_index_holds(index, index->leaves.bytes, index->leaves.n * LB_DIGEST_LEAF);
+}
+
+static bool row_holds(const lb_index *index, uint64_t row)
+{
+#define HOLDS(column, width) &&lb_index_holds(index, index->blobs.column + row * width, width)
+    return true BLOB_COLUMNS(HOLDS);
+#undef HOLDS
+}
+
+/* Digests are hashed bits: of some that are sorted, one stands about where its share of their range says. */
+static uint64_t likely_row(uint64_t wanted, uint64_t low, uint64_t high, uint64_t at_low, uint64_t at_high)
+{
+    if (wanted < at_low || wanted > at_high || at_low == at_high) return low + (high - low) / 2;
+    const uint64_t steps = (uint64_t)((double)(wanted - at_low) / (double)(at_high - at_low) * (double)(high - low));
+    return steps < high - low ? low + steps : high - 1;
+}
+
 uint64_t lb_index_find(const lb_index *index, lb_digest digest)
 {
+    enum { GUESSES = 6 }; /* then by halves, whatever the digests are */
     char wanted[16];
     digest_to_bytes(digest, wanted);
-    uint64_t low = 0, high = index->blobs.rows;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        int order = memcmp(index->blobs.digest + middle * 16, wanted, 16);
-        if (order == 0) return middle;
+    uint64_t low = 0, high = index->blobs.rows, at_low = 0, at_high = UINT64_MAX;
+    for (int guesses = 0; low < high; guesses++) {
+        const uint64_t middle =
+            guesses < GUESSES ? likely_row(digest.hi, low, high, at_low, at_high) : low + (high - low) / 2;
+        const char *there = index->blobs.digest + middle * 16;
+        if (!lb_index_holds(index, there, 16)) return LB_DAMAGED_ROW;
+        int order = memcmp(there, wanted, 16);
+        if (order == 0) return row_holds(index, middle) ? middle : LB_DAMAGED_ROW;
         if (order < 0)
-            low = middle + 1;
+            low = middle + 1, at_low = digest_from_bytes(there).hi;
         else
-            high = middle;
+            high = middle, at_high = digest_from_bytes(there).hi;
     }
-    return UINT64_MAX;
+    return LB_NO_ROW;
 }
 
 lb_blob_row lb_index_blob(const lb_index *index, uint64_t row)
@@ -190,10 +230,24 @@ static void encode_segments(msgpack_packer *p, const char *key, const lb_segment
     }
 }
 
+/* Of an index that has any; they come last. */
+static void encode_leaves(msgpack_packer *p, byte_buffer *bytes)
+{
+    byte_buffer hashes = {0};
+    const uint64_t n = bytes->size / LB_DIGEST_LEAF;
+    for (uint64_t i = 0; i < n && !bytes->failed; i++)
+        buffer_add_u64(&hashes, lb_digest_leaf(bytes->bytes + i * LB_DIGEST_LEAF, LB_DIGEST_LEAF, i));
+    bytes->failed |= hashes.failed;
+    pack_bin(p, "leaves", hashes.bytes, hashes.size);
+    buffer_release(&hashes);
+}
+
 lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err)
 {
     msgpack_packer packer = buffer_packer(bytes), *p = &packer;
-    msgpack_pack_map(p, 4);
+    const bool leaves = index->blobs.rows * BLOB_ROW_BYTES >= LB_DIGEST_LEAF;
+    buffer_clear(bytes);
+    msgpack_pack_map(p, leaves ? 5 : 4);
     pack_text(p, "blobs");
     msgpack_pack_map(p, 8);
     pack_int(p, "rows", (int64_t)index->blobs.rows);
@@ -211,6 +265,7 @@ lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err
     }
     encode_segments(p, "programs", index->programs, index->n_programs, false);
     encode_segments(p, "tables", index->tables, index->n_tables, true);
+    if (leaves) encode_leaves(p, bytes);
     return bytes->failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the index") : LB_OK;
 }
 
@@ -264,6 +319,16 @@ static lb_status read_blobs(lb_cursor *c, lb_index *index)
     return LB_OK;
 }
 
+static lb_status read_leaves(lb_cursor *c, lb_index *index)
+{
+    const void *hashes;
+    size_t size;
+    LB_TRY(lb_cursor_bin(c, "leaves", &hashes, &size));
+    if (size % 8) return lb_cursor_fail(c, "leaves", "%zu bytes, of 8 each", size);
+    index->leaves = (lb_index_leaves){.bytes = (const char *)c->start, .hashes = hashes, .n = size / 8};
+    return LB_OK;
+}
+
 static lb_status read_segments(lb_cursor *c, const char *key, uint32_t n, lb_index_rows *rows)
 {
     uint32_t count;
@@ -295,13 +360,63 @@ lb_status lb_index_decode(const void *bytes, size_t size, const char *source, ui
     for (uint32_t i = 0; i < pairs && status == LB_OK; i++) {
         status = lb_cursor_str(&c, "index", &key, &n);
         if (status != LB_OK) break;
-        status = lb_text_is(key, n, "blobs") ? read_blobs(&c, index) : read_segments(&c, key, n, &rows);
+        status = lb_text_is(key, n, "blobs")    ? read_blobs(&c, index)
+                 : lb_text_is(key, n, "leaves") ? read_leaves(&c, index)
+                                                : read_segments(&c, key, n, &rows);
     }
     index->packs = rows.packs, index->n_packs = rows.n_packs;
     index->programs = rows.programs, index->n_programs = rows.n_programs;
     index->tables = rows.tables, index->n_tables = rows.n_tables;
     if (status != LB_OK) lb_index_release(index);
     return status;
+}
+
+/* Leaves that lie in one column may wait. */
+static void mark_waiting(const lb_index *index, const char *column, uint64_t size, uint8_t *waits)
+{
+    const uint64_t from = (uint64_t)(column - index->leaves.bytes);
+    for (uint64_t i = (from + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF; (i + 1) * LB_DIGEST_LEAF <= from + size; i++)
+        if (i < index->leaves.n) waits[i] = 1;
+}
+
+/* The digest is that of all leaves: those that are listed, and those behind them. LB_ERR_CORRUPT: it is another. */
+static lb_status compare_digest(const lb_index_leaves *x, const char *bytes, size_t size, lb_digest digest)
+{
+    const uint64_t n = (size + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF;
+    uint64_t *all = malloc((n + 1) * sizeof *all);
+    if (!all) return LB_ERR_NOMEM;
+    if (x->n) memcpy(all, x->hashes, x->n * 8);
+    for (uint64_t i = x->n; i < n; i++) {
+        const size_t left = size - i * LB_DIGEST_LEAF;
+        all[i] = lb_digest_leaf(bytes + i * LB_DIGEST_LEAF, left < LB_DIGEST_LEAF ? left : LB_DIGEST_LEAF, i);
+    }
+    const bool equal = lb_digest_equal(lb_digest_of_byte_leaves(all, n, size), digest);
+    free(all);
+    return equal ? LB_OK : LB_ERR_CORRUPT;
+}
+
+/* What lies in no column is read already. */
+static lb_status check_ends(lb_index *index)
+{
+    lb_index_leaves *x = &index->leaves;
+    uint8_t *waits = calloc(x->n, 1);
+    x->seen = calloc(x->n, sizeof *x->seen);
+    lb_status status = waits && x->seen ? LB_OK : LB_ERR_NOMEM;
+#define MARK(column, width)                                                                                            \
+    if (status == LB_OK) mark_waiting(index, index->blobs.column, index->blobs.rows *width, waits);
+    BLOB_COLUMNS(MARK)
+#undef MARK
+    for (uint64_t i = 0; i < x->n && status == LB_OK; i++)
+        if (!waits[i] && !lb_index_holds(index, x->bytes + i * LB_DIGEST_LEAF, LB_DIGEST_LEAF)) status = LB_ERR_CORRUPT;
+    free(waits);
+    return status;
+}
+
+lb_status lb_index_check(lb_index *index, const void *bytes, size_t size, lb_digest digest)
+{
+    if (index->leaves.n > size / LB_DIGEST_LEAF) index->leaves.n = 0;
+    LB_TRY(compare_digest(&index->leaves, bytes, size, digest));
+    return index->leaves.n ? check_ends(index) : LB_OK;
 }
 
 /* ---- packs and commits ------------------------------------------------------------------------------------------- */

@@ -1,13 +1,15 @@
 /* What an archive holds, row by row, and the bytes of commits, pack directories and the closing index.
  *
- * Blob rows stay columns: the index of a closed archive is used where it lies in the file, sorted by digest, so that
- * opening 100,000 blobs reads nothing but a checksum. The other rows are few and become structs. Private to
- * formats/. */
+ * Blob rows stay columns: the index of a closed archive is used where it lies in the file, sorted by digest. Its bytes
+ * are checked leaf by leaf, the columns' when they are first read, so that opening 1,000,000 blobs reads a few leaves.
+ * The other rows are few and become structs. Private to formats/. */
 #ifndef LB_ARCHIVE_INDEX_H
 #define LB_ARCHIVE_INDEX_H
 
 #include "base/byte_buffer.h"
 #include "archive/record.h"
+
+#include <stdatomic.h>
 
 #define LB_NO_PACK UINT32_MAX
 
@@ -50,9 +52,19 @@ typedef struct lb_blob_columns {
     const char *digest, *offset, *stored, *size, *pack, *coding, *dtype;
 } lb_blob_columns;
 
+/* The hashes of the first `n` leaves (lastbit/digest.h) of the bytes of a closing index: what lies in them is checked
+ * when it is read. */
+typedef struct lb_index_leaves {
+    const char *bytes;  /* of the index, where it lies in the file */
+    const char *hashes; /* u64, little-endian, unaligned */
+    uint64_t n;
+    _Atomic uint8_t *seen; /* per leaf: it was found right; NULL: there is nothing left to check */
+} lb_index_leaves;
+
 typedef struct lb_index {
     lb_blob_columns blobs; /* sorted by digest */
-    byte_buffer own;       /* their memory when they do not lie in a file */
+    lb_index_leaves leaves;
+    byte_buffer own; /* their memory when they do not lie in a file */
     lb_pack_row *packs;
     uint32_t n_packs;
     lb_segment_row *programs, *tables;
@@ -79,13 +91,24 @@ void lb_index_rows_release(lb_index_rows *rows);
 lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err);
 void lb_index_release(lb_index *index);
 
-/* The closing index as bytes; decoding leaves the blob columns where they are. */
+/* The closing index as bytes; decoding leaves the blob columns where they are, and believes its bytes. */
 lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err);
 lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index,
                           lb_err *err);
+/* Have the bytes it was decoded from this digest? Of blob columns whose leaves it has nothing is read but the ends:
+ * lb_index_holds and lb_index_find look at the rest. LB_ERR_CORRUPT: they have not. LB_ERR_NOMEM. */
+lb_status lb_index_check(lb_index *index, const void *bytes, size_t size, lb_digest digest);
+/* Whether these bytes of a column, or all of the index, are those that were written. Any thread. */
+bool lb_index_holds(const lb_index *index, const void *at, uint64_t size);
+bool lb_index_holds_all(const lb_index *index);
 
-/* Row of a digest, or UINT64_MAX. */
+/* Not a row: there is none of the digest, or the index is damaged where it would stand. */
+#define LB_NO_ROW UINT64_MAX
+#define LB_DAMAGED_ROW (UINT64_MAX - 1)
+
+/* Row of a digest; what is in it holds. LB_NO_ROW, LB_DAMAGED_ROW. */
 uint64_t lb_index_find(const lb_index *index, lb_digest digest);
+/* A row that was found, or any of an index that holds. */
 lb_blob_row lb_index_blob(const lb_index *index, uint64_t row);
 
 /* The directory of a pack. */

@@ -2,11 +2,14 @@
  *
  * The file is mapped and blobs are used where they lie. What is decoded (compressed blobs, programs) is
  * published with one compare-and-swap: two threads may do the same work once, neither waits. Bytes are believed after
- * their digest was found right, once per blob; so an index that lies can make a blob unreadable but never wrong. */
+ * their digest was found right, once per blob; so an index that lies can make a blob unreadable but never wrong. The
+ * index's own bytes are checked where they are read; the first that are damaged have the archive read from its
+ * beginning, beside the index. */
 #include "archive/archive_reader.h"
 
 #include "archive/coding.h"
 #include "base/hash.h"
+#include "program/program_shelf.h"
 #include "program/program_store.h"
 
 #include <lastbit/input.h>
@@ -56,11 +59,13 @@ static lb_status use_closing_index(lb_archive *a, lb_err *err)
                        (unsigned)l.major, (unsigned)l.minor, LB_FORMAT_MAJOR);
     if (l.file_bytes != a->size || l.index_size > a->size || l.index_data > a->size - l.index_size) return LB_OK;
     const char *bytes = a->map + l.index_data;
-    if (!lb_digest_equal(lb_digest_bytes(bytes, l.index_size), l.index_digest)) return LB_OK;
     a->index_at = l.index_data;
     lb_err why = LB_ERR_INIT;
-    const lb_status status = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, &why);
+    lb_status status = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, &why);
+    if (status == LB_OK) status = lb_index_check(&a->index, bytes, l.index_size, l.index_digest);
+    if (status == LB_ERR_NOMEM) lb_fail(&why, status, "%s: no memory for its index", a->path);
     a->closed = status == LB_OK;
+    if (!a->closed) lb_index_release(&a->index);
     return lb_is_refusal(status) ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
@@ -82,18 +87,15 @@ static lb_status use_scan(lb_archive *a, bool salvage, lb_err *err)
     return status;
 }
 
-/* One slot per row for what is decoded or checked. calloc of a large block touches no page. */
+/* One slot per row for what is checked. calloc of a large block touches no page. */
 static lb_status make_slots(lb_archive *a, lb_err *err)
 {
     const lb_index *index = &a->index;
-    bool coded = false;
-    for (uint64_t i = 0; i < index->blobs.rows && !coded; i++) coded = index->blobs.coding[i] != 0;
     a->checked = calloc(index->blobs.rows + 1, sizeof *a->checked);
-    a->decoded = calloc(coded ? index->blobs.rows : 1, sizeof *a->decoded);
     a->packs = calloc(index->n_packs + 1u, sizeof *a->packs);
     a->programs = calloc(index->n_programs + 1u, sizeof *a->programs);
     a->tables = calloc(index->n_tables + 1u, sizeof *a->tables);
-    if (a->checked && a->decoded && a->packs && a->programs && a->tables) return LB_OK;
+    if (a->checked && a->packs && a->programs && a->tables) return LB_OK;
     return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
 }
 
@@ -156,10 +158,9 @@ lb_status lb_archive_open_scanned(const char *path, bool salvage, lb_archive **a
 
 static void release_decoded(lb_archive *a)
 {
-    for (uint64_t i = 0; a->decoded && i < a->index.blobs.rows; i++) {
-        if (!a->index.blobs.coding[i]) continue;
-        free(atomic_load(&a->decoded[i]));
-    }
+    _Atomic(void *) *decoded = atomic_load(&a->decoded);
+    for (uint64_t i = 0; decoded && i < a->index.blobs.rows; i++) free(atomic_load(&decoded[i]));
+    free((void *)decoded);
     for (uint32_t i = 0; a->packs && i < a->index.n_packs; i++) free(atomic_load(&a->packs[i]));
     for (uint32_t i = 0; a->programs && i < a->index.n_programs; i++) lb_program_free(atomic_load(&a->programs[i]));
     for (uint32_t i = 0; a->tables && i < a->index.n_tables; i++) free(a->tables[i]);
@@ -169,8 +170,8 @@ void lb_archive_close(lb_archive *archive)
 {
     if (!archive) return;
     release_decoded(archive);
+    lb_archive_close(atomic_load(&archive->rescue));
     free((void *)archive->checked);
-    free((void *)archive->decoded);
     free((void *)archive->packs);
     free((void *)archive->programs);
     free(archive->tables);
@@ -261,6 +262,24 @@ static lb_status decoded_bytes(lb_archive *a, _Atomic(void *) *slot, const store
 
 /* ---- blobs ------------------------------------------------------------------------------------------------------- */
 
+/* The slots of coded blobs, of which few archives have any: made when the first is read. */
+static _Atomic(void *) *decoded_slots(lb_archive *a)
+{
+    _Atomic(void *) *slots = atomic_load(&a->decoded), *none = NULL;
+    if (slots) return slots;
+    slots = calloc(a->index.blobs.rows, sizeof *slots);
+    if (!slots || atomic_compare_exchange_strong(&a->decoded, &none, slots)) return slots;
+    free((void *)slots);
+    return none;
+}
+
+static lb_status decoded_blob(lb_archive *a, uint64_t number, const stored_bytes *b, const void **bytes, lb_err *err)
+{
+    _Atomic(void *) *slots = decoded_slots(a);
+    if (!slots) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", a->path);
+    return decoded_bytes(a, &slots[number], b, bytes, err);
+}
+
 static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *row, const char *what,
                              const void **bytes, lb_err *err)
 {
@@ -279,7 +298,7 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
         return LB_OK;
     }
     const stored_bytes blob = {row->offset, row->stored, row->size, row->coding, what};
-    if (row->coding != 0) return decoded_bytes(a, &a->decoded[number], &blob, bytes, err);
+    if (row->coding != 0) return decoded_blob(a, number, &blob, bytes, err);
     LB_TRY(check_range(a, &blob, err));
     *bytes = a->map + row->offset;
     return LB_OK;
@@ -287,7 +306,9 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
 
 void lb_archive_unload(const lb_archive *a)
 {
+    const lb_archive *rescued = atomic_load(&a->rescue);
     if (a->map) madvise((void *)(uintptr_t)a->map, a->size, MADV_DONTNEED);
+    if (rescued) lb_archive_unload(rescued);
 }
 
 lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes, size_t *size, lb_err *err)
@@ -309,10 +330,40 @@ lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes
     return LB_OK;
 }
 
+/* The same archive read from its beginning, whatever its index says. */
+static lb_status rescue(lb_archive *a, lb_archive **rescued, lb_err *err)
+{
+    lb_archive *mine, *none = NULL;
+    *rescued = atomic_load(&a->rescue);
+    if (*rescued) return LB_OK;
+    LB_TRY(lb_archive_open_scanned(a->path, false, &mine, err));
+    if (!atomic_compare_exchange_strong(&a->rescue, &none, mine)) lb_archive_close(mine);
+    *rescued = none ? none : mine;
+    return LB_OK;
+}
+
+lb_status lb_archive_find(lb_archive *a, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
+{
+    *holder = a;
+    *row = lb_index_find(&a->index, digest);
+    if (*row != LB_DAMAGED_ROW) return LB_OK;
+    LB_TRY(rescue(a, holder, err));
+    *row = lb_index_find(&(*holder)->index, digest);
+    return LB_OK;
+}
+
+lb_status lb_archive_sound(lb_archive *a, lb_archive **sound, lb_err *err)
+{
+    *sound = a;
+    return lb_index_holds_all(&a->index) ? LB_OK : rescue(a, sound, err);
+}
+
 lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
 {
-    uint64_t row = lb_index_find(&archive->index, digest);
-    if (row != UINT64_MAX) return lb_archive_blob_row(archive, row, bytes, size, err);
+    uint64_t row;
+    lb_archive *holder;
+    LB_TRY(lb_archive_find(archive, digest, &holder, &row, err));
+    if (row != LB_NO_ROW) return lb_archive_blob_row(holder, row, bytes, size, err);
     char text[33];
     lb_digest_format(digest, text);
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: blob %s was not kept", archive->path, text);
@@ -355,7 +406,9 @@ lb_status lb_archive_check_row(lb_archive *a, uint64_t number, lb_err *err)
 void lb_archive_drop_row(lb_archive *a, uint64_t number)
 {
     const lb_blob_row row = lb_index_blob(&a->index, number);
-    if (row.pack == LB_NO_PACK && row.coding != 0) drop(a, atomic_exchange(&a->decoded[number], NULL), row.size);
+    _Atomic(void *) *decoded = atomic_load(&a->decoded);
+    if (row.pack == LB_NO_PACK && row.coding != 0 && decoded)
+        drop(a, atomic_exchange(&decoded[number], NULL), row.size);
 }
 
 void lb_archive_drop_pack(lb_archive *a, uint32_t pack)
@@ -450,6 +503,7 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     if (*program) return LB_OK;
     lb_program *mine, *expected = NULL;
     LB_TRY(lb_archive_read_program(archive, index, &mine, err));
+    if (archive->shelf) lb_program_shelf_put(archive->shelf, mine);
     if (atomic_compare_exchange_strong(&archive->programs[index], &expected, mine)) {
         *program = mine;
     } else {

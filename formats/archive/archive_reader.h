@@ -19,12 +19,14 @@ struct lb_archive {
     uint64_t places;   /* all places that were skipped */
     uint64_t salvaged; /* records after the last commit that were taken */
     uint64_t damaged_at;
-    _Atomic uint8_t *checked; /* per blob: its digest was found right */
-    _Atomic(void *) *decoded; /* per coded blob */
-    _Atomic(void *) *packs;   /* per coded pack */
+    _Atomic uint8_t *checked;           /* per blob: its digest was found right */
+    _Atomic(_Atomic(void *) *) decoded; /* per blob, of coded ones; NULL: none was read */
+    _Atomic(void *) *packs;             /* per coded pack */
     _Atomic(lb_program *) *programs;
-    char **tables;                 /* read when it is opened; NULL: damaged, or replaced by a later one */
-    lb_decode_limit_account limit; /* on what is decoded of it */
+    char **tables;                  /* read when it is opened; NULL: damaged, or replaced by a later one */
+    lb_decode_limit_account limit;  /* on what is decoded of it */
+    struct lb_program_shelf *shelf; /* borrowed; NULL: programs stay in memory */
+    _Atomic(lb_archive *) rescue;   /* it, scanned, once its index was found to be damaged where it was read */
 };
 
 /* `salvage`: also records after the last commit, if their digests are right. Never uses an index then. */
@@ -35,6 +37,11 @@ lb_status lb_archive_read_table(lb_archive *archive, const lb_segment_row *row, 
 const char *lb_archive_rank_table(const lb_archive *archive, int32_t rank, const char *name);
 /* The pages of the file that were read are no longer held; what was given stays where it is. */
 void lb_archive_unload(const lb_archive *archive);
+/* The blob's row, LB_NO_ROW where it was not kept, and the archive in which that row is: this one, or what was scanned
+ * of it because its index is damaged there. */
+lb_status lb_archive_find(lb_archive *archive, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err);
+/* The one of the two of which any row can be read. */
+lb_status lb_archive_sound(lb_archive *archive, lb_archive **sound, lb_err *err);
 /* Blob by row, digest checked the first time. */
 lb_status lb_archive_blob_row(lb_archive *archive, uint64_t row, const void **bytes, size_t *size, lb_err *err);
 /* Only that check, of a blob that is not in a pack: what is decoded for it is not kept, and a large blob never whole in

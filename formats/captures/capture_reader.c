@@ -5,10 +5,12 @@
 #include "captures/capture_reader.h"
 
 #include "base/array.h"
+#include "program/program_shelf.h"
 #include <lastbit/input.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 static char *path_in(const char *folder, const char *name)
 {
@@ -48,6 +50,7 @@ static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_er
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     c->members = grown;
     LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
+    grown[c->n_members].archive->shelf = c->shelf;
     grown[c->n_members++].rank = rank;
     return LB_OK;
 }
@@ -209,7 +212,8 @@ lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
 lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err)
 {
     lb_capture *c = (lb_capture *)calloc(1, sizeof *c);
-    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new())) {
+    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new()) ||
+        !(c->shelf = lb_program_shelf_new(LB_SHELF_MEMORY))) {
         lb_capture_close(c);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
@@ -226,6 +230,7 @@ void lb_capture_close(lb_capture *capture)
 {
     if (!capture) return;
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_close(capture->members[m].archive);
+    lb_program_shelf_free(capture->shelf); /* behind its programs */
     lb_foreign_close(capture->foreign);
     lb_covering_free(capture->covering);
     lb_blob_filter_free(atomic_load(&capture->filter));
@@ -315,6 +320,25 @@ lb_status lb_capture_refusal(lb_capture *capture, lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for what was recorded", capture->path);
 }
 
+/* Bytes of files that are in this process's memory (proc(5), statm); 0: not told. */
+static uint64_t mapped_bytes(void)
+{
+    unsigned long size = 0, resident = 0, shared = 0;
+    FILE *statm = fopen("/proc/self/statm", "re");
+    const int n = statm ? fscanf(statm, "%lu %lu %lu", &size, &resident, &shared) : 0;
+    if (statm) fclose(statm);
+    return n == 3 ? (uint64_t)shared * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Of many archives what was read is handed back from time to time: whoever walks over all ranks needs no memory for all
+ * of them. */
+static void note_read(lb_capture *capture)
+{
+    enum { MANY_MEMBERS = 16, SELDOM = 64, MOST = 1 << 30 };
+    if (capture->n_members <= MANY_MEMBERS || atomic_fetch_add(&capture->asked, 1) % SELDOM) return;
+    if (mapped_bytes() > MOST) lb_capture_unload(capture);
+}
+
 static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
 {
     const lb_program_row *row = find_row(capture, rank, step);
@@ -322,7 +346,9 @@ static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, c
         return lb_fail(err, LB_ERR_NOT_FOUND, "%s: rank %" PRId32 " recorded no step %" PRId64, capture->path, rank,
                        step);
     if (capture->foreign) return lb_foreign_program(capture->foreign, program, err);
-    return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+    const lb_status status = lb_archive_program(capture->members[row->member].archive, row->program, program, err);
+    note_read(capture);
+    return status;
 }
 
 lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
@@ -363,48 +389,58 @@ static bool is_member_of(const lb_capture *c, uint32_t member, int32_t rank)
     return member < c->n_members && (c->n_members == 1 || c->members[member].rank == rank);
 }
 
+static bool add_digests(lb_blob_filter *filter, lb_archive *archive)
+{
+    lb_archive *sound;
+    if (lb_archive_sound(archive, &sound, NULL) != LB_OK) return false;
+    const lb_blob_columns *blobs = &sound->index.blobs;
+    for (uint64_t i = 0; i < blobs->rows; i++) lb_blob_filter_add(filter, digest_from_bytes(blobs->digest + i * 16));
+    return true;
+}
+
 /* Made when a rank is first asked for what it does not hold; NULL when out of memory, and then all are searched. */
 static const lb_blob_filter *filter_of(lb_capture *c)
 {
     lb_blob_filter *filter = atomic_load(&c->filter), *none = NULL;
     uint64_t n = 0;
+    bool added = true;
     if (filter) return filter;
     for (uint32_t m = 0; m < c->n_members; m++) n += c->members[m].archive->index.blobs.rows;
     if (!(filter = lb_blob_filter_new(n))) return NULL;
-    for (uint32_t m = 0; m < c->n_members; m++) {
-        const lb_index *index = &c->members[m].archive->index;
-        for (uint64_t i = 0; i < index->blobs.rows; i++)
-            lb_blob_filter_add(filter, digest_from_bytes(index->blobs.digest + i * 16));
-    }
-    if (atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
+    for (uint32_t m = 0; m < c->n_members && added; m++) added = add_digests(filter, c->members[m].archive);
+    if (added && atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
     lb_blob_filter_free(filter); /* another thread was faster */
     return none;
 }
 
 /* In the archive that had the last one, then in all: replicas keep the same. */
-static lb_archive *find_elsewhere(lb_capture *c, lb_digest digest, uint64_t *row)
+static lb_status find_elsewhere(lb_capture *c, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
 {
     const lb_blob_filter *filter = filter_of(c);
     const uint32_t last = atomic_load_explicit(&c->found_in, memory_order_relaxed);
-    if (filter && !lb_blob_filter_may_hold(filter, digest)) return NULL;
+    *row = LB_NO_ROW;
+    if (filter && !lb_blob_filter_may_hold(filter, digest)) return LB_OK;
     for (uint32_t i = 0; i <= c->n_members; i++) {
         const uint32_t m = i ? i - 1 : last;
-        *row = lb_index_find(&c->members[m].archive->index, digest);
-        if (*row == UINT64_MAX) continue;
+        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+        if (*row == LB_NO_ROW) continue;
         atomic_store_explicit(&c->found_in, m, memory_order_relaxed);
-        return c->members[m].archive;
+        return LB_OK;
     }
-    return NULL;
+    return LB_OK;
 }
 
-/* Row of the blob and the archive that has it: the rank's own first, then any, for equal digests are equal bytes. */
-static lb_archive *find_blob(lb_capture *c, int32_t rank, lb_digest digest, uint64_t *row)
+/* Row of the blob, or LB_NO_ROW, and the archive that has it: the rank's own first, then any, for equal digests are
+ * equal bytes. */
+static lb_status find_blob(lb_capture *c, int32_t rank, lb_digest digest, lb_archive **holder, uint64_t *row,
+                           lb_err *err)
 {
+    *row = LB_NO_ROW;
     for (uint32_t m = first_member(c, rank); is_member_of(c, m, rank); m++) {
-        *row = lb_index_find(&c->members[m].archive->index, digest);
-        if (*row != UINT64_MAX) return c->members[m].archive;
+        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+        if (*row != LB_NO_ROW) return LB_OK;
     }
-    return c->n_members > 1 ? find_elsewhere(c, digest, row) : NULL;
+    return c->n_members > 1 ? find_elsewhere(c, digest, holder, row, err) : LB_OK;
 }
 
 lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,
@@ -412,8 +448,12 @@ lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, c
 {
     if (capture->foreign) return lb_foreign_blob(capture->foreign, digest, bytes, size, err);
     uint64_t row;
-    lb_archive *archive = find_blob(capture, rank, digest, &row);
-    if (archive) return lb_archive_blob_row(archive, row, bytes, size, err);
+    lb_archive *holder;
+    LB_TRY(find_blob(capture, rank, digest, &holder, &row, err));
+    if (row != LB_NO_ROW) {
+        note_read(capture);
+        return lb_archive_blob_row(holder, row, bytes, size, err);
+    }
     char text[33];
     lb_digest_format(digest, text);
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ": blob %s was not kept", capture->path, rank, text);
@@ -484,6 +524,7 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
 void lb_capture_unload(const lb_capture *capture)
 {
     for (uint32_t m = 0; m < capture->n_members; m++) lb_archive_unload(capture->members[m].archive);
+    lb_program_shelf_unload(capture->shelf);
 }
 
 void lb_capture_unload_rank(const lb_capture *capture, int32_t rank)
@@ -498,11 +539,14 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
     if (lb_layout_numel(&program->values[value].layout) == 0) return true;
     size_t offset;
     uint64_t row;
+    lb_archive *archive;
+    note_read(capture);
     uint32_t holder = find_holder(capture, program, value, &offset);
     if (holder == LB_NONE) return false;
     lb_digest blob = program->values[holder].blob;
     if (capture->foreign) return lb_foreign_has_blob(capture->foreign, blob);
-    return find_blob(capture, program->rank, blob, &row) != NULL;
+    const lb_status status = note_refusal(capture, find_blob(capture, program->rank, blob, &archive, &row, NULL));
+    return status == LB_OK && row != LB_NO_ROW;
 }
 
 static lb_status not_kept(const lb_capture *c, const lb_program *p, uint32_t value, lb_err *err)

@@ -26,13 +26,15 @@ struct lb_capture {
     _Atomic uint32_t found_in;        /* the member that last held a blob of another rank */
     lb_foreign *foreign;              /* instead of members */
     lb_covering *covering;
-    lb_program_row *rows; /* by rank, step, then age: the youngest last */
+    struct lb_program_shelf *shelf; /* of all members' programs */
+    lb_program_row *rows;           /* by rank, step, then age: the youngest last */
     uint32_t n_rows;
     int32_t *ranks;
     uint32_t n_ranks;
     int64_t *steps;
     uint32_t n_steps;
-    _Atomic bool refused; /* memory, for a program or a value */
+    _Atomic bool refused;   /* memory, for a program or a value */
+    _Atomic uint32_t asked; /* how often, for a program or a value */
 };
 
 /* Whether no later recording of that step of that rank stands behind row `r`. */

@@ -202,9 +202,9 @@ static void check_values(check *c, const lb_archive *a, const lb_program *p)
         char which[160];
         snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", p->rank, p->step,
                  v, value->name == LB_NONE ? "" : " ", lb_program_text(p, value->name));
-        if (row == UINT64_MAX && !(c->whole && lb_capture_has_value(c->whole, p, v)))
+        if (row == LB_NO_ROW && !(c->whole && lb_capture_has_value(c->whole, p, v)))
             report(c, LB_DAMAGE_MISSING, 0, "%s: %s: its bytes were kept once and are not here", c->file, which);
-        else if (row != UINT64_MAX && last > first && lb_index_blob(&a->index, row).size != expected)
+        else if (row != LB_NO_ROW && last > first && lb_index_blob(&a->index, row).size != expected)
             report(c, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset,
                    "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", c->file, which,
                    lb_index_blob(&a->index, row).size, expected);
@@ -256,18 +256,19 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
         if (lb_is_refusal(why.status)) report_failure(c, LB_DAMAGE_INDEX, at, &why);
         return;
     }
-    if (!indexed->closed && has_index)
+    const bool usable = indexed->closed && lb_index_holds_all(&indexed->index);
+    if (!usable && has_index)
         report(c, LB_DAMAGE_INDEX, at,
                "%s: offset %" PRIu64
                ": the closing index cannot be used; nothing is lost, `lastbit recover` writes one",
                c->file, at);
     const lb_index *x = &indexed->index, *y = &scanned->index;
     bool same = x->blobs.rows == y->blobs.rows && x->n_programs == y->n_programs && x->n_tables == y->n_tables;
-    for (uint64_t i = 0; same && i < x->blobs.rows; i++) {
+    for (uint64_t i = 0; usable && same && i < x->blobs.rows; i++) {
         lb_blob_row p = lb_index_blob(x, i), q = lb_index_blob(y, i);
         same = lb_digest_equal(p.digest, q.digest) && p.offset == q.offset && p.size == q.size && p.coding == q.coding;
     }
-    if (indexed->closed) {
+    if (usable) {
         c->result->closed++;
         if (!same && scanned->damages == 0)
             report(c, LB_DAMAGE_INDEX, at,

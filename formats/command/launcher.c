@@ -3,12 +3,18 @@
  *     Slurm        srun sets SLURM_STEP_ID and SLURM_PROCID of SLURM_STEP_NUM_TASKS; a batch script outside srun has no
  *                  step (man srun, OUTPUT ENVIRONMENT VARIABLES)
  *     Open MPI     OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE; PMIX_NAMESPACE is the job's (mpirun(1), PMIx standard)
- *     MPICH        hydra's PMI_RANK of PMI_SIZE, and no name of the job: on one host its parent is the same for all
- *     torchrun     RANK of WORLD_SIZE, TORCHELASTIC_RUN_ID (torch.distributed.run)
+ *     MPICH        hydra's PMI_RANK of PMI_SIZE and MPI_LOCALNRANKS, and no name of the job: on one host its parent is
+ *                  the same for all; in a job of Slurm the step is, in which srun began its proxies
+ *     torchrun     RANK of WORLD_SIZE, TORCHELASTIC_RUN_ID, which is "none" unless it was given, and a port that is
+ *                  mostly the default; TORCHELASTIC_ERROR_FILE lies in a folder that each agent makes anew, two
+ *                  above the rank's own (torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs)
  *     Kubernetes   an indexed Job sets JOB_COMPLETION_INDEX; how many there are a manifest says in JOB_COMPLETIONS
  *
- * One of them that starts another (srun a torchrun) leaves its own behind: the innermost that is known comes first. */
+ * One of them that starts another (srun a torchrun, mpirun its proxies by srun) leaves its own behind: the innermost
+ * that is known comes first. What srun says of hydra's proxies is not of their ranks. */
 #include "command/launcher.h"
+
+#include <lastbit/digest.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,27 +38,71 @@ static bool find_in(const char *launcher, const char *rank, const char *size, lb
     return true;
 }
 
+/* What the variable says, behind what the name has already. */
+static void add_to_name(lb_launcher *w, const char *variable)
+{
+    const char *text = getenv(variable);
+    const size_t n = strlen(w->job);
+    if (text) snprintf(w->job + n, sizeof w->job - n, "%s%s", n ? "." : "", text);
+}
+
 static void name_job(lb_launcher *w, const char *first, const char *second)
 {
-    const char *a = getenv(first), *b = second ? getenv(second) : NULL;
-    if (a) snprintf(w->job, sizeof w->job, "%s%s%s", a, b ? "." : "", b ? b : "");
+    if (!getenv(first)) return;
+    add_to_name(w, first);
+    if (second) add_to_name(w, second);
+}
+
+static bool on_one_host(const char *ranks_here, const lb_launcher *w)
+{
+    uint32_t here = 0;
+    return number_of(ranks_here, &here) && here == w->of;
+}
+
+static void name_torchrun(lb_launcher *w)
+{
+    const char *file = getenv("TORCHELASTIC_ERROR_FILE");
+    name_job(w, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
+    if (!*w->job) return;
+    add_to_name(w, "MASTER_ADDR"), add_to_name(w, "SLURM_JOB_ID");
+    const char *again = getenv("TORCHELASTIC_RESTART_COUNT");
+    if (again) snprintf(w->again, sizeof w->again, "%s", again);
+    if (!file || !on_one_host("LOCAL_WORLD_SIZE", w)) return;
+    size_t n = strlen(file);
+    for (int above = 0; above < 3 && n; above++)
+        for (n--; n && file[n] != '/'; n--) {
+        }
+    const lb_digest folder = lb_digest_bytes(file, n);
+    const size_t there = strlen(w->job);
+    snprintf(w->job + there, sizeof w->job - there, ".%016llx", (unsigned long long)folder.lo);
+}
+
+static void name_hydra(lb_launcher *w)
+{
+    char host[64] = "";
+    if (on_one_host("MPI_LOCALNRANKS", w)) {
+        gethostname(host, sizeof host - 1);
+        snprintf(w->job, sizeof w->job, "%s.parent-%ld", host, (long)getppid());
+    } else if (getenv("SLURM_STEP_ID")) {
+        name_job(w, "SLURM_JOB_ID", "SLURM_STEP_ID");
+    }
 }
 
 bool lb_launcher_find(lb_launcher *w)
 {
     memset(w, 0, sizeof *w);
     if (find_in("torchrun", "RANK", "WORLD_SIZE", w)) {
-        name_job(w, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
+        name_torchrun(w);
     } else if (find_in("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", w)) {
         name_job(w, "PMIX_NAMESPACE", NULL);
         if (!*w->job) name_job(w, "OMPI_MCA_ess_base_jobid", NULL);
+    } else if (getenv("MPI_LOCALNRANKS") && find_in("MPICH", "PMI_RANK", "PMI_SIZE", w)) {
+        name_hydra(w);
     } else if (getenv("SLURM_STEP_ID") && find_in("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", w)) {
         name_job(w, "SLURM_JOB_ID", "SLURM_STEP_ID");
         if (getenv("SLURM_RESTART_COUNT")) snprintf(w->again, sizeof w->again, "%s", getenv("SLURM_RESTART_COUNT"));
     } else if (find_in("MPICH", "PMI_RANK", "PMI_SIZE", w)) {
-        uint32_t here = 0;
-        if (number_of("MPI_LOCALNRANKS", &here) && here == w->of)
-            snprintf(w->job, sizeof w->job, "parent-%ld", (long)getppid());
+        name_hydra(w);
     } else if (find_in("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", w)) {
         name_job(w, "JOB_NAME", NULL);
     }

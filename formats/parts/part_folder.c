@@ -25,6 +25,7 @@ struct lb_part_folder {
     pthread_cond_t changed;
     int claim; /* descriptor of what it is at; -1: nothing */
     bool beats, ends;
+    bool again; /* a start of these workers has ended here before */
 };
 
 static char *path_in(const lb_part_folder *f, const char *name)
@@ -192,6 +193,14 @@ static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, co
     return status;
 }
 
+/* A worker that the start before had lost may have come first, and taken the folder away as the last of that start. */
+static bool make_again(const lb_part_folder *f)
+{
+    if (!f->again || lb_input_is_folder(f->path)) return false;
+    const int failed = lb_output_folder_make(f->path, LB_OUTPUT_SYNC_NEVER);
+    return !failed || failed == EEXIST;
+}
+
 static void wait_for_others(unsigned *milliseconds)
 {
     const struct timespec time = {0, (long)*milliseconds * 1000000};
@@ -209,18 +218,20 @@ lb_status lb_part_folder_fill(lb_part_folder *f, const lb_part_loop *loop, uint6
         lb_input_names names = {0};
         lb_err why = LB_ERR_INIT;
         lb_status status = lb_input_list(f->path, &names, &why);
+        if (status == LB_ERR_NOT_FOUND && make_again(f)) continue;
+        if (status == LB_ERR_NOT_FOUND) lb_err_clear(&why);
         if (status == LB_ERR_NOT_FOUND)
-            status = lb_fail(err, LB_ERR_PARTIAL, "%s: the other workers are done", f->path);
-        else if (status != LB_OK)
-            lb_fail(err, status, "%s", why.message);
+            status = lb_fail(&why, LB_ERR_PARTIAL, "%s: the other workers are done", f->path);
         r.done = r.begun = 0;
         for (uint64_t i = 0; i < loop->chunks && status == LB_OK; i++) {
-            status = try_chunk(f, &r, (start + i) % loop->chunks, &names, err);
+            status = try_chunk(f, &r, (start + i) % loop->chunks, &names, &why);
             if (loop->progress) loop->progress("parts", r.done, loop->chunks);
         }
         lb_input_names_release(&names);
         *made += r.begun;
-        if (status != LB_OK || r.done == loop->chunks) return status;
+        if (status != LB_OK && status != LB_ERR_PARTIAL && make_again(f)) continue;
+        if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
+        if (r.done == loop->chunks) return LB_OK;
         if (r.begun)
             milliseconds = 4;
         else
@@ -250,6 +261,63 @@ static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
     return status;
 }
 
+static lb_status enter_once(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+{
+    struct stat st;
+    const int failed = lb_output_folder_make(f->path, LB_OUTPUT_SYNC_NEVER);
+    if (failed && failed != EEXIST) return lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", f->path, strerror(failed));
+    if (stat(f->path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", f->path);
+    return agree(f, job, err);
+}
+
+/* The last worker of a start before may take the folder away in the midst of it. */
+static lb_status enter(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+{
+    enum { TRIES = 5 };
+    for (int tries = 1;; tries++) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status status = enter_once(f, job, &why);
+        if (status == LB_OK) return LB_OK;
+        if (tries == TRIES || lb_input_is_folder(f->path)) return lb_fail(err, status, "%s", why.message);
+    }
+}
+
+static char *left_by(const lb_part_folder *f)
+{
+    char name[32];
+    snprintf(name, sizeof name, "left-%u", f->worker);
+    return path_in(f, name);
+}
+
+static void unlink_in(const lb_part_folder *f, const char *name)
+{
+    char *path = path_in(f, name);
+    if (path) unlink(path);
+    free(path);
+}
+
+/* Where this worker has left already the folder is of a start that ended before its last worker came: it lost one. What
+ * was told then was told then, and this start tells it again. The first of it that comes takes away who told and who
+ * left; that it was before is seen by the times, which are the file system's. */
+static void begin_again(lb_part_folder *f)
+{
+    char *left = left_by(f), *told = path_in(f, "told");
+    struct stat mine, its;
+    lb_input_names names = {0};
+    f->again = left && told && f->workers && lstat(left, &mine) == 0;
+    if (f->again) {
+        const bool before = lstat(told, &its) != 0 || touched_at(&its) <= touched_at(&mine);
+        if (before && lb_input_list(f->path, &names, NULL) == LB_OK)
+            for (uint32_t i = 0; i < names.n; i++)
+                if (!strncmp(names.rows[i], "left-", 5)) unlink_in(f, names.rows[i]);
+        if (before) unlink(told);
+        unlink(left);
+    }
+    lb_input_names_release(&names);
+    free(left), free(told);
+}
+
 lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
                               lb_part_folder **out, lb_err *err)
 {
@@ -262,12 +330,8 @@ lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_
     name_host(f->host);
     snprintf(f->beat, sizeof f->beat, "%s-%ld.beat", f->host, (long)getpid());
     pthread_mutex_init(&f->lock, NULL), pthread_cond_init(&f->changed, NULL);
-    const int failed = lb_output_folder_make(path, LB_OUTPUT_SYNC_NEVER);
-    lb_status status = LB_OK;
-    if (failed && failed != EEXIST) status = lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", path, strerror(failed));
-    if (status == LB_OK && !lb_input_is_folder(path))
-        status = lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", path);
-    if (status == LB_OK) status = agree(f, job, err);
+    lb_status status = enter(f, job, err);
+    if (status == LB_OK) begin_again(f);
     f->beats = status == LB_OK && pthread_create(&f->thread, NULL, keep_beating, f) == 0;
     if (status != LB_OK) {
         lb_part_folder_close(f, false);
@@ -288,6 +352,7 @@ lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n,
     lb_part_record_bytes(&body, &answer, &n);
     lb_part_file_frame(&frame, &body.written);
     lb_status status = kept && told && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    make_again(f);
     /* Another worker that writes it writes the same. */
     if (status == LB_OK && !lb_input_is_file(kept)) status = save_chunk(kept, &frame, err);
     const int fd = status == LB_OK ? open(told, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
@@ -303,11 +368,9 @@ lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n,
 /* Of as many workers as there are; a name that is no file of ours stays, and the folder with it. */
 static void leave(lb_part_folder *f)
 {
-    char name[32];
     lb_input_names names = {0};
     uint32_t gone = 0;
-    snprintf(name, sizeof name, "left-%u", f->worker);
-    char *path = path_in(f, name);
+    char *path = left_by(f);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     if (fd >= 0) close(fd);
     free(path);

@@ -8,7 +8,7 @@
  *                           from this host, is open to all
  *     HOST-PID.beat         touched by a worker to read the file system's own clock, whatever the hosts' clocks say
  *     answer, told          the answer, and that a worker gives it
- *     left-N                worker N has come to its end */
+ *     left-N                worker N has come to its end; where it comes again, that is another start */
 #ifndef LB_PART_FOLDER_H
 #define LB_PART_FOLDER_H
 

@@ -304,7 +304,17 @@ static lb_status fold_body(const making *m, uint64_t number, const char *body, s
     return lb_part_record_end(&reader, err);
 }
 
-/* A chunk that another worker wrote; one that cannot be read is made again. */
+/* Of another question: it was copied here, or is left of a folder that had this name. */
+static bool is_of_another(const making *m, const char *body, size_t n, const char *path)
+{
+    lb_part_record reader;
+    lb_digest job;
+    lb_part_chunk chunk = {0};
+    return lb_part_file_read_chunk(body, n, path, 0, &reader, &job, &chunk, NULL) == LB_OK &&
+           !lb_digest_equal(job, m->parts->digest);
+}
+
+/* A chunk that another worker wrote; one that cannot be read, or is none of this question, is made again. */
 static lb_status fold_from_folder(const making *m, uint64_t number, lb_err *err)
 {
     const char *bytes = NULL, *body = NULL;
@@ -315,6 +325,7 @@ static lb_status fold_from_folder(const making *m, uint64_t number, lb_err *err)
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
     lb_status status = lb_input_map(path, &bytes, &size, &why);
     if (status == LB_OK) status = lb_part_file_next(bytes, size, &at, path, &body, &n, &why);
+    if (status == LB_OK && is_of_another(m, body, n, path)) status = LB_ERR_CORRUPT;
     if (status == LB_ERR_CORRUPT || status == LB_ERR_NOT_FOUND) {
         at = 0;
         status = make_chunk((void *)(uintptr_t)m, number, &frame, err);

@@ -2,6 +2,7 @@
  * its bytes in program_codec.c.
  *
  * Every table is an array that doubles; strings lie in chunks that never move, so a pointer given out stays valid. */
+#include "program/program_shelf.h"
 #include "program/program_store.h"
 
 #include <lastbit/text.h>
@@ -196,14 +197,21 @@ lb_program *lb_program_new(void)
     return NULL;
 }
 
-void lb_program_free(lb_program *program)
+void lb_program_release_tables(lb_program *program)
 {
-    if (!program) return;
     for (int id = 0; id < LB_TABLE_COUNT; id++) free(*(void **)((char *)program + lb_program_tables[id].array));
     for (text_chunk *chunk = program->store->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
         free(chunk);
     }
+    program->store->chunks = NULL;
+}
+
+void lb_program_free(lb_program *program)
+{
+    if (!program) return;
+    if (program->store->shelf) lb_program_shelf_take(program);
+    lb_program_release_tables(program);
     lb_hash_release(&program->store->strings.rows);
     lb_hash_release(&program->store->scopes.rows);
     lb_hash_release(&program->store->lines.rows);

@@ -60,9 +60,15 @@ struct lb_program_store {
     row_set strings, scopes, lines;
     /* a row or a text found no memory: the caller may have gone on without it, and so it is never written */
     bool lacking;
+    /* program_shelf.h: the shelf that it is on, and where its tables lie in the file; `laid_at` NULL: in memory */
+    struct lb_program_shelf *shelf;
+    void *laid_at;
+    size_t laid_bytes;
+    uint64_t laid_from;
 };
 
-lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */
+lb_program *lb_program_alloc(void);                  /* no string 0, no scope 0 yet */
+void lb_program_release_tables(lb_program *program); /* and the strings' texts; their pointers are gone, counts stay */
 bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows);
 /* The first of the new rows; LB_NONE when out of memory. */
 uint32_t lb_program_append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count);

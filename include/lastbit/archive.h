@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define LB_FORMAT_MAJOR 1
-#define LB_FORMAT_MINOR 2
+#define LB_FORMAT_MINOR 3
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 

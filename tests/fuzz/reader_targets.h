@@ -182,7 +182,9 @@ static void target_index(const uint8_t *bytes, size_t size)
     size--;
     switch (bytes[0] % 5) {
     case 0:
-        if (accepted(lb_index_decode(rest, size, "index", 0, &index, &err), &err, "index")) use_index(&index);
+        if (!accepted(lb_index_decode(rest, size, "index", 0, &index, &err), &err, "index")) break;
+        lb_index_check(&index, rest, size, lb_digest_bytes(rest, size)); /* its leaves may lie */
+        use_index(&index);
         break;
     case 1:
         accepted(lb_index_directory_decode(rest, size, "directory", 0, &area, &rows, &err), &err, "directory");
