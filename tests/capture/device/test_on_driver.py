@@ -14,11 +14,13 @@ from conftest import BUILD, ROOT
 from test_standin import assert_same_bits, steps_of
 
 PROGRAMS, ON_DRIVER = ROOT / "tests" / "programs", ROOT / "tests" / "capture" / "device" / "on_driver.py"
-FIRST, SECOND = "on_device.py", "device_programs.py"
-SOON = [(FIRST, "train"), (FIRST, "offload"), (FIRST, "graph"), (FIRST, "decode"), (SECOND, "prefetch"), (SECOND, "reuse"), (SECOND, "views")]
-LATER = [(FIRST, what) for what in ("dropout", "checkpoint", "generate", "drawing", "partial")] + [
+FIRST, SECOND, THIRD = "on_device.py", "device_programs.py", "stream_programs.py"
+SOON = [(FIRST, what) for what in ("train", "offload", "graph", "decode", "checkpoint")] + [(SECOND, what) for what in ("prefetch", "reuse", "views")]
+LATER = [(FIRST, what) for what in ("dropout", "generate", "drawing", "partial")] + [
     (SECOND, what) for what in ("transformers", "optimizers", "embeddings", "sparse", "dtypes", "functions", "workers", "threads", "full")
 ]
+SOON += [(THIRD, what) for what in ("slices", "fed", "bare", "both")]
+LATER += [(THIRD, what) for what in ("pool", "early", "aside", "buckets", "put_away", "soon", "overtaken", "numpy", "polled")]
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="a function of torch's is replaced by code of x86-64")
 
 
@@ -79,7 +81,10 @@ def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert all(step["collectives"] and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
 
 
-@pytest.mark.parametrize("file,what", [(SECOND, "full"), pytest.param(SECOND, "reuse", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "file,what",
+    [(FIRST, "train"), (SECOND, "full"), *(pytest.param(SECOND, what, marks=pytest.mark.full) for what in ("reuse", "optimizers", "functions"))],
+)
 def test_program_needs_no_more_memory_when_it_is_recorded(lastbit, record_on, tmp_path, file, what):
     """Its allocator uses at once what is freed, and has just what the program needs by itself: nothing is held a moment longer."""
     environment = {**os.environ, "STANDIN_USED": str(tmp_path / "used")}
