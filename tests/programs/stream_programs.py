@@ -14,6 +14,8 @@ overtaken   tensors written through views while copies of them are on their way 
 bare        empty tensors, tensors without dimensions, expanded, flipped and overlapping ones, channels last, packed in halves of bytes
 numpy       what arrived in pinned memory computed on by NumPy, and sent back
 polled      a host that asks again and again whether a copy has arrived
+replicas    a model on each of two devices, whose gradients are added on the first one, and whose weights come from there
+split       a model of which each of two devices has a half: what lies between goes from one to the other, and back in backward
 """
 
 import pathlib
@@ -313,6 +315,45 @@ def polled(device):
     return [x, *made]
 
 
+def two(device):
+    return [torch.device(device)] * 2 if device == "cpu" else [torch.device(device, n) for n in range(2)]
+
+
+def moved(t, place):
+    return torch.empty(t.shape, dtype=t.dtype, device=place).copy_(t)
+
+
+def replicas(device):
+    places = two(device)
+    models = [on_device.network(0).to(place) for place in places]
+    optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1, momentum=0.9, foreach=False)
+    for _ in range(3):
+        x, y = torch.randn(16, 8), torch.randint(4, (16,))
+        for n, (model, place) in enumerate(zip(models, places)):
+            half = slice(8 * n, 8 * n + 8)
+            functional.cross_entropy(model(x[half].clone().to(place)), y[half].clone().to(place)).backward()
+        for ours, theirs in zip(models[0].parameters(), models[1].parameters()):
+            ours.grad.add_(moved(theirs.grad, places[0])).div_(2)
+        optimizer.step()
+        with torch.no_grad():
+            for ours, theirs in zip(models[0].parameters(), models[1].parameters()):
+                theirs.copy_(ours, non_blocking=True)
+                ours.grad = theirs.grad = None
+    return [*models[0].parameters(), *models[1].parameters()]
+
+
+def split(device):
+    places, model = two(device), on_device.network(0)
+    halves = [model[:3].to(places[0]), model[3:].to(places[1])]
+    optimizer = torch.optim.AdamW([p for half in halves for p in half.parameters()], lr=1e-2, foreach=False)
+    for _ in range(3):
+        x, y = torch.randn(16, 8).to(places[0]), torch.randint(4, (16,)).to(places[1])
+        functional.cross_entropy(halves[1](moved(halves[0](x), places[1])), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return list(model.parameters())
+
+
 on_device.RUNS.update(
     pool=pool,
     early=early,
@@ -327,6 +368,8 @@ on_device.RUNS.update(
     bare=bare,
     numpy=numpy,
     polled=polled,
+    replicas=replicas,
+    split=split,
 )
 
 if __name__ == "__main__":

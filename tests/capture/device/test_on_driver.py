@@ -68,6 +68,20 @@ def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert [step["notices"] for step in ours] == [step["notices"] for step in theirs]
 
 
+@pytest.mark.parametrize("what", ["split", pytest.param("replicas", marks=pytest.mark.full)])
+def test_two_devices_of_a_process_are_recorded_as_on_the_cpu(lastbit, record_on, what):
+    """Each has its context, its streams and a reader; what goes from one to the other is measured where it arrives."""
+    here, on_cpu = record_on(THIRD, what, "cpu")
+    there, on_device = record_on(THIRD, what, "standin", STANDIN_DEVICES="2")
+    assert sorted((d["back_end"], d["unit"], d["skipped"]) for d in devices_of(there)) == [("cuda", 0, 0), ("cuda", 1, 0)]
+    assert_same_bits(on_device, on_cpu)
+    found = lastbit.json("diff", here, there, expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+    ours, theirs = steps_of(lastbit, there), steps_of(lastbit, here)
+    assert all(step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
+    assert len(ours) == len(theirs) == 3 and [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("file,what", [(FIRST, "ddp"), (SECOND, "fsdp")])
 def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
