@@ -21,16 +21,25 @@ LB_DEVICE column column_begin()
     return c;
 }
 
-/* Lanes added in pairs of neighbours. */
+/* Lanes added in pairs of neighbours. Each round is a function, for a compiler that leaves the rounds a loop keeps lanes in
+ * memory. */
+template <uint32_t N>
+struct pairs {
+    LB_DEVICE double of(double *x)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < N / 2; i++) x[i] = __dadd_rn(x[2 * i], x[2 * i + 1]);
+        return pairs<N / 2>::of(x);
+    }
+};
+template <>
+struct pairs<1> {
+    LB_DEVICE double of(double *x) { return x[0]; }
+};
 template <uint32_t N>
 LB_DEVICE double paired(double *x)
 {
-#pragma unroll
-    for (uint32_t n = N; n > 1; n /= 2) {
-#pragma unroll
-        for (uint32_t i = 0; i < n / 2; i++) x[i] = __dadd_rn(x[2 * i], x[2 * i + 1]);
-    }
-    return x[0];
+    return pairs<N>::of(x);
 }
 
 /* The bits are put where f32 has them. Its exponent is then too small by what the biases differ, also of a

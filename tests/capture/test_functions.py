@@ -289,6 +289,24 @@ def test_variables_live_no_longer_than_they_did(record):
     """)
 
 
+def test_variables_of_a_function_with_an_optimizer_live_no_longer_than_they_did(record):
+    record("""
+        import gc, weakref
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def train():
+            for _ in range(3):
+                out = model(torch.ones(2, 4))
+                gone = weakref.ref(out)
+                optimizer.zero_grad()
+                out.square().mean().backward()
+                optimizer.step()
+                del out
+                assert gone() is None
+        train()
+    """)
+
+
 def test_workers_of_a_loader_and_of_a_pool_open_no_capture(record):
     capture = record("""
         import multiprocessing

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .devices import is_capturing
+from .frames import variable_of
 from .objects import local
 
 _MANY = 32
@@ -117,10 +118,10 @@ _APPLY = torch.autograd.Function.apply.__func__.__code__
 def _is_recorded(frame):
     """Of the frame of a Function's forward: autograd links the node to its inputs' where gradients are computed, and only there."""
     names = frame.f_code.co_varnames[: frame.f_code.co_argcount] if frame.f_code.co_argcount else frame.f_code.co_varnames[:1]
-    context = frame.f_locals.get(names[0]) if names else None
+    context = variable_of(frame, names[0]) if names else None
     if hasattr(context, "next_functions"):
         return bool(context.next_functions)
-    return any(isinstance(a, torch.Tensor) and a.requires_grad for a in frame.f_back.f_locals.get("args", ()))
+    return any(isinstance(a, torch.Tensor) and a.requires_grad for a in variable_of(frame.f_back, "args") or ())
 
 
 def _state(grad):

@@ -12,6 +12,7 @@ import weakref
 import torch
 from torch.nn.utils.parametrize import ParametrizationList
 
+from .frames import variable_of
 from .names import Family
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule", "_FabricModule"}
@@ -342,7 +343,7 @@ def _keyword_arguments(module):
         if frame is None:
             return None
         if frame.f_code.co_name in ("inner", "_call_impl"):
-            return frame.f_locals.get("kwargs") or None
+            return variable_of(frame, "kwargs") or None
         frame = frame.f_back
     return None
 

@@ -12,6 +12,8 @@ import weakref
 
 import torch
 
+from .frames import seen_in
+
 _SEARCHES, _SECONDS = 12, 2.0  # of a process's objects, and for all of them together: one costs some tens of milliseconds
 
 
@@ -80,25 +82,13 @@ def held_by_program(frame):
     while frame is not None and left > 0:
         if not is_library(frame.f_code.co_filename):
             if frame.f_code.co_name != "<module>":
-                left -= _look_into_frame(frame, found)
+                left -= seen_in(frame, lambda variables: _look_into(variables, found))
             if frame.f_globals is not main and id(frame.f_globals) not in seen:
                 seen.add(id(frame.f_globals))
                 left -= _look_into(frame.f_globals, found)
         frame = frame.f_back
     _look_into(main, found)
     return list(found.values())
-
-
-def _look_into_frame(frame, found):
-    """Before Python 3.13 a frame keeps what `f_locals` showed: tensors would live as long as the function."""
-    variables = frame.f_locals
-    visits = _look_into(variables, found)
-    if sys.version_info < (3, 13) and not _OWN_VIEWS.intersection(frame.f_code.co_names):
-        variables.clear()
-    return visits
-
-
-_OWN_VIEWS = {"locals", "vars", "eval", "exec", "dir"}  # functions that may have this dict in their hands
 
 
 def _look_into(variables, found):

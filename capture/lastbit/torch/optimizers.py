@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from . import library
+from .frames import variable_of
 from .objects import local, number_of
 
 
@@ -100,7 +101,7 @@ class Optimizers:
                     if not torch.compiler.is_compiling() and not session.dead:
                         try:
                             caller = sys._getframe(1)
-                            by_itself = isinstance(self, cls) and caller.f_code.co_name != "step" and caller.f_locals.get("self") is self
+                            by_itself = isinstance(self, cls) and caller.f_code.co_name != "step" and variable_of(caller, "self") is self
                             session.zeroed(parameters(self), by_itself)
                         except Exception as error:
                             session.fail(error)
@@ -394,6 +395,6 @@ def _stepping(frame):
     found = []
     while frame is not None:
         if frame.f_code.co_name == "wrapper" and frame.f_code.co_filename.endswith("optim/optimizer.py"):
-            found.append(frame.f_locals.get("self"))
+            found.append(variable_of(frame, "self"))
         frame = frame.f_back
     return found

@@ -1,10 +1,26 @@
 """Which threads of the program have our dispatch mode: a mode belongs to a thread, and to be seen a thread must have one of its own."""
 
+import pathlib
+import re
 import threading
 
 import torch
 
 from . import dispatch
+
+
+def engine_of(thread):
+    """The number of the devices for which this is autograd's thread; None: it is none of them. Such a thread takes the modes of the one that
+    called it, so that its ops are seen, and goes on only while that one waits. Python learns of it when a hook asks for the current thread
+    (logging does); the system has the name that the engine gave it (torch/csrc/autograd/engine.cpp)."""
+    if not isinstance(thread, threading._DummyThread):
+        return None
+    try:
+        name = pathlib.Path(f"/proc/self/task/{thread.native_id}/comm").read_text()
+    except OSError:
+        return None
+    number = re.match(r"pt_autograd_(\d+)", name)
+    return int(number.group(1)) if number else None
 
 
 class Threads:
@@ -50,6 +66,8 @@ class Threads:
                 continue
             if thread is threading.main_thread():
                 continue  # its first module, backward or optimizer brings it in
+            if engine_of(thread) is not None:
+                continue
             self.strangers.add(thread.name)
             self.session.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
 
@@ -85,8 +103,10 @@ class Threads:
 
     def trains(self):
         """An optimizer steps in this thread. Where another one that lives steps another beside it, the two share every step: where one
-        ends the other is in the middle of something."""
+        ends the other is in the middle of something. (In a hook, the thread that called backward waits.)"""
         thread = threading.current_thread()
+        if engine_of(thread) is not None:
+            return
         if self.trainer is None or not self.trainer.is_alive():
             self.trainer = thread
         elif thread is not self.trainer and not self.together:
@@ -127,7 +147,12 @@ class Threads:
     def gradients_of(self, parameters):
         """[(parameter, gradient)] of those that have one; None where a thread beside this one runs a backward, or ran one and may run
         another while they are looked at. Autograd sets `p.grad` without the interpreter's lock: one that is read at that moment is
-        freed twice, and the program dies."""
+        freed twice, and the program dies. Its thread for a device (of a hook, or of a forward that runs again) sets those of that device
+        itself; the others are looked at when the backward that it runs for has ended."""
+        engine = engine_of(threading.current_thread())
+        if engine is not None:
+            there = (p for p in parameters if p.device.type != "cpu" and (p.device.index or 0) == engine)
+            return [(p, grad) for p in there for grad in (p.grad,) if grad is not None]
         with self.counting:
             self.differentiating &= {thread.ident for thread in threading.enumerate()}
             if self.backwards <= getattr(self.here, "backwards", 0) and not self.differentiating - {threading.get_ident()}:
@@ -145,7 +170,8 @@ class Threads:
         """Backward begins or ends in this thread; how many run in it now."""
         here = self.here
         with self.counting:
-            self.differentiating.add(threading.get_ident())
+            if engine_of(threading.current_thread()) is None:
+                self.differentiating.add(threading.get_ident())
             here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
             self.backwards = max(0, self.backwards + (1 if begins else -1))
         try:

@@ -135,6 +135,86 @@ static void results_are_those_of_the_host(void **state)
     }
 }
 
+/* ---- sizes where something ends ---------------------------------------------------------------------------------- */
+
+enum { SHORT_BYTES = 300, MOST_WORKS = 4096 };
+static uint64_t most_bytes = UINT64_MAX; /* of a value: a rehearsal without a device has no time for more */
+static lb_device_work sized[MOST_WORKS];
+static size_t n_sized;
+
+/* `n` elements from byte `at` on. */
+static void add_sized(lb_dtype dtype, int64_t n, uint64_t at)
+{
+    const uint64_t bytes = lb_dtype_bytes(dtype, (size_t)n);
+    if (bytes > most_bytes) return;
+    const lb_tensor on_host = {copy + at, dtype, {.ndim = 1, .shape = {n}, .stride = {1}}};
+    assert_true(n_sized < MOST_WORKS);
+    sized[n_sized++] = work_of(&on_host, at, bytes);
+}
+
+static void measure_sized(void)
+{
+    static lb_device_work *list[MOST_WORKS];
+    for (size_t i = 0; i < n_sized; i++) list[i] = &sized[i];
+    reader->ops->submit(reader, list, n_sized, stream, true);
+    reader->ops->collect(reader, NULL, true);
+    for (size_t i = 0; i < n_sized; i++) {
+        assert_same(&sized[i]);
+        free_work(&sized[i]);
+    }
+    n_sized = 0;
+}
+
+/* Of every type: all short ones, and an element more and less than a leaf, than what many units hold, and than what no
+ * power of two is; each where 16 bytes begin, and an element behind. */
+static void every_size_has_the_hosts_results(void **state)
+{
+    static const uint64_t edges[] = {1024, 64 << 10, 8 << 20, 33000000};
+    (void)state;
+    for (lb_dtype dtype = 1; dtype < LB_DTYPE_COUNT; dtype++) {
+        const int64_t bits = (int64_t)lb_dtype_bits(dtype), behind = (bits + 7) / 8;
+        for (int moved = 0; moved < 2; moved++) {
+            for (int64_t n = 0; n * bits <= 8 * SHORT_BYTES; n++)
+                add_sized(dtype, n, 4096 + (uint64_t)(moved * behind));
+            for (size_t e = 0; e < sizeof edges / sizeof *edges; e++)
+                for (int64_t by = -1; by <= 1; by++)
+                    add_sized(dtype, (int64_t)edges[e] * 8 / bits + by, 4096 + (uint64_t)(moved * behind));
+        }
+        measure_sized();
+    }
+}
+
+/* More elements than 32 bits count, dense and with gaps between rows. */
+static void value_of_more_elements_than_32_bits_count_has_the_hosts_results(void **state)
+{
+    const int64_t n = (1ll << 31) + 3, row = 1 << 20;
+    const uint64_t bytes = (uint64_t)n;
+    const CUdeviceptr before = memory;
+    unsigned char *const copy_before = copy;
+    void *pinned = NULL;
+    (void)state;
+    if (most_bytes < bytes || cuda->MemAlloc(&memory, bytes)) skip();
+    ASSERT_CUDA(cuda->MemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    copy = pinned;
+    for (uint64_t at = 0; at < bytes; at += MEMORY) {
+        memcpy(copy + at, copy_before, bytes - at < MEMORY ? bytes - at : MEMORY);
+        copy[at] = (unsigned char)(at / MEMORY); /* no two parts are the same */
+    }
+    ASSERT_CUDA(cuda->MemcpyHtoDAsync(memory, copy, bytes, stream));
+    add_sized(LB_U8, n, 0);
+    measure_sized();
+    const lb_tensor rows = {copy, LB_U8, {.ndim = 2, .shape = {n / row, row - 1}, .stride = {row, 1}}};
+    lb_device_work work = work_of(&rows, 0, (uint64_t)((n / row - 1) * row + row - 1)), *list[] = {&work};
+    reader->ops->submit(reader, list, 1, stream, true);
+    reader->ops->collect(reader, &work, true);
+    assert_same(&work);
+    free_work(&work);
+    ASSERT_CUDA(cuda->MemFree(memory));
+    ASSERT_CUDA(cuda->MemFreeHost(pinned));
+    memory = before;
+    copy = copy_before;
+}
+
 static void count_replay(void *context, const lb_cuda_replay *replay)
 {
     lb_device_work *work = context;
@@ -330,16 +410,19 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* The name of a test: only that one. */
+/* The name of a test: only that one; and how many bytes its values have at most. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_those_of_the_host),
+        cmocka_unit_test(every_size_has_the_hosts_results),
+        cmocka_unit_test(value_of_more_elements_than_32_bits_count_has_the_hosts_results),
         cmocka_unit_test(graph_gives_its_results_at_each_run),
         cmocka_unit_test(rates),
         cmocka_unit_test(waits),
     };
     if (!find_device()) return 77;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    if (argc > 2) most_bytes = strtoull(argv[2], NULL, 10);
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -167,10 +167,10 @@ def module():
     """What torch asks of `torch.standin`."""
     device = types.ModuleType("torch.standin")
     device.is_available = lambda: True
-    device.device_count = lambda: 1
+    device.device_count = lambda: library().standin_devices()
     device.is_initialized = lambda: True
-    device.current_device = lambda: 0
-    device.set_device = lambda index: None
+    device.current_device = torch.accelerator.current_device_index
+    device.set_device = torch.accelerator.set_device_index
     device._is_in_bad_fork = lambda: False
     device.manual_seed_all = lambda seed: None  # draws come from the CPU's generator
     if os.environ.get("STANDIN_GENERATOR"):

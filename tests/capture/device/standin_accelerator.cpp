@@ -107,8 +107,8 @@ struct Memory {
         std::lock_guard<std::mutex> guard(lock);
         pool = current;
         if (on_driver::is && pool == common) {
-            pool = of_streams[on_driver::current];
-            if (!pool) of_streams[on_driver::current] = pool = std::make_shared<Pool>();
+            pool = of_streams[on_driver::current()];
+            if (!pool) of_streams[on_driver::current()] = pool = std::make_shared<Pool>();
         }
         for (auto *list : {&pool->freed[rounded(bytes)], &common->freed[rounded(bytes)]}) {
             if (list->empty()) continue;
@@ -184,16 +184,14 @@ void free_block(void *context)
     delete block;
 }
 
-c10::DeviceIndex current = 0;
-
 struct StandinAllocator final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override
     {
-        const c10::Device device(KIND, current);
+        const c10::Device device(KIND, c10::DeviceIndex(on_driver::device));
         if (bytes == 0) return {nullptr, nullptr, nullptr, device};
         PoolRef pool;
         void *address = memory().take(bytes, pool);
-        auto *block = new Block{address, bytes, pool, on_driver::current};
+        auto *block = new Block{address, bytes, pool, on_driver::current()};
         return {block->address, block, free_block, device};
     }
     c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -206,7 +204,21 @@ struct StandinAllocator final : c10::Allocator {
 StandinAllocator allocator;
 REGISTER_ALLOCATOR(KIND, &allocator);
 
-// ---- device: one, with one stream
+// ---- devices: one, with one stream; on a driver as many as that has
+
+// As long as it lives the thread is at this device: where it is named, and one of ours.
+class At
+{
+  public:
+    explicit At(std::optional<c10::Device> device) : before(on_driver::device)
+    {
+        if (device && device->type() == KIND && device->index() >= 0) on_driver::device = device->index();
+    }
+    ~At() { on_driver::device = before; }
+
+  private:
+    int before;
+};
 
 StandinStream &stream()
 {
@@ -218,7 +230,7 @@ StandinStream &stream()
 void wait_for_stream()
 {
 #ifdef STANDIN_ON_DRIVER
-    standin_device_wait(on_driver::native(on_driver::current));
+    standin_device_wait(on_driver::native(on_driver::current()));
 #else
     stream().wait();
 #endif
@@ -260,23 +272,36 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         setDevice(device);
         return before;
     }
-    c10::Device getDevice() const override { return {KIND, current}; }
-    void setDevice(c10::Device device) const override { current = device.index() < 0 ? 0 : device.index(); }
+    c10::Device getDevice() const override { return {KIND, c10::DeviceIndex(on_driver::device)}; }
+    void setDevice(c10::Device device) const override { on_driver::device = std::max(0, int(device.index())); }
     void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
-    c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+    c10::DeviceIndex deviceCount() const noexcept override { return c10::DeviceIndex(on_driver::count()); }
 #ifdef STANDIN_ON_DRIVER
     static c10::Stream numbered(int64_t number)
     {
-        return c10::Stream(c10::Stream::UNSAFE, c10::Device(KIND, 0), number);
+        const auto device = c10::DeviceIndex(on_driver::stream_of(number).device);
+        return c10::Stream(c10::Stream::UNSAFE, c10::Device(KIND, device), number);
     }
-    c10::Stream getStream(c10::Device) const override { return numbered(on_driver::current); }
-    c10::Stream getDefaultStream(c10::Device) const override { return numbered(0); }
-    c10::Stream getNewStream(c10::Device, int) const override { return numbered(on_driver::make_stream()); }
-    c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return numbered(on_driver::make_stream()); }
+    c10::Stream getStream(c10::Device device) const override
+    {
+        const At at(device);
+        return numbered(on_driver::current());
+    }
+    c10::Stream getDefaultStream(c10::Device device) const override
+    {
+        return numbered(std::max(0, int(device.index())));
+    }
+    c10::Stream getNewStream(c10::Device device, int) const override
+    {
+        const At at(device);
+        return numbered(on_driver::make_stream());
+    }
+    c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
     c10::Stream exchangeStream(c10::Stream stream) const override
     {
-        const int64_t before = on_driver::current;
-        on_driver::current = stream.id();
+        const At at(stream.device());
+        const int64_t before = on_driver::current();
+        on_driver::current() = stream.id();
         return numbered(before);
     }
     void record(void **event, const c10::Stream &stream, const c10::DeviceIndex, const c10::EventFlag) const override
@@ -343,9 +368,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-    c10::DeviceIndex deviceCount() const override { return 1; }
-    c10::DeviceIndex getCurrentDevice() const override { return current; }
-    void setCurrentDevice(c10::DeviceIndex device) const override { current = device; }
+    c10::DeviceIndex deviceCount() const override { return c10::DeviceIndex(on_driver::count()); }
+    c10::DeviceIndex getCurrentDevice() const override { return c10::DeviceIndex(on_driver::device); }
+    void setCurrentDevice(c10::DeviceIndex device) const override { on_driver::device = device; }
     // Draws come from the CPU's generator, so that the same seed draws the same on both.
     const at::Generator &getDefaultGenerator(c10::DeviceIndex) const override
     {
@@ -357,6 +382,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     bool isPinnedPtr(const void *data) const override { return PinnedMemory::get().holds(data); }
     void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override
     {
+        const At at(storage.device());
         c10::DataPtr grown = allocator.allocate(bytes);
         const size_t kept = std::min(bytes, storage.nbytes());
         if (kept) allocator.copy_data(grown.get(), storage.data(), kept);
@@ -700,9 +726,30 @@ void wait_for_work(const c10::FunctionSchema &schema, const torch::jit::Stack &s
         if (stack[i].isObject()) stack[i].toCustomClass<c10d::Work>()->wait();
 }
 
+// Where an op runs: where its first tensor of ours lies, or where it is told to.
+std::optional<c10::Device> place_of(const c10::IValue &value)
+{
+    if (value.isDevice()) return value.toDevice();
+    std::vector<at::Tensor> tensors;
+    flatten(value, tensors);
+    for (const at::Tensor &t : tensors)
+        if (t.defined() && t.device().type() == KIND) return t.device();
+    return std::nullopt;
+}
+
+std::optional<c10::Device> place_of(const torch::jit::Stack &stack, size_t n)
+{
+    for (size_t i = stack.size() - n; i < stack.size(); i++) {
+        const std::optional<c10::Device> place = place_of(stack[i]);
+        if (place && place->type() == KIND) return place;
+    }
+    return std::nullopt;
+}
+
 void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 {
     if (capturing) return capture(op, stack);
+    const At at(place_of(*stack, op.schema().arguments().size()));
     Run run;
     const auto &schema = op.schema();
     if (is_decided_by_data(schema.name()))
@@ -723,15 +770,17 @@ void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 // ---- kernels
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format)
+                 std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format)
 {
+    const At at(device);
     return at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                      c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>)
+                         std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>)
 {
+    const At at(device);
     return strided(size, stride, c10::dtype_or_default(dtype));
 }
 
@@ -798,8 +847,23 @@ void queue_copy(const at::Tensor &self, const at::Tensor &to)
     stream().queue(to_device, [from, there] { copy_unseen(from, there); });
 }
 
+// A copy runs on the stream of where it comes from; the streams of both devices are then as far as each other.
+void join_streams(const c10::Device &behind, const c10::Device &before)
+{
+#ifdef STANDIN_ON_DRIVER
+    void *event = nullptr;
+    standin_device_record(&event, on_driver::native(on_driver::currents[before.index()]));
+    standin_device_block(event, on_driver::native(on_driver::currents[behind.index()]));
+#else
+    (void)behind, (void)before;
+#endif
+}
+
 at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_blocking)
 {
+    const At at(self.device().type() == KIND ? self.device() : to.device());
+    const bool between = self.device().type() == to.device().type() && self.device() != to.device();
+    if (between) join_streams(self.device(), to.device());
     const bool from_host = self.device().type() != KIND, to_host = to.device().type() != KIND;
     if (capturing) {
         if (to_host) refuse_in_capture("copy to the host");
@@ -815,6 +879,7 @@ at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool non_bloc
     }
     on_host(to).copy_(on_host(self));
     send({to});
+    if (between) join_streams(to.device(), self.device());
     return to;
 }
 
@@ -871,6 +936,7 @@ at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const 
                        at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups)
 {
+    const At at(input.device());
     stream().before_op();
     const auto of = bias.has_value() ? std::optional<at::Tensor>(on_host(*bias)) : std::nullopt;
     const at::Tensor made = on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation,
@@ -886,6 +952,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
                                                                     bool transposed, at::IntArrayRef output_padding,
                                                                     int64_t groups, std::array<bool, 3> wanted)
 {
+    const At at(input.device());
     stream().before_op();
     const int64_t channels = weight.size(0);
     const auto [x, w, b] =
@@ -1039,7 +1106,7 @@ int standin_graph_replay(Graph *graph)
 #ifdef STANDIN_ON_DRIVER
 void *standin_native_stream(int64_t number)
 {
-    return on_driver::native(number);
+    return on_driver::stream_of(number).native;
 }
 #endif
 void standin_synchronize()
@@ -1052,10 +1119,10 @@ void standin_synchronize()
 }
 #ifdef STANDIN_ON_DRIVER
 // What torch tells of streams of CUDA, in its stable interface.
-int32_t aoti_torch_get_current_cuda_stream(int32_t, void **stream)
+int32_t aoti_torch_get_current_cuda_stream(int32_t device, void **stream)
 {
     static const int64_t wrong = getenv("STANDIN_WRONG_STREAM") ? on_driver::make_stream() : -1;
-    *stream = on_driver::native(wrong < 0 ? on_driver::current : wrong);
+    *stream = on_driver::stream_of(wrong < 0 ? on_driver::currents[device] : wrong).native;
     return 0;
 }
 int32_t standin_device_type(const at::Tensor *t, int32_t *type)
@@ -1075,6 +1142,10 @@ void standin_be_cuda()
 void standin_stand_still(unsigned milliseconds)
 {
     stream().stand_still(milliseconds);
+}
+int standin_devices()
+{
+    return on_driver::count();
 }
 uint64_t standin_used()
 {

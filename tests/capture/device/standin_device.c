@@ -14,8 +14,12 @@
         if ((call) != CUDA_SUCCESS) abort();                                                                           \
     } while (0)
 
-static CUcontext context;
-static CUfunction call_kernel;
+static struct {
+    CUcontext context;
+    CUfunction call_kernel;
+} devices[STANDIN_DEVICES];
+static int n_devices;
+static _Thread_local int now; /* the device whose context the thread is in */
 
 static bool run_call(const standin_launch *how)
 {
@@ -31,30 +35,55 @@ static void enter(void)
 {
     static _Thread_local bool entered;
     if (entered) return;
-    MUST(cuCtxSetCurrent(context));
+    MUST(cuCtxSetCurrent(devices[now].context));
     entered = true;
 }
 
-static void end(void)
+void standin_device_at(int device)
 {
     enter();
-    cuCtxSynchronize();
+    if (device == now) return;
+    MUST(cuCtxSetCurrent(devices[device].context));
+    now = device;
 }
 
-void standin_device_begin(uint64_t seed, unsigned delay_us)
+static void wait_for_all(void)
+{
+    const int before = now;
+    for (int d = 0; d < n_devices; d++) {
+        standin_device_at(d);
+        cuCtxSynchronize();
+    }
+    standin_device_at(before);
+}
+
+static void open_device(int device)
+{
+    CUmodule module;
+    MUST(cuDevicePrimaryCtxRetain(&devices[device].context, device));
+    now = device;
+    MUST(cuCtxSetCurrent(devices[device].context));
+    MUST(cuModuleLoadData(&module, CALL_KERNEL));
+    MUST(cuModuleGetFunction(&devices[device].call_kernel, module, CALL_KERNEL));
+}
+
+void standin_device_begin(int n, uint64_t seed, unsigned delay_us)
 {
     static standin_kernel kernels[8];
-    CUmodule module;
     memcpy(kernels, device_kernels, (size_t)n_device_kernels * sizeof *kernels);
     kernels[n_device_kernels] = (standin_kernel){CALL_KERNEL, run_call, 2, {sizeof(void *), sizeof(void *)}};
-    standin_begin(&(standin_setup){.devices = 1, .seed = seed, .delay_us = delay_us});
+    standin_begin(&(standin_setup){.devices = n, .seed = seed, .delay_us = delay_us});
     standin_kernels(kernels, n_device_kernels + 1);
     MUST(cuInit(0));
-    MUST(cuDevicePrimaryCtxRetain(&context, 0));
-    enter();
-    MUST(cuModuleLoadData(&module, CALL_KERNEL));
-    MUST(cuModuleGetFunction(&call_kernel, module, CALL_KERNEL));
-    atexit(end); /* what streams still do needs the rest of the process */
+    n_devices = n;
+    for (int d = n; d-- > 0;) open_device(d);
+    atexit(wait_for_all); /* what streams still do needs the rest of the process */
+}
+
+/* Preloaded into a program that is written for a device. */
+__attribute__((constructor)) static void begin_for_a_program(void)
+{
+    if (getenv("STANDIN_BEGIN")) standin_device_begin(1, 1, 0);
 }
 
 void *standin_device_memory(size_t bytes, void **twin)
@@ -79,7 +108,7 @@ void standin_device_call(void *stream, void (*run)(void *), void *of)
 {
     void *parameters[] = {&run, &of};
     enter();
-    MUST(cuLaunchKernel(call_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    MUST(cuLaunchKernel(devices[now].call_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 }
 
 void *standin_device_stream(void)
@@ -98,8 +127,7 @@ void standin_device_wait(void *stream)
 
 void standin_device_wait_for_all(void)
 {
-    enter();
-    MUST(cuCtxSynchronize());
+    wait_for_all();
 }
 
 void standin_device_record(void **event, void *stream)

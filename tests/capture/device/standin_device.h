@@ -1,6 +1,6 @@
-/* What the stand-in accelerator of PyTorch calls of the stand-in driver of CUDA: its first device, in whose context
- * every thread is that calls. A stream is a CUstream, NULL the default one; an event is a CUevent. What fails ends the
- * process: the driver was told to do nothing wrong. */
+/* What the stand-in accelerator of PyTorch calls of the stand-in driver of CUDA. A thread is in the context of its
+ * first device until it says which (standin_device_at): there streams and events are made, and NULL is its stream.
+ * A stream is a CUstream, an event a CUevent. What fails ends the process: the driver was told to do nothing wrong. */
 #ifndef LB_STANDIN_DEVICE_H
 #define LB_STANDIN_DEVICE_H
 
@@ -14,9 +14,10 @@
 extern "C" {
 #endif
 
-/* Operations begin up to `delay_us` later than they could, by a seed. */
-STANDIN_DEVICE_API void standin_device_begin(uint64_t seed, unsigned delay_us);
-/* Its addresses, and where kernels find the bytes. */
+/* Of `n` devices, at most 4. Operations begin up to `delay_us` later than they could, by a seed. */
+STANDIN_DEVICE_API void standin_device_begin(int n, uint64_t seed, unsigned delay_us);
+STANDIN_DEVICE_API void standin_device_at(int device);
+/* Its addresses, and where kernels find the bytes. Each device reaches the memory of the others. */
 STANDIN_DEVICE_API void *standin_device_memory(size_t bytes, void **twin);
 /* The program takes all of the device but `left` bytes. */
 STANDIN_DEVICE_API void standin_device_leave(size_t left);

@@ -5,6 +5,7 @@
 // when all that is queued has run; what it changed is written into the driver's memory by a kernel on the current
 // stream, which is late. A reader that is not ordered behind the op finds other bytes there.
 //
+//     STANDIN_DEVICES=N          1 or 2; their memory is one, as of devices that reach each other's
 //     STANDIN_SEED=N             of delays and orders
 //     STANDIN_DELAY_US=N         operations begin up to so much later
 //     STANDIN_LEFT=N             the program has taken all of the device but so many bytes
@@ -15,6 +16,7 @@
 #ifndef STANDIN_ON_DRIVER_H
 #define STANDIN_ON_DRIVER_H
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -50,21 +52,41 @@ namespace on_driver
 constexpr bool is = true;
 constexpr size_t SPACE = size_t(512) << 20; // the driver's device has twice that
 
+constexpr int MOST_DEVICES = 2;
+struct Stream {
+    void *native;
+    int device;
+};
 inline std::mutex lock;
-inline std::vector<void *> streams{nullptr}; // by torch's number
-inline thread_local int64_t current = 0;
+inline std::vector<Stream> streams{{nullptr, 0}, {nullptr, 1}}; // by torch's number: first the default ones
+inline thread_local int device = 0;
+inline thread_local int64_t currents[MOST_DEVICES] = {0, 1};
 
-inline void *native(int64_t number)
+inline int64_t &current()
+{
+    return currents[device];
+}
+
+inline Stream stream_of(int64_t number)
 {
     std::lock_guard<std::mutex> guard(lock);
     return streams.at(size_t(number));
 }
 
+// For a call of the driver that comes next: the thread is then in the stream's context.
+inline void *native(int64_t number)
+{
+    const Stream stream = stream_of(number);
+    standin_device_at(stream.device);
+    return stream.native;
+}
+
 inline int64_t make_stream()
 {
+    standin_device_at(device);
     void *made = standin_device_stream();
     std::lock_guard<std::mutex> guard(lock);
-    streams.push_back(made);
+    streams.push_back({made, device});
     return int64_t(streams.size()) - 1;
 }
 
@@ -74,9 +96,14 @@ inline uint64_t number_of(const char *name, uint64_t otherwise)
     return text ? strtoull(text, nullptr, 10) : otherwise;
 }
 
+inline int count()
+{
+    return int(std::min(number_of("STANDIN_DEVICES", 1), uint64_t(MOST_DEVICES)));
+}
+
 inline void *memory(void **twin)
 {
-    standin_device_begin(number_of("STANDIN_SEED", 1), unsigned(number_of("STANDIN_DELAY_US", 100)));
+    standin_device_begin(count(), number_of("STANDIN_SEED", 1), unsigned(number_of("STANDIN_DELAY_US", 100)));
     void *memory = standin_device_memory(SPACE, twin);
     if (getenv("STANDIN_LEFT")) standin_device_leave(number_of("STANDIN_LEFT", 0));
     return memory;
@@ -90,7 +117,7 @@ inline void call(std::function<void()> act)
         (*act)();
         delete act;
     };
-    standin_device_call(native(current), run, new std::function<void()>(std::move(act)));
+    standin_device_call(native(current()), run, new std::function<void()>(std::move(act)));
 }
 
 inline void wait_for_all()
@@ -99,7 +126,7 @@ inline void wait_for_all()
 }
 inline void launch(void *graph)
 {
-    standin_device_graph_launch(graph, native(current));
+    standin_device_graph_launch(graph, native(current()));
 }
 inline void free_graph(void *graph)
 {
@@ -110,7 +137,7 @@ inline void free_graph(void *graph)
 class Node
 {
   public:
-    Node() { standin_device_call(native(current), run, this); }
+    Node() { standin_device_call(native(current()), run, this); }
     void queue(Patches changed)
     {
         std::lock_guard<std::mutex> guard(lock);
@@ -138,22 +165,22 @@ class Node
 class Capture
 {
   public:
-    Capture() : before(current)
+    Capture() : before(current())
     {
-        if (current == 0) {
+        if (before == 0) {
             static const int64_t own = make_stream();
             void *event = nullptr;
             standin_device_record(&event, native(0));
-            current = own;
+            current() = own;
             standin_device_block(event, native(own));
         }
-        standin_device_capture_begin(native(current));
+        standin_device_capture_begin(native(current()));
     }
     // The graph; NULL: the capture was broken.
     void *end()
     {
-        void *graph = standin_device_capture_end(native(current));
-        current = before;
+        void *graph = standin_device_capture_end(native(current()));
+        current() = before;
         return graph;
     }
 
@@ -179,7 +206,15 @@ namespace on_driver
 {
 constexpr bool is = false;
 constexpr size_t SPACE = size_t(8) << 30;
-constexpr int64_t current = 0;
+inline thread_local int device = 0;
+inline int64_t current()
+{
+    return 0;
+}
+inline int count()
+{
+    return 1;
+}
 // Of graphs there is no more than what the accelerator itself holds.
 struct Node {
     void queue(Patches) {}

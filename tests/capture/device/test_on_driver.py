@@ -14,11 +14,13 @@ from conftest import BUILD, ROOT
 from test_standin import assert_same_bits, steps_of
 
 PROGRAMS, ON_DRIVER = ROOT / "tests" / "programs", ROOT / "tests" / "capture" / "device" / "on_driver.py"
-FIRST, SECOND = "on_device.py", "device_programs.py"
-SOON = [(FIRST, "train"), (FIRST, "offload"), (FIRST, "graph"), (FIRST, "decode"), (SECOND, "prefetch"), (SECOND, "reuse"), (SECOND, "views")]
-LATER = [(FIRST, what) for what in ("dropout", "checkpoint", "generate", "drawing", "partial")] + [
+FIRST, SECOND, THIRD = "on_device.py", "device_programs.py", "stream_programs.py"
+SOON = [(FIRST, what) for what in ("train", "offload", "graph", "decode", "checkpoint")] + [(SECOND, what) for what in ("prefetch", "reuse", "views")]
+LATER = [(FIRST, what) for what in ("dropout", "generate", "drawing", "partial")] + [
     (SECOND, what) for what in ("transformers", "optimizers", "embeddings", "sparse", "dtypes", "functions", "workers", "threads", "full")
 ]
+SOON += [(THIRD, what) for what in ("slices", "fed", "bare", "both")]
+LATER += [(THIRD, what) for what in ("pool", "early", "aside", "buckets", "put_away", "soon", "overtaken", "numpy", "polled")]
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="a function of torch's is replaced by code of x86-64")
 
 
@@ -66,6 +68,20 @@ def test_program_is_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert [step["notices"] for step in ours] == [step["notices"] for step in theirs]
 
 
+@pytest.mark.parametrize("what", ["split", pytest.param("replicas", marks=pytest.mark.full)])
+def test_two_devices_of_a_process_are_recorded_as_on_the_cpu(lastbit, record_on, what):
+    """Each has its context, its streams and a reader; what goes from one to the other is measured where it arrives."""
+    here, on_cpu = record_on(THIRD, what, "cpu")
+    there, on_device = record_on(THIRD, what, "standin", STANDIN_DEVICES="2")
+    assert sorted((d["back_end"], d["unit"], d["skipped"]) for d in devices_of(there)) == [("cuda", 0, 0), ("cuda", 1, 0)]
+    assert_same_bits(on_device, on_cpu)
+    found = lastbit.json("diff", here, there, expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+    ours, theirs = steps_of(lastbit, there), steps_of(lastbit, here)
+    assert all(step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
+    assert len(ours) == len(theirs) == 3 and [step["notices"] for step in ours] == [step["notices"] for step in theirs]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("file,what", [(FIRST, "ddp"), (SECOND, "fsdp")])
 def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
@@ -79,7 +95,10 @@ def test_ranks_are_recorded_as_on_the_cpu(lastbit, record_on, file, what):
     assert all(step["collectives"] and step["kept"]["sources"]["kept"] == step["kept"]["sources"]["values"] for step in ours)
 
 
-@pytest.mark.parametrize("file,what", [(SECOND, "full"), pytest.param(SECOND, "reuse", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "file,what",
+    [(FIRST, "train"), (SECOND, "full"), *(pytest.param(SECOND, what, marks=pytest.mark.full) for what in ("reuse", "optimizers", "functions"))],
+)
 def test_program_needs_no_more_memory_when_it_is_recorded(lastbit, record_on, tmp_path, file, what):
     """Its allocator uses at once what is freed, and has just what the program needs by itself: nothing is held a moment longer."""
     environment = {**os.environ, "STANDIN_USED": str(tmp_path / "used")}
