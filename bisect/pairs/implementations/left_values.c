@@ -117,7 +117,7 @@ bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const s
     for (uint32_t i = 0; i < counterparts->n; i++) {
         const lb_counterpart *c = &counterparts->list[i];
         const bool known = c->kind == LB_COUNTERPART_FINAL && c->n && !lb_digest_is_none(b->values[c->b].logical);
-        if (known && c->anew && !learn_all_alike(memory, sides, counterparts, c)) return false;
+        if (known && c->nameless && !learn_all_alike(memory, sides, counterparts, c)) return false;
         if (known && !learn_counterpart(memory, sides, counterparts, c)) return false;
     }
     for (uint32_t v = 0; met && v < b->n_values; v++) {

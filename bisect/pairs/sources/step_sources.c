@@ -82,6 +82,14 @@ static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
     return r->n_names++;
 }
 
+/* What has no name cannot be found again by one. */
+static bool are_named(const lb_step_sources *a, const lb_content *c, const lb_content_run *runs)
+{
+    bool named = true;
+    for (uint32_t i = 0; i < c->n; i++) named &= *a->list[runs[c->first + i].tensor].name != '\0';
+    return named;
+}
+
 static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, uint32_t part,
                      const lb_content *c, const lb_content_run *runs)
 {
@@ -329,7 +337,7 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
              is_pieced_by_chance(c, known)))
             room = apply(known, a, name, elements, out, i);
         else if ((!known || known->part != b->list[i].part) && *name && !lb_state_name_before(name) &&
-                 b->list[i].learnt && c->relation != LB_CONTENT_NONE)
+                 b->list[i].learnt && c->relation != LB_CONTENT_NONE && are_named(a, c, out->runs))
             room = remember(memory, a, name, b->list[i].part, c, out->runs);
     }
     if (room && apply_left(memory, a, b, out) && pair_last_states(memory, a, b, out)) return LB_OK;
