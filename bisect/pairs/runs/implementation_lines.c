@@ -253,15 +253,33 @@ static uint32_t op_with_other_rows(const lb_implementations *x, const lb_region 
     return LB_NONE;
 }
 
-/* Where a side has no part in a region: what gives, all the same, the value that is apart; LB_NONE. */
+/* The first op outside of backward that goes on from a gradient, as an update does; LB_NONE. */
+static uint32_t op_that_takes_gradient(const lb_exact_side *s, uint32_t gradient)
+{
+    const lb_value_graph *g = &s->graph;
+    uint32_t first = LB_NONE;
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == gradient; k++)
+            if (g->uses[k] < first && g->uses[k] > g->giver[gradient] &&
+                s->program->ops[g->uses[k]].phase != LB_PHASE_BACKWARD)
+                first = g->uses[k];
+    return first;
+}
+
+/* Where a side has no part in a region: what gives, all the same, the value that is apart; what lacks behind a gradient
+ * lacks where that is taken. LB_NONE. */
 static uint32_t op_that_gives(const lb_implementations *x, const lb_region *r, int side)
 {
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
     const lb_value_graph *g = &x->sides[side].graph;
     const uint32_t end = lb_value_graph_whole(g, side ? c->b : x->counterparts.pieces[c->first].tensor),
                    giver = g->giver[end];
-    return giver == LB_NONE || lb_op_is_source(x->sides[side].program, &x->sides[side].program->ops[giver]) ? LB_NONE
-                                                                                                            : giver;
+    const lb_program *p = x->sides[side].program, *q = x->sides[!side].program;
+    if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) return LB_NONE;
+    const bool behind = p->ops[giver].phase == LB_PHASE_BACKWARD && r->op[!side] != LB_NONE &&
+                        q->ops[r->op[!side]].phase != LB_PHASE_BACKWARD;
+    const uint32_t taker = behind ? op_that_takes_gradient(&x->sides[side], end) : LB_NONE;
+    return taker == LB_NONE ? giver : taker;
 }
 
 /* The op of either side whose line is said. Where one side has no such op, its region's first op says where it goes
