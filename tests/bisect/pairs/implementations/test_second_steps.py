@@ -45,6 +45,13 @@ READ = {
     "clipped_policy-raw": ["policy_loss ="],
     "balanced_experts-weights": ["y = (each"],
 }
+# A place beside the right one is named, too, or another line of the same function alone.
+ELSEWHERE = {
+    "adamw_groups-unclipped", "adam_coupled-decoupled", "adam_coupled-undecayed", "adafactor-unscaled", "lamb-uncorrected", "sophia-gamma",
+    "sophia-batch", "shampoo-power", "shampoo-onesided", "soap-gram", "mean_of_tokens-padded", "mean_of_tokens-early", "scaled_loss-unhalved",
+    "layer_rates-limit", "layer_rates-skipped", "two_heads-detached", "focal-exchanged", "preference-beta", "preference-unreferenced",
+    "preference-mean", "preference-prompt", "clipped_policy-entropy", "group_policy-unscaled", "contrastive-axis", "balanced_experts-balance",
+}  # fmt: skip
 MENDED = [
     "adamw_groups-second",
     "lion-kept",
@@ -94,3 +101,15 @@ def test_a_fault_is_in_its_line(lastbit, recorded, program, name):
     answer = ask(lastbit, recorded, name.split("-")[0], name.replace("-", "-second-"), expect=1)
     assert answer["verdict"] == "diverged"
     assert answer["differences"][0]["source_b"]["line"] in lines_of(program, *name.split("-"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("program, name", [fault for fault in FAULTS if fault[1] != "schedule_free-beta"])
+def test_every_place_is_where_the_edit_is(lastbit, all_recorded, program, name, turned):
+    answer = ask(lastbit, all_recorded, name.split("-")[0], name.replace("-", "-second-"), turned, expect=1)
+    assert answer["verdict"] == "diverged" and answer["differences"]
+    side = ("source", "lines") if turned else ("source_b", "lines_b")
+    edit = lines_of(program, *name.split("-"))
+    for place in answer["differences"] if name not in ELSEWHERE else ():
+        assert edit & {(place[side[0]] or {}).get("line"), *place[side[1]]}
