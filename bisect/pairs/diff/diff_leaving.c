@@ -7,6 +7,7 @@
 #include "diff/diff_values.h"
 #include "diff/lossy_cast.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* A write that the other side lacks explains the difference by itself: that op is the place. */
@@ -201,6 +202,13 @@ static void say_scalar(lb_diff_walk *w, const lb_logged_scalar *s)
     lb_report_finding(w->report, text);
 }
 
+/* A loss of thousands of terms in f32 is nearer. */
+static bool are_apart(const lb_logged_scalar *s)
+{
+    const double x = s->numbers[0], y = s->numbers[1];
+    return fabs(x - y) > 0x1p-14 * fmax(fabs(x), fabs(y));
+}
+
 /* Where ops of both sides gave it, their pair or an exit has the verdict. Else Python computed it, and all that is
  * known is that the bits differ: at least rounding. */
 static void walk_scalars(lb_diff_walk *w)
@@ -210,6 +218,7 @@ static void walk_scalars(lb_diff_walk *w)
     for (uint32_t i = 0; i < w->scalars.n; i++) {
         const lb_logged_scalar *s = &w->scalars.list[i];
         say_scalar(w, s);
+        w->report->logged_apart |= are_apart(s);
         if (lb_logged_scalar_is_judged(s, &views) || s->seen[0] >= w->pa->n_ops || s->seen[1] >= w->pb->n_ops) continue;
         lb_diff_row row = lb_diff_walk_row(w, s->seen[0], s->seen[1]);
         row.order = w->pa->n_ops, row.local = row.verdict = LB_VERDICT_ROUNDING;

@@ -171,19 +171,50 @@ static bool is_scalar(const lb_exact_side *s, uint32_t v)
            lb_dtype_is_float(s->program->values[v].dtype);
 }
 
-/* The one exact scalar of a side that lies within a few roundings to f32 of `x`; x where there is none, or several. */
-static double exact_scalar(const lb_exact_side *s, double x)
+/* The exact scalars of a side, each once. */
+static bool list_scalars(const lb_exact_side *s, constants *out)
 {
-    const double most = 4 * 0x1p-24 * fabs(x), equal = 0x1p-40 * fabs(x);
-    double found = x;
     for (uint32_t v = 0; v < s->program->n_values; v++) {
-        if (!is_scalar(s, v)) continue;
-        const double y = *s->kept[v];
-        if (!(fabs(y - x) <= most) || fabs(y - found) <= equal) continue;
-        if (found != x) return x;
-        found = y;
+        const double y = is_scalar(s, v) ? fabs(*s->kept[v]) : 0;
+        uint32_t at = 0;
+        if (!isnormal(y)) continue;
+        while (at < out->n && fabs(out->list[at] - y) > 0x1p-40 * y) at++;
+        if (at < out->n) continue;
+        double *more = lb_array_grow(out->list, out->n, sizeof *more);
+        if (!more) return false;
+        out->list = more, out->list[out->n++] = y;
     }
-    return found;
+    return true;
+}
+
+/* What lies within a few roundings to f32 of a positive number. */
+typedef struct nearby {
+    double number, found; /* found: 0: none yet */
+    bool several;
+} nearby;
+
+static void consider(nearby *n, double y)
+{
+    if (!(fabs(y - n->number) <= 4 * 0x1p-24 * n->number)) return;
+    n->several |= n->found && fabs(y - n->found) > 0x1p-40 * y;
+    n->found = y;
+}
+
+/* The one exact scalar of a side that lies within a few roundings to f32 of `x`, or else the one product or quotient of
+ * two: a program that reads a norm multiplies it by a rate, and divides by another norm. x where there is none, or
+ * several. */
+static double exact_scalar(const constants *scalars, double x)
+{
+    enum { MOST_OF_PRODUCTS = 1024 };
+    const double *list = scalars->list;
+    nearby n = {fabs(x), 0, false};
+    for (uint32_t i = 0; i < scalars->n; i++) consider(&n, list[i]);
+    for (uint32_t i = 0; i < scalars->n && !n.found && scalars->n <= MOST_OF_PRODUCTS; i++)
+        for (uint32_t k = 0; k < scalars->n; k++) {
+            consider(&n, list[i] / list[k]);
+            if (k <= i) consider(&n, list[i] * list[k]);
+        }
+    return n.found && !n.several ? copysign(n.found, x) : x;
 }
 
 /* A number of a few decimal digits, which a person wrote: none that was computed from what was read. */
@@ -197,12 +228,18 @@ static bool is_written(double x)
 lb_status lb_scalars_settle_read(lb_exact_side *side, const lb_exact_side *other, bool *changed, lb_err *err)
 {
     lb_program *p = side->own;
+    constants scalars = {0};
     *changed = false;
     if (!reads_rounded_scalars(p)) return LB_OK;
+    if (!list_scalars(other, &scalars)) {
+        free(scalars.list);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the scalars of %u values", other->program->n_values);
+    }
     for (uint32_t i = 0; i < p->n_args; i++) {
         if (p->args[i].tag != LB_ARG_FLOAT || is_written(p->args[i].u.f)) continue;
-        const double before = p->args[i].u.f, now = exact_scalar(other, before);
+        const double before = p->args[i].u.f, now = exact_scalar(&scalars, before);
         if (now != before) p->args[i].u.f = now, *changed = true;
     }
+    free(scalars.list);
     return *changed ? lb_exact_side_prepare(side, err) : LB_OK;
 }

@@ -318,6 +318,14 @@ static void swap(uint32_t *x, uint32_t *y)
     *x = *y, *y = kept;
 }
 
+/* The same, for one that was left over: runs keep numbers of what an op gave, and not of a window that shows all of
+ * it. */
+static void swap_left_over(const lb_exact_side *s, uint32_t *x, uint32_t *left_over)
+{
+    swap(x, left_over);
+    *x = lb_value_graph_whole(&s->graph, *x);
+}
+
 bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     bool any = false;
@@ -327,9 +335,9 @@ bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a,
         if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
         bool met = false;
         for (uint32_t k = 0; k < all->n_lone[1] && !met; k++)
-            if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap(&c->b, &all->lone[1][k]);
+            if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap_left_over(b, &c->b, &all->lone[1][k]);
         for (uint32_t k = 0; k < all->n_lone[0] && !met; k++)
-            if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap(va, &all->lone[0][k]);
+            if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap_left_over(a, va, &all->lone[0][k]);
         for (uint32_t k = 0; k < all->n && !met; k++) {
             lb_counterpart *d = &all->list[k];
             if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i &&

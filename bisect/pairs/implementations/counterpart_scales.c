@@ -202,6 +202,21 @@ static bool has_other_loss(const lb_implementations *x, const lb_counterpart *c)
     return x->met[0][x->counterparts.pieces[c->first].tensor] != LB_NONE || x->met[1][c->b] != LB_NONE;
 }
 
+/* Has one side all the losses that the other goes back from, before its own factor? What leaves may be their sum, which
+ * is the same on both. */
+static bool have_losses_of_other(const lb_implementations *x)
+{
+    for (int k = 0; k < 2; k++) {
+        uint32_t n = 0, met = 0;
+        for (uint32_t i = 0; i < x->sides[k].program->n_ops; i++) {
+            const uint32_t loss = lb_counterpart_scales_seeded(&x->sides[k], i);
+            n += loss != LB_NONE, met += loss != LB_NONE && x->met[k][loss] != LB_NONE;
+        }
+        if (n && met == n) return true;
+    }
+    return false;
+}
+
 /* Losses that are apart by the ratio, or, where they are the same together, that both sides go back from. False: some
  * other number that leaves forward is apart, or all that is apart leaves there. */
 static bool list_scaled(const lb_implementations *x, double ratio, uint32_t *rows, uint32_t *n)
@@ -214,10 +229,12 @@ static bool list_scaled(const lb_implementations *x, double ratio, uint32_t *row
         if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
         const double *a = x->sides[0].kept[x->counterparts.pieces[c->first].tensor], *b = x->sides[1].kept[c->b];
         if (!is_number(x, c) || !a || !b) return false;
-        if (!is_together(ratio) && (!(fabs(*b - ratio * *a) <= 1e-9 * fabs(*b)) || !has_other_loss(x, c))) return false;
+        const bool other = has_other_loss(x, c), scaled = fabs(*b - ratio * *a) <= 1e-9 * fabs(*b);
+        if (!is_together(ratio) && !scaled && other) continue; /* a norm that nothing reads, beside another number */
+        if (!is_together(ratio) && (!scaled || !other)) return false;
         rows[(*n)++] = i;
     }
-    return updated && *n;
+    return updated && (*n || (!is_together(ratio) && have_losses_of_other(x)));
 }
 
 static bool is_all_updated_the_same(const lb_implementations *x)
@@ -242,13 +259,25 @@ static lb_status try_scaled(lb_implementations *x, lb_err *err)
     return lb_exact_side_run(b, err);
 }
 
-static lb_status settle_scaled(lb_implementations *x, const uint32_t *rows, uint32_t n, lb_err *err)
+/* Losses, and numbers of one side that the other has elsewhere: they stand for nothing beside each other. */
+static void drop_numbers(lb_implementations *x)
+{
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind == LB_COUNTERPART_EXIT && c->state == LB_COUNTERPART_APART && is_number(x, c) &&
+            has_other_loss(x, c))
+            drop(c);
+    }
+}
+
+/* `any`: losses are apart by the ratio where they leave. */
+static lb_status settle_scaled(lb_implementations *x, bool any, lb_err *err)
 {
     for (int k = 0; k < 2; k++) LB_TRY(find_linear(x, k, err));
-    LB_TRY(try_scaled(x, err));
+    if (any) LB_TRY(try_scaled(x, err)); /* else what leaves forward is the same, and the factor a place of the loop */
     if (!x->loss.alone) {
+        drop_numbers(x);
         put_in_units(x);
-        for (uint32_t i = 0; i < n; i++) drop(&x->counterparts.list[rows[i]]);
     }
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     return lb_differences_meet(x, err);
@@ -265,7 +294,7 @@ lb_status lb_counterpart_scales_find_losses(lb_implementations *x, lb_err *err)
             for (uint32_t i = 0; i < n; i++) drop(&x->counterparts.list[rows[i]]);
         } else {
             x->loss.ratio = ratio;
-            status = settle_scaled(x, rows, n, err);
+            status = settle_scaled(x, n > 0, err);
         }
     }
     free(rows);

@@ -489,9 +489,11 @@ static bool is_state_beside_parameter(const maker *m, uint32_t row)
     return unlike;
 }
 
-static bool is_given_anew(const lb_exact_side *s, uint32_t source, uint32_t final)
+/* A parameter that is given anew, or lies in memory that nothing calls a parameter: no name tells its states. */
+static bool has_nameless_states(const maker *m, int side, uint32_t row, uint32_t final)
 {
-    return final != source && last_written(s, source) == LB_NONE;
+    const lb_step_source *source = &m->sources[side]->list[row];
+    return !*source->name || (final != source->value && last_written(m->sides[side], source->value) == LB_NONE);
 }
 
 /* What both sides have in the place of a tensor that B is made of A's: `find` says what that is. */
@@ -503,32 +505,32 @@ static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
                    vb = found == LB_NONE ? LB_NONE
                                          : lb_value_graph_whole(&m->sides[1]->graph, found); /* B can go on from it */
     bool fits = vb != LB_NONE && lb_dtype_is_float(m->sides[1]->program->values[vb].dtype);
-    bool anew = fits && is_given_anew(m->sides[1], m->sources[1]->list[row].value, found);
+    bool nameless = fits && has_nameless_states(m, 1, row, found);
     for (uint32_t k = 0; k < c->n && fits; k++) {
         lb_content_run run = m->contents->runs[c->first + k];
-        const uint32_t of_a = m->sources[0]->list[run.tensor].value;
-        run.tensor = find(m->sides[0], of_a);
+        const uint32_t of_row = run.tensor;
+        run.tensor = find(m->sides[0], m->sources[0]->list[of_row].value);
         fits = run.tensor != LB_NONE;
-        anew |= fits && is_given_anew(m->sides[0], of_a, run.tensor);
+        nameless |= fits && has_nameless_states(m, 0, of_row, run.tensor);
         m->failed |= fits && !lb_counterparts_add_piece(m->out, run);
     }
     lb_counterpart *image = fits ? lb_counterparts_close(m->out, kind, vb, first) : NULL;
     if (!fits) m->out->n_pieces = first;
     const char *name = m->sources[1]->list[row].name;
-    if (image) image->anew = kind == LB_COUNTERPART_FINAL && anew;
+    if (image) image->nameless = kind == LB_COUNTERPART_FINAL && nameless;
     if (image) image->name = *name || !c->n ? name : m->sources[0]->list[m->contents->runs[c->first].tensor].name;
     m->failed |= fits && !image;
 }
 
-/* A tensor with a name; or what forward reads in the place of parameters, and the step gives anew: an average that has
- * their numbers is another one. */
+/* A tensor with a name; or what forward reads in the place of parameters: an average that has their numbers is another
+ * one. */
 static bool stands_for_itself(const maker *m, uint32_t row)
 {
     const lb_exact_side *b = m->sides[1];
     const uint32_t source = m->sources[1]->list[row].value;
     bool read = false;
     if (*m->sources[1]->list[row].name) return true;
-    if (!is_parameter(m, row) || last_written(b, source) != LB_NONE) return false;
+    if (!is_parameter(m, row)) return false;
     for (uint32_t v = 0; v < b->program->n_values && !read; v++)
         for (uint32_t k = b->graph.first_use[v]; k < b->graph.first_use[v + 1] && !read; k++)
             read = (v == source || lb_value_graph_source(&b->graph, v) == source) &&
@@ -600,6 +602,35 @@ static void find_left(maker *m)
     free(values[0]), free(values[1]);
 }
 
+/* The first source of B that begins with exactly the numbers of A's; LB_NONE. */
+static uint32_t with_numbers_of(const maker *m, uint32_t row)
+{
+    const lb_step_source *a = &m->sources[0]->list[row];
+    for (uint32_t i = 0; i < m->sources[1]->n; i++)
+        if (!lb_digest_is_none(a->digest) && lb_digest_equal(m->sources[1]->list[i].digest, a->digest) &&
+            numel(m->sides[1]->program, m->sources[1]->list[i].value) == numel(m->sides[0]->program, a->value))
+            return i;
+    return LB_NONE;
+}
+
+/* A copy of a parameter that A keeps (an average) may be no tensor of its own on B as the step begins, as it holds the
+ * parameter's numbers then: what A leaves in it stands beside a new one that B makes of these. Which of several that is
+ * the numbers tell later. */
+static void find_copies(maker *m)
+{
+    const lb_exact_side *a = m->sides[0], *b = m->sides[1];
+    for (uint32_t i = 0; i < m->sources[0]->n && !m->failed; i++) {
+        const uint32_t source = m->sources[0]->list[i].value;
+        const bool lone = a->program->values[source].flags & LB_VALUE_PARAMETER &&
+                          !is_paired(m, 0, a->program->values[source].storage);
+        const uint32_t final = lone ? final_of(a, source) : LB_NONE,
+                       row = final == LB_NONE ? LB_NONE : with_numbers_of(m, i),
+                       given = row == LB_NONE ? LB_NONE : lb_given_anew(b, m->sources[1]->list[row].value);
+        if (given != LB_NONE)
+            m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_FINAL, final, given, numel(a->program, final));
+    }
+}
+
 lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
                                const lb_step_sources *sources_b, const lb_contents *contents, lb_counterparts *out,
                                lb_err *err)
@@ -609,6 +640,7 @@ lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, c
     find_anchors(&m);
     m.failed |= !lb_counterpart_exits_find(a, b, out);
     find_images(&m);
+    if (!m.failed) find_copies(&m);
     if (!m.failed) find_left(&m);
     if (!m.failed) return LB_OK;
     lb_counterparts_release(out);

@@ -54,7 +54,7 @@ typedef struct lb_counterpart {
     bool is_rebound; /* of a FINAL one: its parameter was given other memory on one side, and had `rebound` before */
     int64_t rebound;
     uint32_t until[2]; /* the last values of A and B that it could as well stand at (halfway.h); LB_NONE */
-    bool anew;         /* of a FINAL one: a side makes a new one of its parameter (exact/given_anew.h) */
+    bool nameless;     /* of a FINAL one: no name tells the states that a side keeps of its parameter */
     bool negated;      /* B's numbers are those of A with the other sign */
     bool was_guessed;  /* was SHARED, by ops of different names, and put nothing right */
 } lb_counterpart;

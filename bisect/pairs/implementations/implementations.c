@@ -365,6 +365,19 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
     return LB_OK;
 }
 
+/* All that leaves agrees: so should what either side keeps for the next step. */
+static lb_status compare_kept(lb_implementations *x, const lb_source_memory *memory, lb_err *err)
+{
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    bool any;
+    if (!x->judged || !x->same || !x->met[0] || !x->met[1]) return LB_OK;
+    LB_TRY(lb_left_values_pair(memory, sides, x->met, &x->counterparts, &any, err));
+    if (!any) return LB_OK;
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    judge(x);
+    return LB_OK;
+}
+
 /* The free run of B, from A's sources and draws. */
 static lb_status run_free(lb_implementations *x, lb_err *err)
 {
@@ -499,6 +512,7 @@ static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err
 {
     lb_products *products;
     LB_TRY(run_both(x, err));
+    LB_TRY(compare_kept(x, memory, err));
     if (x->same) return lb_slack_find_coarse(x, err);
     LB_TRY(lb_products_new(&x->sides[0], &x->sides[1], &products, err));
     const lb_status status = look_closer(x, products, memory, err);

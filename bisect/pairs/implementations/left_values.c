@@ -2,6 +2,7 @@
 #include "implementations/left_values.h"
 
 #include "base/array.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* Exact runs from the same numbers agree to the rounding of f64; numbers in another order do not agree at all. */
@@ -117,7 +118,7 @@ bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const s
     for (uint32_t i = 0; i < counterparts->n; i++) {
         const lb_counterpart *c = &counterparts->list[i];
         const bool known = c->kind == LB_COUNTERPART_FINAL && c->n && !lb_digest_is_none(b->values[c->b].logical);
-        if (known && c->anew && !learn_all_alike(memory, sides, counterparts, c)) return false;
+        if (known && c->nameless && !learn_all_alike(memory, sides, counterparts, c)) return false;
         if (known && !learn_counterpart(memory, sides, counterparts, c)) return false;
     }
     for (uint32_t v = 0; met && v < b->n_values; v++) {
@@ -196,4 +197,145 @@ void lb_left_values_follow(const lb_source_memory *memory, const lb_exact_side *
             *of = given;
         }
     }
+}
+
+/* ---- states that differ ---- */
+
+/* One side's values that the next step begins with and that are none of the other side's. */
+typedef struct orphans {
+    const lb_exact_side *side;
+    uint32_t *list, n;
+    uint8_t *seen, *roots; /* per value */
+    uint32_t *stack;
+} orphans;
+
+static bool is_compared(const lb_counterparts *all, int side, uint32_t v)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_FINAL) continue;
+        if (side && c->b == v) return true;
+        for (uint32_t k = 0; k < c->n && !side; k++)
+            if (all->pieces[c->first + k].tensor == v) return true;
+    }
+    return false;
+}
+
+/* The last value of these bits that an op of the step computed; LB_NONE. */
+static uint32_t last_like(const lb_exact_side *s, const lb_value *like)
+{
+    const lb_program *p = s->program;
+    for (uint32_t v = p->n_values; v-- > 0;)
+        if (s->graph.given[v] && s->kept[v] && lb_value_graph_computes(p, &p->ops[s->graph.giver[v]]) &&
+            !lb_op_is_source(p, &p->ops[s->graph.giver[v]]) && lb_digest_equal(p->values[v].logical, like->logical))
+            return v;
+    return LB_NONE;
+}
+
+static bool open_orphans(const lb_exact_side *s, orphans *o)
+{
+    const size_t n = (size_t)s->program->n_values + 1;
+    *o = (orphans){s, malloc(n * sizeof *o->list), 0, calloc(n, 1), calloc(n, 1), malloc(n * sizeof *o->stack)};
+    return o->list && o->seen && o->roots && o->stack;
+}
+
+static void close_orphans(orphans *o)
+{
+    free(o->list), free(o->seen), free(o->roots), free(o->stack);
+}
+
+static void list_orphans(const lb_program *after, const lb_counterparts *all, int side, const uint32_t *met, orphans *o)
+{
+    for (uint32_t i = 0; i < after->n_ops; i++) {
+        if (!lb_op_is_source(after, &after->ops[i]) || !after->ops[i].results) continue;
+        const lb_value *next = &after->values[lb_op_results(after, &after->ops[i])[0]];
+        if (next->source != LB_SOURCE_CARRIED || !lb_dtype_is_float(next->dtype) ||
+            lb_layout_numel(&next->layout) < 2 || lb_digest_is_none(next->logical))
+            continue;
+        const uint32_t v = o->n < o->side->program->n_values ? last_like(o->side, next) : LB_NONE;
+        if (v != LB_NONE && met[v] == LB_NONE && !is_compared(all, side, v)) o->list[o->n++] = v;
+    }
+}
+
+/* Where an update of the value's shape comes from: what backward gives of it, or what is put together of that. */
+static void walk_to_roots(orphans *o, uint32_t value)
+{
+    const lb_exact_side *s = o->side;
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    uint32_t n = 1;
+    memset(o->seen, 0, p->n_values), memset(o->roots, 0, p->n_values);
+    o->stack[0] = value, o->seen[value] = 1;
+    while (n) {
+        const uint32_t v = o->stack[--n];
+        bool inner = false;
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+            const uint32_t from = lb_value_graph_whole(g, g->preds[k]), giver = g->giver[from];
+            if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver]) ||
+                lb_layout_numel(&p->values[from].layout) != lb_layout_numel(&p->values[value].layout))
+                continue;
+            inner = true;
+            if (p->ops[giver].phase == LB_PHASE_BACKWARD)
+                o->roots[from] = 1;
+            else if (!o->seen[from])
+                o->seen[from] = 1, o->stack[n++] = from;
+        }
+        o->roots[v] |= !inner && v != value;
+    }
+}
+
+/* The one orphan that follows from what `final` follows from; LB_NONE: there is none, or several. */
+static uint32_t orphan_beside(orphans *o, uint32_t final, uint8_t *of_final)
+{
+    const lb_program *p = o->side->program;
+    uint32_t found = LB_NONE;
+    walk_to_roots(o, final);
+    memcpy(of_final, o->roots, p->n_values);
+    for (uint32_t i = 0; i < o->n; i++) {
+        bool common = false;
+        if (lb_layout_numel(&p->values[o->list[i]].layout) != lb_layout_numel(&p->values[final].layout)) continue;
+        walk_to_roots(o, o->list[i]);
+        for (uint32_t v = 0; v < p->n_values && !common; v++) common = o->roots[v] && of_final[v];
+        if (common && found != LB_NONE && found != o->list[i]) return LB_NONE;
+        if (common) found = o->list[i];
+    }
+    return found;
+}
+
+/* What is left of the parameter that ends as counterpart `row`. False when out of memory. */
+static bool pair_states(lb_counterparts *all, uint32_t row, orphans of[2], uint8_t *of_final, bool *any)
+{
+    const uint32_t pieces = all->list[row].n, first = all->list[row].first, before = all->n_pieces,
+                   b = orphan_beside(&of[1], all->list[row].b, of_final);
+    uint32_t tensor = LB_NONE, beside = LB_NONE;
+    for (uint32_t k = 0; k < pieces && b != LB_NONE; k++) {
+        lb_content_run run = all->pieces[first + k];
+        if (run.tensor != tensor) tensor = run.tensor, beside = orphan_beside(&of[0], tensor, of_final);
+        if (beside == LB_NONE) return all->n_pieces = before, true;
+        run.tensor = beside;
+        if (!lb_counterparts_add_piece(all, run)) return false;
+    }
+    if (b == LB_NONE) return true;
+    *any = true;
+    return lb_counterparts_close(all, LB_COUNTERPART_FINAL, b, before) != NULL;
+}
+
+lb_status lb_left_values_pair(const lb_source_memory *memory, const lb_exact_side *const sides[2],
+                              uint32_t *const met[2], lb_counterparts *all, bool *any, lb_err *err)
+{
+    orphans of[2] = {{0}, {0}};
+    const uint32_t n_values[] = {sides[0]->program->n_values, sides[1]->program->n_values}, rows = all->n;
+    *any = false;
+    if (!memory->after[0] || !memory->after[1]) return LB_OK;
+    uint8_t *of_final = malloc((n_values[0] > n_values[1] ? n_values[0] : n_values[1]) + 1);
+    bool room = of_final != NULL;
+    for (int k = 0; k < 2 && room; k++) {
+        room = open_orphans(sides[k], &of[k]);
+        if (room) list_orphans(memory->after[k], all, k, met[k], &of[k]);
+    }
+    for (uint32_t i = 0; i < rows && room && of[0].n && of[1].n; i++)
+        if (all->list[i].kind == LB_COUNTERPART_FINAL) room = pair_states(all, i, of, of_final, any);
+    close_orphans(&of[0]), close_orphans(&of[1]);
+    free(of_final);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for what a step leaves");
 }

@@ -22,5 +22,16 @@ bool lb_left_values_learn(lb_source_memory *memory, const lb_exact_side *const s
  * this one gave: where that is not what its memory was left with, it stands in the place of that. */
 void lb_left_values_follow(const lb_source_memory *memory, const lb_exact_side *const sides[2],
                            lb_counterparts *counterparts);
+/* Behind runs in which all that leaves agrees. States that each side keeps of a parameter, and whose numbers do not
+ * agree: a second moment with another rate, whose first update its correction hides.
+ *
+ *      A  g ─▶ v = 0.05 g g ─▶ next step            w' of both sides agree, v and u are nothing of the other side's:
+ *      B  g ─▶ u = 0.01 g g ─▶ next step            of the gradient of one parameter one is left on either side
+ *
+ * They become counterparts, where there is one on each side that follows from the gradient of one parameter, that the
+ * next step begins with, and that has no like on the other (`met`: lb_regions_meet of both). `*any`: some did.
+ * LB_ERR_NOMEM is the only failure. */
+lb_status lb_left_values_pair(const lb_source_memory *memory, const lb_exact_side *const sides[2],
+                              uint32_t *const met[2], lb_counterparts *counterparts, bool *any, lb_err *err);
 
 #endif

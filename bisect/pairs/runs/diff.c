@@ -260,8 +260,9 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     const lb_verdict verdict = s->report->verdict;
     const bool left = leaves_alone(s->report);
     const bool unseen = s->report->unseen && verdict != LB_VERDICT_DIVERGED;
-    const bool unsure =
-        verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing || left || unseen;
+    /* A loss that is apart though all that leaves the step agrees: masks that both sides took hide what gave it. */
+    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
+                        left || unseen || s->report->logged_apart;
     if (s->options->digests_only) return LB_OK;
     bool cut, may = false, strangers = false;
     LB_TRY(lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step, &cut, err));

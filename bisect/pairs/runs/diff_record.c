@@ -159,7 +159,7 @@ static void numbers_both(const both *x, lb_diff_report *r)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_total(x->r, numbers[i]);
     for (int i = 0; i < LB_ULP_BUCKETS; i++) count_both(x, &r->ulp_counts[i]);
     bool *const truths[] = {&r->tokens_looked_up, &r->tokens_approximate, &r->lone_writes[0], &r->lone_writes[1],
-                            &r->untold,           &r->implementations};
+                            &r->untold,           &r->implementations,    &r->logged_apart};
     for (size_t i = 0; i < sizeof truths / sizeof *truths; i++) lb_part_record_bool(x->r, truths[i]);
     lb_part_record_u32(x->r, &r->n_cuts);
 }

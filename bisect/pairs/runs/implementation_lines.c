@@ -253,15 +253,50 @@ static uint32_t op_with_other_rows(const lb_implementations *x, const lb_region 
     return LB_NONE;
 }
 
-/* Where a side has no part in a region: what gives, all the same, the value that is apart; LB_NONE. */
+/* The first op outside of backward that goes on from a gradient, as an update does; LB_NONE. */
+static uint32_t op_that_takes_gradient(const lb_exact_side *s, uint32_t gradient)
+{
+    const lb_value_graph *g = &s->graph;
+    uint32_t first = LB_NONE;
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1] && lb_value_graph_whole(g, v) == gradient; k++)
+            if (g->uses[k] < first && g->uses[k] > g->giver[gradient] &&
+                s->program->ops[g->uses[k]].phase != LB_PHASE_BACKWARD)
+                first = g->uses[k];
+    return first;
+}
+
+/* Does the other side alone run something behind backward here? */
+static bool lacks_behind_backward(const lb_implementations *x, const lb_region *r, int side)
+{
+    return r->reason == LB_REGION_MISSING && r->op[side] == LB_NONE && r->op[!side] != LB_NONE &&
+           x->sides[!side].program->ops[r->op[!side]].phase != LB_PHASE_BACKWARD;
+}
+
+/* Where a side has no part in a region: what gives, all the same, the value that is apart; what lacks behind a gradient
+ * lacks where that is taken. LB_NONE. */
 static uint32_t op_that_gives(const lb_implementations *x, const lb_region *r, int side)
 {
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
     const lb_value_graph *g = &x->sides[side].graph;
     const uint32_t end = lb_value_graph_whole(g, side ? c->b : x->counterparts.pieces[c->first].tensor),
                    giver = g->giver[end];
-    return giver == LB_NONE || lb_op_is_source(x->sides[side].program, &x->sides[side].program->ops[giver]) ? LB_NONE
-                                                                                                            : giver;
+    const lb_program *p = x->sides[side].program;
+    if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) return LB_NONE;
+    const bool behind = p->ops[giver].phase == LB_PHASE_BACKWARD && lacks_behind_backward(x, r, side);
+    const uint32_t taker = behind ? op_that_takes_gradient(&x->sides[side], end) : LB_NONE;
+    return taker == LB_NONE ? giver : taker;
+}
+
+/* The region's first op of a side; what it lacks behind backward lacks at no op of that. LB_NONE. */
+static uint32_t first_of_region(const lb_implementations *x, const lb_region *r, int side)
+{
+    const bool behind = lacks_behind_backward(x, r, side);
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const uint32_t op = x->regions.ops[r->first[side] + i];
+        if (!behind || x->sides[side].program->ops[op].phase != LB_PHASE_BACKWARD) return op;
+    }
+    return LB_NONE;
 }
 
 /* The op of either side whose line is said. Where one side has no such op, its region's first op says where it goes
@@ -276,7 +311,7 @@ void lb_implementation_lines_ops(const lb_implementations *x, const lb_region *r
         const bool lone = ops[k] == LB_NONE && r->reason == LB_REGION_MISSING && r->op[!k] != LB_NONE;
         if (lone) ops[k] = op_with_other_rows(x, r, !k);
         if (lone && ops[k] == LB_NONE) ops[k] = op_beside_lone(x, r, !k);
-        if (ops[k] == LB_NONE && r->n[k]) ops[k] = x->regions.ops[r->first[k]];
+        if (ops[k] == LB_NONE) ops[k] = first_of_region(x, r, k);
         if (ops[k] == LB_NONE) ops[k] = op_that_gives(x, r, k);
     }
 }

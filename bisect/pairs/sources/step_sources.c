@@ -82,6 +82,14 @@ static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
     return r->n_names++;
 }
 
+/* What has no name cannot be found again by one. */
+static bool are_named(const lb_step_sources *a, const lb_content *c, const lb_content_run *runs)
+{
+    bool named = true;
+    for (uint32_t i = 0; i < c->n; i++) named &= *a->list[runs[c->first + i].tensor].name != '\0';
+    return named;
+}
+
 static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, uint32_t part,
                      const lb_content *c, const lb_content_run *runs)
 {
@@ -128,6 +136,13 @@ bool lb_step_source_is_state(const lb_step_source *source)
     return lb_state_name_is(source->name);
 }
 
+/* A tensor of that name may have become smaller since. */
+static bool lies_within(const lb_content_run *run, const lb_layout *layout)
+{
+    const int64_t last = run->from + (run->n - 1) * run->from_stride;
+    return run->n < 1 || (run->from < lb_layout_numel(layout) && last >= 0 && last < lb_layout_numel(layout));
+}
+
 /* Where the elements of this source stand now, by where they stood when the window began. False when out of memory. */
 static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
                   lb_contents *out, uint32_t row)
@@ -139,7 +154,8 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
         lb_content_run run = r->runs[i];
         run.tensor =
             run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor], r->parts[run.tensor]);
-        if (run.tensor == LB_NONE) return out->n_runs = first, true;
+        if (run.tensor == LB_NONE || !lies_within(&run, &a->tensors[run.tensor].tensor.layout))
+            return out->n_runs = first, true;
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
         if (!more) return false;
         out->runs = more;
@@ -329,7 +345,7 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
              is_pieced_by_chance(c, known)))
             room = apply(known, a, name, elements, out, i);
         else if ((!known || known->part != b->list[i].part) && *name && !lb_state_name_before(name) &&
-                 b->list[i].learnt && c->relation != LB_CONTENT_NONE)
+                 b->list[i].learnt && c->relation != LB_CONTENT_NONE && are_named(a, c, out->runs))
             room = remember(memory, a, name, b->list[i].part, c, out->runs);
     }
     if (room && apply_left(memory, a, b, out) && pair_last_states(memory, a, b, out)) return LB_OK;
