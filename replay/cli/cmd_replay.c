@@ -151,9 +151,9 @@ static bool watch(void *context, const lb_event *event)
     return true;
 }
 
-static void watch_quantised(void *context, const lb_quantisation *q)
+static void watch_quantised(void *context, const lb_quantisation *quantisation)
 {
-    lb_precision_table_add(((report *)context)->table, q);
+    lb_precision_table_add(((report *)context)->table, quantisation);
 }
 
 static bool watch_plain(void *context, const lb_event *event)
@@ -208,11 +208,12 @@ static json_t *effects_json(const lb_precision_table *table)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < table->n_effects; i++) {
-        const lb_precision_effect *e = &table->effects[i];
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank",
-                                              (int)e->rank, "recorded", lb_effect_number(e->recorded), "plain",
-                                              lb_effect_number(e->plain), "swapped", lb_effect_number(e->swapped),
-                                              "difference", lb_effect_number(e->swapped - e->plain)));
+        const lb_precision_effect *effect = &table->effects[i];
+        json_array_append_new(rows,
+                              json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)effect->step, "rank",
+                                        (int)effect->rank, "recorded", lb_effect_number(effect->recorded), "plain",
+                                        lb_effect_number(effect->plain), "swapped", lb_effect_number(effect->swapped),
+                                        "difference", lb_effect_number(effect->swapped - effect->plain)));
     }
     return rows;
 }
@@ -363,9 +364,10 @@ static void print_table(const lb_precision_table *table)
     printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps",
            "difference");
     for (uint32_t i = 0; i < table->n_effects; i++) {
-        const lb_precision_effect *e = &table->effects[i];
-        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, unsigned_nan(e->recorded),
-               unsigned_nan(e->plain), unsigned_nan(e->swapped), unsigned_nan(e->swapped - e->plain));
+        const lb_precision_effect *effect = &table->effects[i];
+        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)effect->step, (int)effect->rank,
+               unsigned_nan(effect->recorded), unsigned_nan(effect->plain), unsigned_nan(effect->swapped),
+               unsigned_nan(effect->swapped - effect->plain));
     }
     if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }

@@ -64,15 +64,15 @@ typedef struct reads {
 
 static void look(void *context, uint32_t value)
 {
-    reads *r = context;
-    r->found |= lb_storage_of(r->machine, value) == r->storage;
+    reads *reads = context;
+    reads->found |= lb_storage_of(reads->machine, value) == reads->storage;
 }
 
 static bool op_reads(lb_machine *machine, const lb_op *op, const lb_memory_storage *storage)
 {
-    reads r = {machine, storage, false};
-    lb_op_each_input(machine->prepared->program, op, look, &r);
-    return r.found;
+    reads reads = {machine, storage, false};
+    lb_op_each_input(machine->prepared->program, op, look, &reads);
+    return reads.found;
 }
 
 /* Results that a swap of rounding evaluates in f64 and rounds as it says. */

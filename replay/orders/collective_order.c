@@ -159,31 +159,31 @@ typedef struct tree {
     uint32_t n;
 } tree;
 
-static int64_t played_by(const tree *t, int64_t part)
+static int64_t played_by(const tree *tree, int64_t part)
 {
-    if (!t->mirrored) return part;
-    return t->nodes % 2 == 0 ? t->nodes - 1 - part : (part + 1) % t->nodes;
+    if (!tree->mirrored) return part;
+    return tree->nodes % 2 == 0 ? tree->nodes - 1 - part : (part + 1) % tree->nodes;
 }
 
 /* A node: its ranks are a chain that ends at its first rank, which then takes the children in order. */
-static uint16_t fold_node(tree *t, int64_t part)
+static uint16_t fold_node(tree *tree, int64_t part)
 {
-    int64_t head = played_by(t, part) * t->per_node, last = head + t->per_node - 1, child[2];
-    if (last >= t->ranks) last = t->ranks - 1;
-    for (int64_t r = last; r > head; r--) t->folds[t->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
-    tree_children(t->nodes, part, child);
+    int64_t head = played_by(tree, part) * tree->per_node, last = head + tree->per_node - 1, child[2];
+    if (last >= tree->ranks) last = tree->ranks - 1;
+    for (int64_t r = last; r > head; r--) tree->folds[tree->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
+    tree_children(tree->nodes, part, child);
     for (int c = 0; c < 2; c++) {
         if (child[c] < 0) continue;
-        uint16_t from = fold_node(t, child[c]);
-        t->folds[t->n++] = (lb_collective_fold){(uint16_t)head, from};
+        uint16_t from = fold_node(tree, child[c]);
+        tree->folds[tree->n++] = (lb_collective_fold){(uint16_t)head, from};
     }
     return (uint16_t)head;
 }
 
 static uint16_t tree_folds(lb_collective_fold *folds, uint32_t n, int64_t per_node, bool mirrored)
 {
-    tree t = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
-    return fold_node(&t, 0);
+    tree tree = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
+    return fold_node(&tree, 0);
 }
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */

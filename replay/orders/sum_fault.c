@@ -259,16 +259,19 @@ static bool is_known_way(const lb_sum_fault_way *ways, uint32_t n, const lb_sum_
     return false;
 }
 
-static void try_way(const lb_sum_fault_question *q, const char *text, lb_sum_fault_way *ways, uint32_t *n,
+static void try_way(const lb_sum_fault_question *question, const char *text, lb_sum_fault_way *ways, uint32_t *n,
                     uint32_t room)
 {
     lb_sum_fault_way way;
     lb_collective_order order;
     memset(&way, 0, sizeof way);
     snprintf(way.order, sizeof way.order, "%s", text);
-    if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK || !q->fits(q->context, &order)) return;
+    if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK ||
+        !question->fits(question->context, &order))
+        return;
     enum { MOST = sizeof way.hops / sizeof *way.hops };
-    way.n = lb_sum_fault_hops(&order, q->reduction, q->terms, q->at, q->received, way.hops, MOST);
+    way.n = lb_sum_fault_hops(&order, question->reduction, question->terms, question->at, question->received, way.hops,
+                              MOST);
     if (way.n && way.n <= MOST && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
 }
 

@@ -21,12 +21,12 @@ typedef struct list {
     size_t n;
 } list;
 
-static bool push(list *l, uint32_t x)
+static bool push(list *list, uint32_t x)
 {
-    uint32_t *grown = lb_array_grow(l->at, l->n, sizeof *grown);
+    uint32_t *grown = lb_array_grow(list->at, list->n, sizeof *grown);
     if (!grown) return false;
-    l->at = grown;
-    l->at[l->n++] = x;
+    list->at = grown;
+    list->at[list->n++] = x;
     return true;
 }
 
@@ -197,22 +197,23 @@ static bool chain_elements(const writer *writer, uint32_t x, list *elements)
     }
 }
 
-static void reverse(list *l)
+static void reverse(list *list)
 {
-    for (size_t i = 0, j = l->n; i + 1 < j; i++) {
-        const uint32_t x = l->at[--j];
-        l->at[j] = l->at[i];
-        l->at[i] = x;
+    for (size_t i = 0, j = list->n; i + 1 < j; i++) {
+        const uint32_t x = list->at[--j];
+        list->at[j] = list->at[i];
+        list->at[i] = x;
     }
 }
 
 /* A chain that runs down starts with the larger of its first two terms. */
-static void order_first_two(const writer *writer, list *l)
+static void order_first_two(const writer *writer, list *list)
 {
-    if (l->n > 2 && l->at[0] < writer->tree->leaves && l->at[1] < writer->tree->leaves && l->at[2] < l->at[0]) {
-        const uint32_t x = l->at[0];
-        l->at[0] = l->at[1];
-        l->at[1] = x;
+    if (list->n > 2 && list->at[0] < writer->tree->leaves && list->at[1] < writer->tree->leaves &&
+        list->at[2] < list->at[0]) {
+        const uint32_t x = list->at[0];
+        list->at[0] = list->at[1];
+        list->at[1] = x;
     }
 }
 
@@ -223,11 +224,11 @@ static void put_space(writer *writer)
 }
 
 /* The terms in a row, of equal distance, from element i on; returns how many were written. */
-static size_t put_terms(writer *writer, const list *l, size_t i)
+static size_t put_terms(writer *writer, const list *list, size_t i)
 {
-    const uint32_t leaves = writer->tree->leaves, *x = l->at;
+    const uint32_t leaves = writer->tree->leaves, *x = list->at;
     size_t n = 1;
-    while (i + n < l->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
+    while (i + n < list->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
     if (n < 3) n = 1;
     put_space(writer);
     fprintf(writer->out, "%u", x[i]);
@@ -239,12 +240,12 @@ static size_t put_terms(writer *writer, const list *l, size_t i)
 }
 
 /* Writes what it can of a bracket's elements; from the first node on the rest waits in `work`. */
-static bool put_elements(writer *writer, const list *l)
+static bool put_elements(writer *writer, const list *list)
 {
     size_t i = 0;
-    while (i < l->n && l->at[i] < writer->tree->leaves) i += put_terms(writer, l, i);
-    for (size_t k = l->n; k > i; k--)
-        if (!push(&writer->work, l->at[k - 1])) return false;
+    while (i < list->n && list->at[i] < writer->tree->leaves) i += put_terms(writer, list, i);
+    for (size_t k = list->n; k > i; k--)
+        if (!push(&writer->work, list->at[k - 1])) return false;
     return true;
 }
 

@@ -97,14 +97,14 @@ static bool serve_one(const lb_probe_kernel *kernel, int socket)
 {
     const lb_probe_shape *shape = &kernel->shape;
     const size_t results = (size_t)shape->rows * shape->columns;
-    request r;
-    if (!get(socket, &r, sizeof r, -1)) return false;
-    char *terms = malloc(r.calls * terms_bytes(shape) + 1), *factors = malloc(factors_bytes(shape) + 1);
+    request request;
+    if (!get(socket, &request, sizeof request, -1)) return false;
+    char *terms = malloc(request.calls * terms_bytes(shape) + 1), *factors = malloc(factors_bytes(shape) + 1);
     double *sums = malloc(results * sizeof *sums + 1);
-    bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(shape), -1) &&
-                (!r.factors || get(socket, factors, factors_bytes(shape), -1));
-    for (uint32_t c = 0; c < r.calls && fine; c++)
-        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(shape), r.factors ? factors : NULL, sums,
+    bool fine = terms && factors && sums && get(socket, terms, request.calls * terms_bytes(shape), -1) &&
+                (!request.factors || get(socket, factors, factors_bytes(shape), -1));
+    for (uint32_t c = 0; c < request.calls && fine; c++)
+        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(shape), request.factors ? factors : NULL, sums,
                            NULL) == LB_OK &&
                put(socket, sums, results * sizeof *sums);
     free(terms);
@@ -182,9 +182,9 @@ static lb_status lost(stranger *stranger, bool late, lb_err *err)
 static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
 {
     stranger *stranger = context;
-    const request r = {.calls = calls, .factors = factors != NULL};
+    const request request = {.calls = calls, .factors = factors != NULL};
     const size_t results = (size_t)stranger->shape.rows * stranger->shape.columns;
-    if (!stranger->process || !put(stranger->socket, &r, sizeof r) ||
+    if (!stranger->process || !put(stranger->socket, &request, sizeof request) ||
         !put(stranger->socket, terms, calls * terms_bytes(&stranger->shape)) ||
         (factors && !put(stranger->socket, factors, factors_bytes(&stranger->shape))))
         return lost(stranger, false, err);

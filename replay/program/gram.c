@@ -68,8 +68,8 @@ bool lb_gram_is_product(const lb_slice_flow *flow, uint32_t op)
     const lb_factors *factors = lb_gram_factors(program, record);
     const lb_arg *args = lb_op_args(program, record);
     if (!factors || args[factors->a].tag != LB_ARG_VALUE || args[factors->b].tag != LB_ARG_VALUE) return false;
-    const lie a = lie_of(flow, op, args[factors->a].u.value, factors->sum_a),
+    const lie lie = lie_of(flow, op, args[factors->a].u.value, factors->sum_a),
               b = lie_of(flow, op, args[factors->b].u.value, factors->sum_b);
-    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
-           a.batch == b.batch && a.summed != a.other;
+    return lie.storage >= 0 && lie.storage == b.storage && lie.summed == b.summed && lie.other == b.other &&
+           lie.batch == b.batch && lie.summed != lie.other;
 }

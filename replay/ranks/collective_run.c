@@ -107,17 +107,17 @@ typedef struct receipt {
 } receipt;
 
 /* `from`: a member, or LB_NONE for the reduction of all. */
-static lb_status receive(lb_collective_streams *streams, receipt *r, uint32_t from, int64_t at, int64_t n,
+static lb_status receive(lb_collective_streams *streams, receipt *receipt, uint32_t from, int64_t at, int64_t n,
                          int64_t limit)
 {
-    lb_collective_move *more = lb_array_grow(r->list, r->n, sizeof *more);
+    lb_collective_move *more = lb_array_grow(receipt->list, receipt->n, sizeof *more);
     if (!more) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
-    r->list = more;
+    receipt->list = more;
     if (n < 0 || at < 0 || at + n > limit)
         return lb_fail(streams->err, LB_ERR_UNSUPPORTED,
                        "the sizes of a collective's inputs and outputs do not fit together");
-    r->list[r->n++] = (lb_collective_move){from, at, n};
-    r->elements += n;
+    receipt->list[receipt->n++] = (lb_collective_move){from, at, n};
+    receipt->elements += n;
     return LB_OK;
 }
 

@@ -86,17 +86,17 @@ static lb_status add_stream(lb_messages *messages, const lb_program *program, lb
 /* The message's key, as its sender numbers it; false: the sender has none that is known to be it. */
 static bool sent_key(const lb_messages *messages, const lb_program *receiver, lb_message_key *key)
 {
-    stream *s = find_stream(messages, *key);
-    if (!s) return false;
-    if (!s->met) {
+    stream *stream = find_stream(messages, *key);
+    if (!stream) return false;
+    if (!stream->met) {
         lb_message_stream received;
-        s->met = true;
-        s->aligned = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, NULL) == LB_OK &&
-                     lb_message_streams_align(&s->sent, &received, &s->shift);
+        stream->met = true;
+        stream->aligned = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, NULL) == LB_OK &&
+                          lb_message_streams_align(&stream->sent, &received, &stream->shift);
         free(received.contents);
     }
-    const int64_t number = key->number + s->shift;
-    if (!s->aligned || number < 0 || number >= s->sent.n) return false;
+    const int64_t number = key->number + stream->shift;
+    if (!stream->aligned || number < 0 || number >= stream->sent.n) return false;
     key->number = (uint32_t)number;
     return true;
 }

@@ -179,9 +179,9 @@ static bool load_ids(const lb_tensor *tensor, int64_t **ids)
     return *ids && lb_expert_flip_load_ids(tensor, *ids);
 }
 
-static const lb_routing_other *other_of(const maker *m)
+static const lb_routing_other *other_of(const maker *maker)
 {
-    return m->gaps.other;
+    return maker->gaps.other;
 }
 
 static bool others(maker *maker, const lb_program *program, uint32_t value, lb_tensor *tensor)
@@ -279,22 +279,22 @@ static void score_upstream(maker *maker, const decision *decision, choices *choi
 
 static lb_routing_flip judge(const choices *choices, int64_t token, lb_expert_flip pair)
 {
-    lb_routing_flip f = {.kind = LB_FLIP_UNJUDGED,
-                         .token = token,
-                         .lost = pair.lost,
-                         .won = pair.won,
-                         .margin = NAN,
-                         .upstream = NAN,
-                         .rounding = NAN};
-    if (!choices->scores || pair.won < 0 || pair.lost >= choices->experts || pair.won >= choices->experts) return f;
+    lb_routing_flip flip = {.kind = LB_FLIP_UNJUDGED,
+                            .token = token,
+                            .lost = pair.lost,
+                            .won = pair.won,
+                            .margin = NAN,
+                            .upstream = NAN,
+                            .rounding = NAN};
+    if (!choices->scores || pair.won < 0 || pair.lost >= choices->experts || pair.won >= choices->experts) return flip;
     const double *then = choices->scores + token * choices->experts;
-    f.margin = then[pair.lost] - then[pair.won],
-    f.rounding = lb_expert_flip_rounding(then, choices->experts, choices->dtype);
-    if (!choices->upstream || isnan(f.margin)) return f;
+    flip.margin = then[pair.lost] - then[pair.won],
+    flip.rounding = lb_expert_flip_rounding(then, choices->experts, choices->dtype);
+    if (!choices->upstream || isnan(flip.margin)) return flip;
     const double *moved = choices->upstream + token * choices->experts;
-    f.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
-    f.kind = f.margin <= f.upstream + f.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
-    return f;
+    flip.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
+    flip.kind = flip.margin <= flip.upstream + flip.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
+    return flip;
 }
 
 static bool in_range(const choices *choices)
@@ -338,9 +338,9 @@ static lb_status judge_layer(maker *maker, uint32_t at)
                     lb_flips_of(choices.then + t * choices.per_token, choices.now + t * choices.per_token,
                                 choices.per_token, choices.scores ? choices.scores + t * choices.experts : NULL, pairs);
                 for (int64_t i = 0; i < n && status == LB_OK; i++) {
-                    lb_routing_flip f = judge(&choices, t, pairs[i]);
-                    f.layer = at;
-                    if (!add_flip(maker->report, &f)) status = no_memory(maker);
+                    lb_routing_flip flip = judge(&choices, t, pairs[i]);
+                    flip.layer = at;
+                    if (!add_flip(maker->report, &flip)) status = no_memory(maker);
                 }
             }
         }
