@@ -87,11 +87,11 @@ static void close_tables(tables *tables)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static json_t *fingerprint_json(const lb_fingerprint_row *row, lb_fingerprint f)
+static json_t *fingerprint_json(const lb_fingerprint_row *row, lb_fingerprint fingerprint)
 {
     char text[33];
     if (row && row->lacks) return json_null();
-    lb_fingerprint_format(f, text);
+    lb_fingerprint_format(fingerprint, text);
     return json_string(text);
 }
 
@@ -145,13 +145,13 @@ static json_t *matches_json(const lb_fingerprint_comparison *comparison)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; comparison && i < comparison->n; i++) {
-        const lb_fingerprint_match *m = &comparison->matches[i];
-        if (m->kind == LB_FINGERPRINT_IS_SAME && !all) continue;
+        const lb_fingerprint_match *match = &comparison->matches[i];
+        if (match->kind == LB_FINGERPRINT_IS_SAME && !all) continue;
         json_array_append_new(
-            list, json_pack("{s:s,s:b,s:s?,s:s?,s:i,s:i,s:o,s:o,s:s}", "kind", lb_fingerprint_kind_name(m->kind),
-                            "finding", lb_fingerprint_kind_is_finding(m->kind), "tensor", m->name, "other", m->partner,
-                            "file", (int)m->file, "against", (int)m->against, "earlier", number_or_null(m->earlier),
-                            "later", number_or_null(m->later), "how", m->how));
+            list, json_pack("{s:s,s:b,s:s?,s:s?,s:i,s:i,s:o,s:o,s:s}", "kind", lb_fingerprint_kind_name(match->kind),
+                            "finding", lb_fingerprint_kind_is_finding(match->kind), "tensor", match->name, "other",
+                            match->partner, "file", (int)match->file, "against", (int)match->against, "earlier",
+                            number_or_null(match->earlier), "later", number_or_null(match->later), "how", match->how));
     }
     return list;
 }
@@ -178,13 +178,13 @@ static void print_table(const lb_fingerprint_table *table)
     }
 }
 
-static void print_match(const lb_fingerprint_match *m, const tables *files, const tables *others)
+static void print_match(const lb_fingerprint_match *match, const tables *files, const tables *others)
 {
-    printf("    %s", m->name ? m->name : m->partner);
-    if (m->name && m->partner && strcmp(m->name, m->partner) != 0) printf(" (%s)", m->partner);
-    if (m->earlier != UINT32_MAX) printf(": has the numbers of %s", files->list[m->earlier]->path);
-    if (m->later != UINT32_MAX) printf("; the right ones are in %s", others->list[m->later]->path);
-    if (*m->how) printf(": %s", m->how);
+    printf("    %s", match->name ? match->name : match->partner);
+    if (match->name && match->partner && strcmp(match->name, match->partner) != 0) printf(" (%s)", match->partner);
+    if (match->earlier != UINT32_MAX) printf(": has the numbers of %s", files->list[match->earlier]->path);
+    if (match->later != UINT32_MAX) printf("; the right ones are in %s", others->list[match->later]->path);
+    if (*match->how) printf(": %s", match->how);
     printf("\n");
 }
 

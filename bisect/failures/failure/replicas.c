@@ -110,17 +110,17 @@ static bool copies_only(const lb_program *program, const lb_op *op)
 /* A rank's part of what is gathered: a parameter that reaches the gather by copies alone, and lies elsewhere. */
 static void note_contribution(void *context, uint32_t value)
 {
-    copies *c = context;
+    copies *copies = context;
     uint32_t defs[4];
     if (value == LB_NONE) return;
-    const lb_value *v = &c->program->values[value];
-    if (v->flags & LB_VALUE_PARAMETER && v->name != LB_NONE && collective_filling(c->list, v->storage) == LB_NONE)
-        c->list->partition[v->name] = 1;
-    const uint32_t n = lb_slice_flow_defs_of(c->flow, c->op, value, defs, 4);
+    const lb_value *v = &copies->program->values[value];
+    if (v->flags & LB_VALUE_PARAMETER && v->name != LB_NONE && collective_filling(copies->list, v->storage) == LB_NONE)
+        copies->list->partition[v->name] = 1;
+    const uint32_t n = lb_slice_flow_defs_of(copies->flow, copies->op, value, defs, 4);
     for (uint32_t k = 0; k < n && k < 4; k++) {
-        bool known = !copies_only(c->program, &c->program->ops[defs[k]]);
-        for (uint32_t i = 0; i < c->n; i++) known |= c->queue[i] == defs[k];
-        if (!known && c->n < sizeof c->queue / sizeof *c->queue) c->queue[c->n++] = defs[k];
+        bool known = !copies_only(copies->program, &copies->program->ops[defs[k]]);
+        for (uint32_t i = 0; i < copies->n; i++) known |= copies->queue[i] == defs[k];
+        if (!known && copies->n < sizeof copies->queue / sizeof *copies->queue) copies->queue[copies->n++] = defs[k];
     }
 }
 
@@ -137,10 +137,10 @@ static lb_status list_gathered(const lb_program *program, const lb_slice_flow *f
     }
     for (uint32_t i = 0; i < program->n_collectives; i++) {
         if (!is_gather(program, &program->ops[program->collectives[i].op])) continue;
-        copies c = {.program = program, .flow = flow, .list = list, .queue = {program->collectives[i].op}, .n = 1};
-        for (uint32_t k = 0; k < c.n; k++) {
-            c.op = c.queue[k];
-            lb_op_each_input(program, &program->ops[c.op], note_contribution, &c);
+        copies copies = {.program = program, .flow = flow, .list = list, .queue = {program->collectives[i].op}, .n = 1};
+        for (uint32_t k = 0; k < copies.n; k++) {
+            copies.op = copies.queue[k];
+            lb_op_each_input(program, &program->ops[copies.op], note_contribution, &copies);
         }
     }
     return LB_OK;

@@ -102,10 +102,11 @@ static copied compare(const lb_optimizer_step *step, const lb_optimizer_tensor *
         copied.fate = TIMES;
     if (apart(t->behind, t->before, 1, t->n) == 0) copied.fate = BEFORE;
     for (uint32_t i = 0; i < step->n && copied.fate == OTHERWISE; i++) {
-        const lb_optimizer_tensor *o = &step->tensors[i];
-        if (o == t || o->n != t->n || o->numel != t->numel || !o->after || apart(t->behind, o->after, 1, t->n) != 0)
+        const lb_optimizer_tensor *tensor = &step->tensors[i];
+        if (tensor == t || tensor->n != t->n || tensor->numel != t->numel || !tensor->after ||
+            apart(t->behind, tensor->after, 1, t->n) != 0)
             continue;
-        copied.fate = OF_OTHER, copied.other = o;
+        copied.fate = OF_OTHER, copied.other = tensor;
     }
     return copied;
 }

@@ -143,15 +143,15 @@ static void say_which(const bucket *bucket, const fault *fault, char *what, size
 }
 
 /* The next parameter in the order of forward that the rank of the fault holds; "": there is none. */
-static const char *next_right(const bucket *b, const fault *x)
+static const char *next_right(const bucket *bucket, const fault *fault)
 {
     uint32_t best = LB_NONE, next = LB_NONE;
-    const uint32_t at = at_of(b, x->group);
-    for (uint32_t g = 0; g < b->copies->n; g++) {
-        const lb_moved_site *site = lb_rank_copies_site(b->copies, b->steps, g, x->rank);
+    const uint32_t at = at_of(bucket, fault->group);
+    for (uint32_t g = 0; g < bucket->copies->n; g++) {
+        const lb_moved_site *site = lb_rank_copies_site(bucket->copies, bucket->steps, g, fault->rank);
         if (site && site->at > at && site->at < best && site->gradient != LB_NONE) best = site->at, next = g;
     }
-    return next == LB_NONE ? "" : lb_rank_copies_name(b->copies, b->steps, next);
+    return next == LB_NONE ? "" : lb_rank_copies_name(bucket->copies, bucket->steps, next);
 }
 
 /* Ranks that hold parts of a model mostly have one loss. "; their losses are 3.47 and 3.52" where they do not. */

@@ -94,15 +94,15 @@ void lb_digits_want_routers(lb_digits *digits)
 static bool is_chosen_before(const lb_digits *digits, uint32_t op, uint32_t from)
 {
     const lb_program *program = digits->run.program;
-    const lb_value *v = &program->values[from];
+    const lb_value *value = &program->values[from];
     for (uint32_t i = 0; i < op; i++) {
         const uint32_t before = chosen_from(digits, i);
         if (before == LB_NONE ||
             lb_op_args(program, &program->ops[i])[1].u.i != lb_op_args(program, &program->ops[op])[1].u.i)
             continue;
         const lb_value *w = &program->values[before];
-        if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset &&
-            lb_layout_numel(&w->layout) == lb_layout_numel(&v->layout))
+        if (w->storage == value->storage && w->version == value->version && w->layout.offset == value->layout.offset &&
+            lb_layout_numel(&w->layout) == lb_layout_numel(&value->layout))
             return true;
     }
     return false;

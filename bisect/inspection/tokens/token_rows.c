@@ -44,18 +44,18 @@ static double sign_of(int64_t i)
     return ((double)((x ^ (x >> 31)) >> 11) + 0.5) * 0x1p-52 - 1;
 }
 
-static void add(lb_token_sum *s, double x, int64_t i)
+static void add(lb_token_sum *sum, double x, int64_t i)
 {
     if (!(fabs(x) < 1e30)) return;
-    s->sum += x * sign_of(i), s->norm += x * x;
+    sum->sum += x * sign_of(i), sum->norm += x * x;
 }
 
 lb_token_sum lb_token_rows_sum(const double *numbers, int64_t n, int64_t stride)
 {
-    lb_token_sum s = {0, 0};
-    for (int64_t i = 0; i < n; i++) add(&s, numbers[i * stride], i);
-    s.norm = sqrt(s.norm);
-    return s;
+    lb_token_sum sum = {0, 0};
+    for (int64_t i = 0; i < n; i++) add(&sum, numbers[i * stride], i);
+    sum.norm = sqrt(sum.norm);
+    return sum;
 }
 
 void lb_token_rows_add_up(const lb_token_rows *shape, const double *numbers, lb_token_sum *sums)

@@ -53,9 +53,9 @@ static lb_status tell_late(const lb_worker_steps *steps, const lb_worker_step *s
                      lb_worker_rank_words(ranks, n, words), first->key, more,
                      program->collectives[first->collective].op, by->rank, first->late) < 0)
             message = NULL;
-        const lb_ranks_finding f = {
+        const lb_ranks_finding finding = {
             .kind = LB_RANKS_LATE, .step = step->step, .ranks = ranks, .n_ranks = n, .tensor = first->key};
-        status = lb_worker_findings_add(findings, &f, message, err);
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     free(ranks);
     return status;
@@ -123,12 +123,12 @@ typedef struct leaves {
 
 static void note_leaf(void *context, uint32_t value)
 {
-    leaves *l = context;
-    if (value == LB_NONE || !holds_gradient(l->program, l->program->values[value].storage)) return;
-    l->gradients = true;
-    for (uint32_t i = 0; i < l->x->n; i++)
-        if (l->x->leaves[i].value == value) return;
-    l->x->leaves[l->x->n++].value = value;
+    leaves *leaves = context;
+    if (value == LB_NONE || !holds_gradient(leaves->program, leaves->program->values[value].storage)) return;
+    leaves->gradients = true;
+    for (uint32_t i = 0; i < leaves->x->n; i++)
+        if (leaves->x->leaves[i].value == value) return;
+    leaves->x->leaves[leaves->x->n++].value = value;
 }
 
 /* From op `from`, which reads `value`, back to norms of gradients. */
@@ -140,11 +140,11 @@ static void follow(const lb_program *program, const lb_slice_flow *flow, uint32_
     for (uint32_t k = 0; k < first && k < 8; k++) queue[n++] = defs[k];
     for (uint32_t k = 0; k < n; k++) {
         const lb_op *op = &program->ops[queue[k]];
-        leaves l = {program, norm, false};
+        leaves leaves = {program, norm, false};
         if (op->phase == LB_PHASE_BACKWARD || lb_op_is_source(program, op)) continue;
         for (uint32_t r = 0; r < lb_op_outcomes(op); r++) note_scalar(norm, program, lb_op_outcome(program, op, r));
-        if (is_norm(program, op)) lb_op_each_input(program, op, note_leaf, &l);
-        for (uint32_t d = flow->first_def[queue[k]]; !l.gradients && d < flow->first_def[queue[k] + 1]; d++) {
+        if (is_norm(program, op)) lb_op_each_input(program, op, note_leaf, &leaves);
+        for (uint32_t d = flow->first_def[queue[k]]; !leaves.gradients && d < flow->first_def[queue[k] + 1]; d++) {
             bool known = n == FOLLOWED;
             for (uint32_t t = 0; t < n && !known; t++) known = queue[t] == flow->defs[d];
             if (!known) queue[n++] = flow->defs[d];
@@ -390,9 +390,9 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
                 twice ? "a sum in which copies are counted once for every rank" : "that of its own part alone",
                 sqrt(twice ? counted : own), sqrt(all), *where ? " — " : "", where) < 0)
             message = NULL;
-        const lb_ranks_finding f = {
+        const lb_ranks_finding finding = {
             .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[r], .n_ranks = 1};
-        status = lb_worker_findings_add(findings, &f, message, err);
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     release_held(&theirs);
     return status;

@@ -280,10 +280,10 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 /* Workers mostly have the same gradients in the same order. */
-static bool is_next_key(const lb_worker_products *p, uint32_t place, uint32_t *next, const char *key)
+static bool is_next_key(const lb_worker_products *products, uint32_t place, uint32_t *next, const char *key)
 {
-    while (*next < p->n_keys && p->places[*next] < place) ++*next;
-    return *next < p->n_keys && p->places[*next] == place && !strcmp(p->keys[*next], key);
+    while (*next < products->n_keys && products->places[*next] < place) ++*next;
+    return *next < products->n_keys && products->places[*next] == place && !strcmp(products->keys[*next], key);
 }
 
 static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,
