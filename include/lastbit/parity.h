@@ -275,7 +275,7 @@ LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *
  * columns wide; without `colour` (which gives the code of a terminal for numbers such as "30;48;5;16", and "0" for
  * their end) a digit under each token: tenths of its probability. malloc'ed. */
 typedef const char *(*lb_parity_colour)(const char *numbers);
-LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
+LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *set, uint32_t row, uint32_t width,
                                 lb_parity_colour colour);
 
 /* ---- one class of blocks taken from the other side --------------------------------------------------------------- */
@@ -290,13 +290,13 @@ typedef struct lb_block_swap {
     char message[240];
 } lb_block_swap;
 
-/* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares
- * what it then says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do differently.
- * Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by
- * itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of experts are those that each
- * side recorded. `floor`: the donor run by itself in the same way, against what it recorded: no exchange can come
- * nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
-LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
+/* Runs the model of `base_path` by replay with the blocks of one class of the model of `donor_path` in their place,
+ * and compares what it then says with what `donor_path` said: the class whose exchange takes k3 to zero is what the
+ * sides do differently. Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange
+ * together, NULL: every class by itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of
+ * experts are those that each side recorded. `floor`: the donor run by itself in the same way, against what it
+ * recorded: no exchange can come nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
+LB_API lb_status lb_block_swaps(const char *base_path, const char *donor_path, const char *classes,
                                 const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows,
                                 uint32_t *n, lb_err *err);
 
