@@ -77,12 +77,12 @@ static bool is_near_in_order(const double *x, const double *y, int64_t rows, int
 
 bool lb_rows_moved(const lb_tensor *a, const lb_tensor *b, double near)
 {
-    lb_difference d;
+    lb_difference difference;
     const int32_t ndim = a->layout.ndim;
     if (ndim < 2 || !lb_layout_same_shape(&a->layout, &b->layout) || !lb_dtype_is_float(a->dtype)) return false;
     const int64_t width = a->layout.shape[ndim - 1], n = lb_layout_numel(&a->layout);
     if (width < 2 || n < 2 * width) return false;
-    if (lb_compare_numbers(a, b, &d, NULL) != LB_OK || d.rel_l2 < near) return false;
+    if (lb_compare_numbers(a, b, &difference, NULL) != LB_OK || difference.rel_l2 < near) return false;
     double *x = numbers_of(a), *y = numbers_of(b);
     const bool moved = x && y && is_near_in_order(x, y, n / width, width, near);
     free(x), free(y);
@@ -132,10 +132,10 @@ static void keep_directions(double *x, int64_t rows, int64_t width)
 
 bool lb_rows_among(const lb_tensor *few, const lb_tensor *many, double near)
 {
-    const lb_layout *l = &few->layout;
-    if (l->ndim < 1 || few->dtype != many->dtype) return false;
+    const lb_layout *layout = &few->layout;
+    if (layout->ndim < 1 || few->dtype != many->dtype) return false;
     const bool floats = lb_dtype_is_float(few->dtype);
-    const int64_t width = l->ndim == 1 ? 1 : l->shape[l->ndim - 1], n = lb_layout_numel(l),
+    const int64_t width = layout->ndim == 1 ? 1 : layout->shape[layout->ndim - 1], n = lb_layout_numel(layout),
                   m = lb_layout_numel(&many->layout);
     if (n < 1 || width < 1 || m % width || m > LARGEST || (floats && width == 1)) return false;
     double *x = numbers_of(few), *y = numbers_of(many);
