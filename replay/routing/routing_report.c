@@ -349,7 +349,7 @@ static lb_status judge_layer(maker *maker, uint32_t at)
     return status;
 }
 
-/* The choices that a run is held against: the recorded ones, or those of the other recording. */
+/* The choices that a run is compared with: the recorded ones, or those of the other recording. */
 static bool load_reference(maker *maker, const decision *decision, choices *choices)
 {
     if (!load_then(maker, decision, choices) || !other_of(maker)) return choices->then;

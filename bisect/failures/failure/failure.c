@@ -45,7 +45,7 @@ struct lb_failure_monitor {
     lb_failure failure;
     history *past;
     uint32_t n_past;
-    struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
+    struct { /* what the recording's gross failure was compared with: a change may take away the past that shows it */
         int32_t rank;
         int64_t key, step;
         double reference;

@@ -284,7 +284,7 @@ static lb_status narrow_to_steps(narrowing *narrowing)
 }
 
 /* ---- what was lost first ------------------------------------------------------------------------------------------ *
- * Before steps and layers are searched: what an op gave when everything was changed is held against the type that it
+ * Before steps and layers are searched: what an op gave when everything was changed is compared with the type that it
  * has in the recording. An op whose numbers do not fit there, with those that read its result, is a chain
  *
  *      mul f16  131072   does not fit ──▶ cos f16   fits: it reads what must stay wide

@@ -16,7 +16,7 @@ static void array_both(lb_part_record *record, char *text, size_t room)
 
 #define ARRAY(r, array) array_both((r), (array), sizeof(array))
 
-/* Numbers that are counted never come near this; sums of two of them are numbers, whoever wrote them. */
+/* Counts never come near this number. A record may come from any file: the sum of two such counts still fits. */
 static void count_both(lb_part_record *record, int64_t *count)
 {
     static const int64_t MOST = INT64_C(1) << 56;

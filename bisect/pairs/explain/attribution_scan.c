@@ -136,7 +136,7 @@ static bool is_enough(const lb_attribution_finder *finder, const lb_attribution_
 {
     const double seconds = spent(finder, scan);
     const uint32_t least = seconds < PATIENCE * finder->memory->seconds ? LB_LEAST_TRIED : 2;
-    /* Whoever asks for an order alone has it with the first that gives every bit; what an op does by itself is tried
+    /* A caller that wants only an order has it with the first that gives every bit; what an op does by itself is tried
      * before. */
     if (finder->memory->only_orders && scan->n) return true;
     return scan->n && scan->tried >= least && seconds > finder->memory->seconds;

@@ -239,7 +239,7 @@ static void tell_late(lb_explain_session *session, const lb_step_pair *pair, uin
     lb_explain_findings_add_missing(session->report, text);
 }
 
-/* Whoever asks whether all that differs is an order needs nothing behind the first place where it is not. */
+/* A caller that asks whether all differences are orders needs nothing behind the first place where one is not. */
 static bool is_settled(const lb_explain_session *session, const lb_attribution_found *found, const outlook *out)
 {
     if (!session->options->only_orders) return false;
@@ -403,7 +403,7 @@ static lb_status explain_programs(lb_explain_session *session, const lb_program_
     return status;
 }
 
-/* Batches of different sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said
+/* Batches of different sizes: which rows are whose. `*strange`: they cannot be compared, and it was said
  * why. */
 static lb_status find_rows(lb_explain_session *session, const lb_program_pair *pair, bool *strange, lb_err *err)
 {

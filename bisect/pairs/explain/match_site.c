@@ -131,7 +131,7 @@ static bool gather_inputs(lb_match_site *site, int runner, int bits)
     return owned != NULL;
 }
 
-/* All outputs or none: a candidate that gives the first of two and cannot be held against the
+/* All outputs or none: a candidate that gives the first of two and cannot be compared with the
  * second would count as proven. */
 static bool gather_targets(lb_match_site *site, int side)
 {

@@ -69,8 +69,8 @@ static void note_end(lb_region_finder *finder, const lb_matched_region *region)
         if (op[k] == LB_NONE) return;
         const lb_op *last = &finder->p[k]->ops[op[k]];
         const uint32_t v = last->results ? lb_op_results(finder->p[k], last)[0] : LB_NONE;
-        /* The first result stands for the op. Where the output is another of its results, whoever
-         * begins there would get the wrong one. */
+        /* The first result stands for the op. Where the output is another of its results, a region
+         * that begins there would get the wrong one. */
         const lb_value *whole = v == LB_NONE ? NULL : &finder->p[k]->values[v],
                        *output = &finder->p[k]->values[region->sides[k].outputs[0]];
         if (!whole || whole->storage != output->storage) return;

@@ -213,8 +213,8 @@ static bool has_whole_inputs(lb_region_finder *finder, uint32_t i)
 uint32_t lb_region_finder_maker(const lb_region_finder *finder, int side, uint32_t reader, uint32_t value)
 {
     uint32_t defs[2];
-    /* Room for two is enough to know that there is not exactly one: a value of several writers is
-     * nobody's. */
+    /* Room for two is enough to know that there is not exactly one: a value of several writers has
+     * no single maker. */
     return lb_slice_flow_defs_of(finder->flow[side], reader, value, defs, 2) == 1 ? defs[0] : LB_NONE;
 }
 

@@ -408,7 +408,7 @@ static const char *received_at(const lb_sum_terms *terms, const lb_received *rec
                : NULL;
 }
 
-/* Has somebody else this element as the order gives it? */
+/* Has another member this element as the order gives it? */
 static bool others_have(const lb_sum_terms *terms, int64_t at, const char *right)
 {
     const size_t width = lb_dtype_bits(terms->dtype) / 8;

@@ -1,4 +1,4 @@
-/* What ranks have alike: see rank_copies.h. Ops of two ranks are held against each other by where they stand: their
+/* What ranks have alike: see rank_copies.h. Ops of two ranks are compared by where they stand: their
  * numbers part as soon as one of the ranks runs an op more. */
 #include "pair/rank_copies.h"
 

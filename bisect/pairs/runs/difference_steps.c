@@ -51,8 +51,8 @@ static bool is_one_place(const lb_diff_difference *x, const lb_diff_difference *
 }
 
 /* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
- * a gradient, or with another one, are then not alike when the later step begins. An op that is called with other
- * arguments is. */
+ * a gradient, or with a different one, are then not alike when the later step begins. An op that is called with
+ * different arguments is. */
 static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *difference)
 {
     if (difference->row.phase != LB_PHASE_OPTIMIZER || difference->row.n_arguments) return false;
