@@ -262,7 +262,7 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"steps", 0, POPT_ARG_STRING, &asked.steps, 0, "only these steps", "A-B"},
         {"output", 'o', POPT_ARG_STRING, &asked.reproducer, 0, "write the smallest capture that still fails",
          "REPRODUCER"},
-        {"force", 0, POPT_ARG_NONE, &asked.force, 0, "the reproducer may replace one", NULL},
+        {"force", 0, POPT_ARG_NONE, &asked.force, 0, "replace REPRODUCER if it is there", NULL},
         {"journal", 0, POPT_ARG_STRING, &asked.journal, 0, "write every trial there as it ends", "FILE"},
         {"resume", 0, POPT_ARG_NONE, &asked.resume, 0, "go on with the journal: its trials are not run again", NULL},
         {"max-trials", 0, POPT_ARG_INT, &asked.max_trials, 0, "per search", "N"},

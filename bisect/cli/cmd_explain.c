@@ -48,24 +48,24 @@ static json_t *budget_json(const lb_explain_budget *budget)
 
 static json_t *finding_json(const lb_explain_finding *finding)
 {
-    json_t *o =
+    json_t *object =
         json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)finding->step, "rank",
                   finding->rank, "phase", lb_phase_name(finding->phase), "layer", finding->layer, "op", finding->op,
                   "other_op", finding->other_op, "cause", lb_explain_cause_name(finding->cause), "schedule",
                   finding->schedule, "matched", (json_int_t)finding->matched, "elements", (json_int_t)finding->elements,
                   "excluded", (int)finding->excluded, "tried", (int)finding->tried);
-    json_object_set_new(o, "index", finding->index == LB_NONE ? json_null() : json_integer(finding->index));
-    json_object_set_new(o, "other", finding->other == LB_NONE ? json_null() : json_integer(finding->other));
-    json_object_set_new(o, "source", lb_command_json_line(&finding->lines[0]));
-    json_object_set_new(o, "source_b", lb_command_json_line(&finding->lines[1]));
-    json_object_set_new(o, "first", json_string(finding->first));
-    json_object_set_new(o, "reversed", json_boolean(finding->reversed));
-    json_object_set_new(o, "also", json_string(finding->also));
-    json_object_set_new(o, "proof", json_string(lb_explain_proof_name(finding->proof)));
-    json_object_set_new(o, "why", json_string(finding->why));
-    json_object_set_new(o, "local", lb_command_json_number(finding->local)),
-        json_object_set_new(o, "total", lb_command_json_number(finding->total));
-    return o;
+    json_object_set_new(object, "index", finding->index == LB_NONE ? json_null() : json_integer(finding->index));
+    json_object_set_new(object, "other", finding->other == LB_NONE ? json_null() : json_integer(finding->other));
+    json_object_set_new(object, "source", lb_command_json_line(&finding->lines[0]));
+    json_object_set_new(object, "source_b", lb_command_json_line(&finding->lines[1]));
+    json_object_set_new(object, "first", json_string(finding->first));
+    json_object_set_new(object, "reversed", json_boolean(finding->reversed));
+    json_object_set_new(object, "also", json_string(finding->also));
+    json_object_set_new(object, "proof", json_string(lb_explain_proof_name(finding->proof)));
+    json_object_set_new(object, "why", json_string(finding->why));
+    json_object_set_new(object, "local", lb_command_json_number(finding->local)),
+        json_object_set_new(object, "total", lb_command_json_number(finding->total));
+    return object;
 }
 
 static json_t *rows_json(const lb_explain_rows *rows)
@@ -120,8 +120,11 @@ static const struct poptOption options[] = {
     {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
     {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
-     "rule out alternatives no longer than about this for ops of one kind, counted by what runs (2)", "S"},
-    {"stop-after", 0, POPT_ARG_DOUBLE, &stop_after, 0, "begin no place later than this, and say what was found by then",
+     "take about this long to rule out alternatives for ops of one kind; counted by the work, not by the clock (2)",
+     "S"},
+    {"stop-after", 0, POPT_ARG_DOUBLE, &stop_after, 0,
+     "begin no new place after this time, "
+     "and say what was found by then",
      "S"},
     {"threads", 0, POPT_ARG_INT, &threads, 0, "threads (results do not depend on them)", "N"},
     {"memory", 0, POPT_ARG_STRING, &memory, 0,
@@ -129,14 +132,14 @@ static const struct poptOption options[] = {
     {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     {"all", 0, POPT_ARG_NONE, &all, 0,
      "list every kind of place, where there are more than 24, and what is only inherited", NULL},
-    {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
+    {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds to the difference, and the difference so far", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0, "split the final gap by cause and layer: a chained replay for each", NULL},
     {"routing", 0, POPT_ARG_NONE, &routing, 0,
      "how much of the final gap is due to different experts: replays of the first side with the second's ids, "
      "weights and slots in force; and which choices are near ties",
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
-     "does a row of these ops keep its bits in batches of other sizes? By kernel, "
+     "does a row of these ops keep its bits in batches of different sizes? By kernel, "
      "and by the launch rules of GPU libraries",
      "SELECTOR"},
     {"launch", 0, POPT_ARG_ARGV, &launches, 0,
@@ -153,21 +156,18 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "explain",
     .synopsis = "CAPTURE [CAPTURE]",
-    .about = "Two recordings differ: says at each place where they part which kernel, "
-             "precision or order turns the first\n"
-             "into the second. "
-             "The first side's ops are run on the second side's recorded input bits under one candidate\n"
-             "after another, and the second side's output bits are asked for, every one of them. "
-             "A candidate that misses one\n"
-             "element is excluded; what only came in from upstream is said to be `input`. "
-             "Of a collective all its ranks are\n"
-             "asked what they brought: one brought other numbers, or they were added up in another order, "
-             "which is named, or\n"
-             "no legal order gives these bits. "
-             "Of batches of other sizes the rows that both have are compared with each other:\n"
-             "what a library makes of a prompt alone and among seven others. With one capture: "
-             "under which order or kernel its ops give the bits that were\n"
-             "recorded, where replay's own do not.",
+    .about = "Two recordings differ: says of each place where they do which kernel, "
+             "precision or order turns the first into the second. "
+             "It runs the first side's ops on the second side's recorded input bits under one candidate after another. "
+             "A candidate has to give all of the second side's output bits; one that misses an element is excluded. "
+             "A difference that only came in from upstream is called `input`. "
+             "Of a collective it says whether a rank sent different numbers, "
+             "whether they were added up in a different order, which is named, "
+             "or that no legal order gives these bits. "
+             "Of batches of different sizes it compares the rows that both have: "
+             "a prompt alone and among seven others. "
+             "With one capture it says under which order or kernel the ops give the recorded bits, "
+             "where replay's own does not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
                "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"
                "  lastbit explain one.lb four.lb      # order: aten::sum, torch:1 became torch:4",

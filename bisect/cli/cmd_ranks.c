@@ -27,7 +27,7 @@ static const lb_command command = {
         "the rank that\n"
         "sent the first NaN, parameters that are no longer the same on ranks that hold copies of them, "
         "workers that read\n"
-        "the same tokens, a batch read twice, other learning rates, other versions of libraries. "
+        "the same tokens, a batch read twice, different learning rates, different versions of libraries. "
         "Shards differ by design\n"
         "and are not compared.\n"
         "\n"

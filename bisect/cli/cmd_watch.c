@@ -463,13 +463,13 @@ int lb_cmd_watch(int argc, const char **argv)
     const lb_command command = {
         .name = NAME,
         .synopsis = "LOG|FOLDER|CAPTURE|- [LOG...]",
-        .about =
-            "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, "
-            "the gradient norm, the loss, the throughput, the schedule, the data. "
-            "Rules of practice and a detector whose rate of false alarms is stated stand side by side. "
-            "Several logs are reruns: a spike that comes back with its shard is the shard's. "
-            "A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known names: "
-            "loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+        .about = "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, "
+                 "the gradient norm, the loss, the throughput, the schedule, the data. "
+                 "It applies rules of thumb that practitioners use and, beside them, "
+                 "a detector whose rate of false alarms is stated. Several logs are taken for reruns: "
+                 "a spike that comes back with the same data shard is due to the shard. A FOLDER holds event files, "
+                 "the checkpoints of transformers' Trainer, or MLflow's metrics. Known names: loss, train/loss, "
+                 "grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: "
                    "which checkpoint to restart from\n"
                    "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"

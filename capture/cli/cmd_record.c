@@ -576,13 +576,12 @@ int lb_cmd_record(int argc, const char **argv)
          "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed",
          "K"},
         {"sync", 0, POPT_ARG_STRING, &given.sync, 0,
-         "when the system is made to write the capture to the disk, "
-         "so that a power cut takes no more than what came after: close (default: once, when recording ends), "
-         "step (after each step, which waits for the disk), never",
+         "when the capture is forced to the disk; a power cut loses what came later: close (default: once, "
+         "when recording ends), step (after each step, which waits for the disk), never",
          "WHEN"},
         {"close-each", 0, POPT_ARG_STRING, &given.close_each, 0,
-         "for object stores: each rank closes its file after every N steps (step: 1), "
-         "which is whole then and stays as it is, and begins another",
+         "for object stores: each rank closes its file after every N steps (step: 1) and begins another; "
+         "a closed file never changes",
          "N"},
         {"like", 0, POPT_ARG_STRING, &given.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), "
@@ -604,16 +603,16 @@ int lb_cmd_record(int argc, const char **argv)
          "programs built with AddressSanitizer need this)",
          "HOW"},
         {"nccl-step", 0, POPT_ARG_STRING, &given.nccl_step, 0,
-         "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, "
-         "or a step is N collectives of the first communicator (100)",
+         "a step of such a program is N collectives of its first communicator (100), "
+         "unless it calls lb_nccl_step (lastbit/nccl.h)",
          "N"},
         {"mpi", 0, POPT_ARG_NONE, &given.mpi, 0,
          "record a program's calls of MPI (Open MPI, MPICH), in place of PyTorch's ops: "
          "what each collective and each message sends and receives",
          NULL},
         {"mpi-step", 0, POPT_ARG_STRING, &given.mpi_step, 0,
-         "such a program says by MPI_Pcontrol(2) or lb_mpi_step (lastbit/mpi.h) where a step begins, "
-         "or a step is N collectives of all ranks (100)",
+         "a step of such a program is N collectives of all ranks (100), unless it calls MPI_Pcontrol(2) "
+         "or lb_mpi_step (lastbit/mpi.h)",
          "N"},
         {"no-lines", 0, POPT_ARG_NONE, &given.no_lines, 0,
          "leave out which line of the program's code called each op, and its text", NULL},
@@ -628,17 +627,15 @@ int lb_cmd_record(int argc, const char **argv)
         .name = NAME,
         .synopsis = "-- COMMAND [ARGS]",
         .about =
-            "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
-            "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
-            "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
-            "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
-            "A capture holds data and weights: its folder is readable by you alone.\n"
-            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded, "
-            "and with --mpi\n"
-            "those of MPI; otherwise they run as they\n"
-            "would, and nothing is recorded of them: in C, C++ and CUDA they record themselves by lastbit/capture.h, "
-            "which takes\n"
-            "arrays of any framework by DLPack.",
+            "Runs COMMAND and records the PyTorch steps of every Python process it starts, "
+            "also under torchrun and multiprocessing. "
+            "The program needs no change and lastbit need not be installed in its environment. "
+            "Its exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, "
+            "misuse is 129. With --json stdout is one JSON object, and what the program prints there goes to stderr. "
+            "A capture holds data and weights: its folder is readable by you alone. "
+            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) the calls of NCCL are recorded, "
+            "and with --mpi those of MPI; nothing else of them is. Programs in C, "
+            "C++ and CUDA can record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",
         .options = options,

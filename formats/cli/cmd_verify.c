@@ -17,11 +17,11 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "verify",
     .synopsis = "CAPTURE",
-    .about =
-        "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of programs, and\n"
-        "whether the bytes that programs call kept are there. What a killed writer left behind its last commit is\n"
-        "no damage; an archive that was never closed may go on, and which steps it lacks cannot be known from it.\n"
-        "Exit code 1 when something is damaged, or nothing was committed.",
+    .about = "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of programs, "
+             "and whether the bytes that programs call kept are there. "
+             "What a killed writer left after its last commit is not damage. "
+             "An archive that was never closed may still grow; it does not say which steps it lacks. "
+             "Exit code 1 when something is damaged, or nothing was committed.",
     .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,

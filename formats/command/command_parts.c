@@ -17,14 +17,14 @@ static char *part_text, *folder_text, *output;
 static int merge;
 
 static const struct poptOption table[] = {
-    {"part", 0, POPT_ARG_STRING, &part_text, 0, "do the I-th of N parts, which -o FILE takes", "I/N"},
+    {"part", 0, POPT_ARG_STRING, &part_text, 0, "do part I of N and write it to -o FILE", "I/N"},
     {"merge", 0, POPT_ARG_NONE, &merge, 0,
      "put parts together: the arguments are files of --part, or a folder of --parts, "
      "and the answer has the bytes that one process gives",
      NULL},
     {"parts", 0, POPT_ARG_STRING, &folder_text, 0,
-     "share the work with all that are given this folder; without it, with those that one srun, "
-     "mpirun or torchrun started. off: do all of it. LASTBIT_PARTS in the environment says the same",
+     "share the work with all processes that are given this folder; default: with those that one srun, "
+     "mpirun or torchrun started. off: do all of it. LASTBIT_PARTS in the environment sets the same",
      "FOLDER"},
     {"output", 'o', POPT_ARG_STRING, &output, 0, "write the part, or the answer, to this file", "FILE"},
     POPT_TABLEEND,

@@ -567,8 +567,9 @@ int lb_cmd_replay(int argc, const char **argv)
         {"coverage", 0, POPT_ARG_NONE, &request.coverage, 0,
          "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {"backend", 0, POPT_ARG_STRING, &request.backend, 0,
-         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: "
-         "torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
+         "who computes ops that replay does not know, "
+         "and ops whose recorded bits are needed but come out different here: torch is PyTorch on the CPU, "
+         "in a child process; torch:all: all other ops, too, as a cross-check",
          "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &request.imports, 0,
          "module that defines custom ops, found from here; repeatable", "NAME"},
@@ -581,11 +582,11 @@ int lb_cmd_replay(int argc, const char **argv)
         .about = "Re-executes recorded steps without the framework and compares every op with the recording: "
                  "the same bits, inside the op's error bound (rounding), or outside it (diverged).\n"
                  "\n"
-                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
-                 "are `swapped`, and what it does to the outermost output, "
+                 "The effect of a swap is measured, not judged: ops that it applies to, "
+                 "and ops that read their results, are `swapped`, and the change of the outermost output, "
                  "the loss and the parameters is measured against the recording (in --json: effect). Exit code 0: "
-                 "nothing beside the swaps diverged; 1: something did; 125: something could not be judged, "
-                 "or the swaps concerned nothing.\n"
+                 "nothing but the swaps diverged; 1: something did; 125: something could not be judged, "
+                 "or the swaps applied to no op.\n"
                  "\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example =
