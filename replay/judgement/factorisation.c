@@ -261,22 +261,22 @@ static double check_qr(const check *check)
 
 static double check_eigh(const check *check)
 {
-    matrix a = arg(check, 0), d = result(check, 0, 1), v = result(check, 1, 2);
+    matrix a = arg(check, 0), eigenvalues = result(check, 0, 1), v = result(check, 1, 2);
     double worst = -1;
     if (v.x) worst = part(check, orthogonality(check->workspace, v), 1);
-    if (!a.x || !d.x) return worst;
-    if (!is_sorted(d, 1)) return INFINITY;
+    if (!a.x || !eigenvalues.x) return worst;
+    if (!is_sorted(eigenvalues, 1)) return INFINITY;
     mirror(a, letter(check, 1, 'L') == 'U' || letter(check, 1, 'L') == 'u');
     const double size = norm(a);
     if (v.x)
-        return fmax(worst,
-                    part(check,
-                         distance(check->workspace, product(check->workspace, a, v), scaled(check->workspace, v, d)),
-                         size));
+        return fmax(worst, part(check,
+                                distance(check->workspace, product(check->workspace, a, v),
+                                         scaled(check->workspace, v, eigenvalues)),
+                                size));
     double trace = 0, sum = 0, squares = square_sum(a); /* vectors were not asked for: the first two moments */
-    for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += d.x[i];
+    for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += eigenvalues.x[i];
     return fmax(part(check, fabs(trace - sum), size * (double)a.m),
-                part(check, fabs(squares - square_sum(d)), 2 * size * size * (double)a.m));
+                part(check, fabs(squares - square_sum(eigenvalues)), 2 * size * size * (double)a.m));
 }
 
 static double check_svd(const check *check)

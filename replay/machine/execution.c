@@ -85,24 +85,24 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
 {
     const lb_choice *choice = lb_machine_choice(machine);
     LB_TRY(count_units(machine, prepared, execution));
-    for (uint32_t u = 0; u < execution->units; u++) {
+    for (uint32_t unit = 0; unit < execution->units; unit++) {
         if (execution->unit != execution->args)
-            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
+            lb_operands_split(execution->args, execution->n_args, execution->units, unit, execution->unit);
         lb_call call = {prepared->row,
                         execution->unit,
                         execution->n_args,
-                        execution->outputs.tensors + (size_t)u * execution->per_unit,
+                        execution->outputs.tensors + (size_t)unit * execution->per_unit,
                         execution->per_unit,
                         choice->method,
                         local};
-        call.cuda = lb_event_on_cuda(machine, execution, u * execution->per_unit);
-        call.host_scalars = lb_event_host_scalars(machine, execution, u * execution->per_unit);
+        call.cuda = lb_event_on_cuda(machine, execution, unit * execution->per_unit);
+        call.host_scalars = lb_event_host_scalars(machine, execution, unit * execution->per_unit);
         call.e4m3_nan = machine->e4m3_nan;
-        call.branch = execution->branch ? execution->branch + (size_t)u * execution->per_unit : NULL;
+        call.branch = execution->branch ? execution->branch + (size_t)unit * execution->per_unit : NULL;
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;
-            cast.counter = first_draw(machine, u);
+            cast.counter = first_draw(machine, unit);
             call.method.cast = &cast;
         }
         LB_TRY(lb_required_arguments_are_there(&call));

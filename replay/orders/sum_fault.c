@@ -33,18 +33,18 @@ static void grow(lb_collective_reduction reduction, const double *x, uint32_t n,
                  numbers *of)
 {
     for (uint32_t set = 1; set < 1u << n; set++) {
-        numbers *s = &of[set];
-        s->n = 0, s->full = false;
+        numbers *grown = &of[set];
+        grown->n = 0, grown->full = false;
         for (uint32_t i = 0; i < n; i++)
-            if (set == 1u << i) add_number(s, lb_hops_rounded(dtype, x[i]));
+            if (set == 1u << i) add_number(grown, lb_hops_rounded(dtype, x[i]));
         for (uint32_t part = (set - 1) & set; part > (set ^ part); part = (part - 1) & set)
             for (uint32_t i = 0; i < of[part].n; i++)
                 for (uint32_t k = 0; k < of[set ^ part].n; k++)
-                    add_number(
-                        s, lb_hops_rounded(dtype, lb_hops_joined(reduction, of[part].list[i], of[set ^ part].list[k])));
-        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(s, lb_hops_rounded(dtype, wide[set].list[i]));
-        for (uint32_t part = (set - 1) & set; part; part = (part - 1) & set) s->full |= of[part].full;
-        if (wide) s->full |= wide[set].full;
+                    add_number(grown, lb_hops_rounded(
+                                          dtype, lb_hops_joined(reduction, of[part].list[i], of[set ^ part].list[k])));
+        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(grown, lb_hops_rounded(dtype, wide[set].list[i]));
+        for (uint32_t part = (set - 1) & set; part; part = (part - 1) & set) grown->full |= of[part].full;
+        if (wide) grown->full |= wide[set].full;
     }
 }
 

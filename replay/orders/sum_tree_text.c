@@ -319,22 +319,22 @@ char *lb_sum_tree_print(const lb_sum_tree *tree)
 char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
 {
     char *text = lb_sum_tree_print(tree), *out = NULL;
-    lb_sum_tree *t = lb_sum_tree_canonical(tree);
+    lb_sum_tree *canonical = lb_sum_tree_canonical(tree);
     json_t *nodes = json_array(), *all = NULL;
-    for (uint32_t i = 0; t && i < t->nodes; i++) {
+    for (uint32_t i = 0; canonical && i < canonical->nodes; i++) {
         json_t *node = json_array();
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
-            json_array_append_new(node, json_integer(t->operand[k]));
+        for (uint32_t k = canonical->first[i]; k < canonical->first[i + 1]; k++)
+            json_array_append_new(node, json_integer(canonical->operand[k]));
         json_array_append_new(nodes, node);
     }
-    if (t && text)
-        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves", (json_int_t)t->leaves,
-                        "name", name, "text", text, "nodes", nodes);
+    if (canonical && text)
+        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves",
+                        (json_int_t)canonical->leaves, "name", name, "text", text, "nodes", nodes);
     if (all && tree->rounded) json_object_set_new(all, "products", json_string("rounded"));
     if (all) out = json_dumps(all, JSON_COMPACT);
     json_decref(all);
     json_decref(nodes);
-    lb_sum_tree_free(t);
+    lb_sum_tree_free(canonical);
     free(text);
     return out;
 }

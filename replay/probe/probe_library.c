@@ -133,26 +133,26 @@ static void describe(stranger *stranger, const char *path, const char *symbol)
 {
     const lb_probe_shape *shape = &stranger->shape;
     const size_t size = lb_dtype_bits(shape->dtype) / 8;
-    const char *t = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
-    const char *r = size == 2 && shape->result == LB_F32 ? "float" : t;
+    const char *type = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
+    const char *result = size == 2 && shape->result == LB_F32 ? "float" : type;
     char arguments[120];
     const bool gives = shape->form == LB_PROBE_SUM || shape->form == LB_PROBE_DOT;
     switch (shape->form) {
-    case LB_PROBE_SUM: snprintf(arguments, sizeof arguments, "const %s *x, int64_t n", t); break;
+    case LB_PROBE_SUM: snprintf(arguments, sizeof arguments, "const %s *x, int64_t n", type); break;
     case LB_PROBE_ROWS:
-        snprintf(arguments, sizeof arguments, "const %s *x, int64_t rows, int64_t n, %s *out", t, r);
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t rows, int64_t n, %s *out", type, result);
         break;
     case LB_PROBE_COLUMNS:
-        snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", t, r);
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", type, result);
         break;
-    case LB_PROBE_DOT: snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", t, t); break;
+    case LB_PROBE_DOT: snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", type, type); break;
     case LB_PROBE_MATMUL:
-        snprintf(arguments, sizeof arguments, "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", t, t,
-                 r);
+        snprintf(arguments, sizeof arguments, "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", type,
+                 type, result);
         break;
     }
     snprintf(stranger->called, sizeof stranger->called, "%.120s of %.120s, called as %s f(%s),", symbol, path,
-             gives ? r : "void", arguments);
+             gives ? result : "void", arguments);
 }
 
 /* How it ended, for good. A child that answers no more is made to end. */

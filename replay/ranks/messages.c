@@ -152,18 +152,18 @@ static lb_status take_contents(contents *contents, lb_machine *machine, bool *wh
 
 lb_status lb_messages_send(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
 {
-    message m = {.key = *key, .shadowed = machine->shadow != NULL};
+    message sent = {.key = *key, .shadowed = machine->shadow != NULL};
     bool whole = true;
     if (!find_stream(messages, *key)) LB_TRY(add_stream(messages, machine->prepared->program, *key, err));
-    lb_status status = m.shadowed ? take_contents(&m.of[1], machine->shadow, &whole, err) : LB_OK;
-    if (status == LB_OK && whole) status = take_contents(&m.of[0], machine, &whole, err);
-    m.missing = !whole;
+    lb_status status = sent.shadowed ? take_contents(&sent.of[1], machine->shadow, &whole, err) : LB_OK;
+    if (status == LB_OK && whole) status = take_contents(&sent.of[0], machine, &whole, err);
+    sent.missing = !whole;
     message *grown = status == LB_OK ? lb_array_grow(messages->list, messages->n, sizeof *grown) : NULL;
     if (!grown) {
-        release(&m);
+        release(&sent);
         return status == LB_OK ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a message") : status;
     }
-    messages->list = grown, grown[messages->n++] = m;
+    messages->list = grown, grown[messages->n++] = sent;
     return lb_machine_stand_in(machine, err); /* a send gives nothing */
 }
 

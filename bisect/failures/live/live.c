@@ -55,14 +55,14 @@ static void say(const live *live, const char *format, ...)
 
 /* ---- flags ------------------------------------------------------------------------------------------------------- */
 
-static lb_status parse_flag(const char *text, flag *f, lb_err *err)
+static lb_status parse_flag(const char *text, flag *parsed, lb_err *err)
 {
     const char *equals = strchr(text, '='), *colon = memchr(text, ':', equals ? (size_t)(equals - text) : 0);
     size_t n = colon ? (size_t)(colon - text) : equals ? (size_t)(equals - text) : 0;
     for (lb_bisect_axis axis = LB_AXIS_MUON; equals && axis <= LB_AXIS_ORDER; axis++) {
         if (strlen(lb_bisect_axis_name(axis)) != n || strncmp(text, lb_bisect_axis_name(axis), n)) continue;
-        *f = (flag){.axis = axis, .words = equals + 1};
-        if (colon) snprintf(f->label, sizeof f->label, "%.*s", (int)(equals - colon - 1), colon + 1);
+        *parsed = (flag){.axis = axis, .words = equals + 1};
+        if (colon) snprintf(parsed->label, sizeof parsed->label, "%.*s", (int)(equals - colon - 1), colon + 1);
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_INVALID,

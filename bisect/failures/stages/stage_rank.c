@@ -76,12 +76,12 @@ static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
 /* The first op, in any step, by which a rank exceeds all others. */
 static uint32_t outlying_op(const lb_bisect_session *session, uint32_t rank_row, int64_t *step)
 {
-    for (uint32_t s = 0; s < lb_stage_steps_until_failure(session); s++) {
-        const lb_trace_row *row = lb_trace_find(session->trace, session->ranks[rank_row], session->steps[s]);
+    for (uint32_t at = 0; at < lb_stage_steps_until_failure(session); at++) {
+        const lb_trace_row *row = lb_trace_find(session->trace, session->ranks[rank_row], session->steps[at]);
         uint32_t first = LB_NONE;
         for (uint32_t r = 0; r < session->n_ranks && row; r++) {
             const lb_trace_row *other =
-                r == rank_row ? NULL : lb_trace_find(session->trace, session->ranks[r], session->steps[s]);
+                r == rank_row ? NULL : lb_trace_find(session->trace, session->ranks[r], session->steps[at]);
             if (!other) continue;
             uint32_t op = first_larger(row, other);
             if (op == LB_NONE)
@@ -90,7 +90,7 @@ static uint32_t outlying_op(const lb_bisect_session *session, uint32_t rank_row,
                 first = op;
         }
         if (row && first != LB_NONE) {
-            *step = session->steps[s];
+            *step = session->steps[at];
             return first;
         }
     }

@@ -175,12 +175,13 @@ static bool same_state(const lb_program *program, uint32_t v, uint32_t w)
 }
 
 /* The row of a state of all tensors, from its first op on; what was counted is marked. */
-static bool add_state(const lb_digits *digits, uint32_t op, uint32_t v, uint8_t *done)
+static bool add_state(const lb_digits *digits, uint32_t op, uint32_t value, uint8_t *done)
 {
     const lb_program *program = digits->run.program;
     range range = {0};
     for (uint32_t w = 0; w < program->n_values; w++) {
-        if (!(program->values[w].flags & LB_VALUE_STATE) || !digits->log.sizes[w].numbers || !same_state(program, v, w))
+        if (!(program->values[w].flags & LB_VALUE_STATE) || !digits->log.sizes[w].numbers ||
+            !same_state(program, value, w))
             continue;
         if (program->ops[digits->run.graph.giver[w]].phase != LB_PHASE_OPTIMIZER) continue;
         add_size(&range, &digits->log.sizes[w]), done[w] = 1;
@@ -189,9 +190,9 @@ static bool add_state(const lb_digits *digits, uint32_t op, uint32_t v, uint8_t 
     lb_check_digit *row = lb_digit_list_add(digits->report, LB_CHECK_DIGIT_STATE, program);
     if (!row) return false;
     lb_digit_list_place(row, program, op);
-    snprintf(row->layer, sizeof row->layer, "%.*s", (int)state_name(program, v),
-             program->values[v].name == LB_NONE ? "" : lb_program_text(program, program->values[v].name));
-    row->dtype = program->values[v].dtype, row->numbers = range.numbers,
+    snprintf(row->layer, sizeof row->layer, "%.*s", (int)state_name(program, value),
+             program->values[value].name == LB_NONE ? "" : lb_program_text(program, program->values[value].name));
+    row->dtype = program->values[value].dtype, row->numbers = range.numbers,
     row->share = share_of(range.vanished, range.nonzero);
     snprintf(row->message, sizeof row->message, "%lld numbers became zero and %lld are subnormal, of %lld",
              (long long)range.vanished, (long long)range.subnormal, (long long)range.numbers);

@@ -364,17 +364,17 @@ static lb_status fill(table *table, lb_err *err)
     return say_tried(table) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sentence");
 }
 
-static bool open_table(lb_digits_step *step, table *t)
+static bool open_table(lb_digits_step *step, table *opened)
 {
-    *t = (table){.step = step, .d = &step->ranks[0]};
-    t->ranks.list = calloc((size_t)step->n + 1, sizeof *t->ranks.list);
-    t->added = calloc((size_t)step->n + 1, sizeof *t->added);
-    if (!t->ranks.list || !t->added) return false;
-    for (t->ranks.n = 0; t->ranks.n < step->n; t->ranks.n++) {
-        lb_digits *digits = &step->ranks[t->ranks.n];
-        t->ranks.list[t->ranks.n] = &digits->runs;
-        t->added[t->ranks.n] = calloc((size_t)digits->run.program->n_ops + 1, 1);
-        if (!t->added[t->ranks.n]) return false;
+    *opened = (table){.step = step, .d = &step->ranks[0]};
+    opened->ranks.list = calloc((size_t)step->n + 1, sizeof *opened->ranks.list);
+    opened->added = calloc((size_t)step->n + 1, sizeof *opened->added);
+    if (!opened->ranks.list || !opened->added) return false;
+    for (opened->ranks.n = 0; opened->ranks.n < step->n; opened->ranks.n++) {
+        lb_digits *digits = &step->ranks[opened->ranks.n];
+        opened->ranks.list[opened->ranks.n] = &digits->runs;
+        opened->added[opened->ranks.n] = calloc((size_t)digits->run.program->n_ops + 1, 1);
+        if (!opened->added[opened->ranks.n]) return false;
     }
     return true;
 }

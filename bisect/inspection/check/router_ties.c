@@ -109,7 +109,7 @@ static bool is_chosen_before(const lb_digits *digits, uint32_t op, uint32_t from
 }
 
 /* False: it is no choice, one that was listed, or its numbers are not known. */
-static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
+static bool look_at(const lb_digits *digits, uint32_t op, choice *looked_at)
 {
     const lb_program *program = digits->run.program;
     const lb_arg *arg = lb_op_args(program, &program->ops[op]);
@@ -123,12 +123,12 @@ static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
         x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, program->values[value].dtype) : NULL;
     free(x);
     if (!gaps) return false;
-    *c = (choice){.rows = n / columns,
-                  .closest = gaps[0],
-                  .middle = gaps[n / columns / 2],
-                  .dtype = program->values[value].dtype};
-    c->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
-    for (int64_t i = 0; i < c->rows; i++) c->near += gaps[i] <= 1;
+    *looked_at = (choice){.rows = n / columns,
+                          .closest = gaps[0],
+                          .middle = gaps[n / columns / 2],
+                          .dtype = program->values[value].dtype};
+    looked_at->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
+    for (int64_t i = 0; i < looked_at->rows; i++) looked_at->near += gaps[i] <= 1;
     free(gaps);
     return true;
 }

@@ -88,10 +88,10 @@ static bool leaves_nan(const lb_check_step *step)
 }
 
 /* Rows along the first dimension that hold NaN, as ranges; "" where bytes were not kept. */
-static void list_rows(const lb_check_step *step, uint32_t v, char *text, size_t size)
+static void list_rows(const lb_check_step *step, uint32_t value, char *text, size_t size)
 {
     lb_tensor tensor;
-    double *x = lb_moved_run_recorded(&step->run, v, &tensor);
+    double *x = lb_moved_run_recorded(&step->run, value, &tensor);
     const int64_t rows = x && tensor.layout.ndim > 0 ? tensor.layout.shape[0] : 0;
     const int64_t width = rows ? lb_layout_numel(&tensor.layout) / rows : 0;
     size_t used = 0;

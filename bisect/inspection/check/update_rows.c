@@ -17,20 +17,21 @@ static double share_of(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-static lb_check_digit *add_row(lb_check_report *report, const lb_program *program, const lb_update_row *r)
+static lb_check_digit *add_row(lb_check_report *report, const lb_program *program, const lb_update_row *added)
 {
     lb_check_digit *row = lb_digit_list_add(report, LB_CHECK_DIGIT_UPDATES, program);
     if (!row) return NULL;
-    if (r->step == program->step && r->op != LB_NONE) lb_digit_list_place(row, program, r->op);
-    snprintf(row->layer, sizeof row->layer, "%s", r->name);
-    row->step = r->step, row->dtype = r->dtype, row->numbers = r->updates;
-    row->share = share_of(r->absorbed, r->updates), row->recent = share_of(r->last_absorbed, r->last_updates);
+    if (added->step == program->step && added->op != LB_NONE) lb_digit_list_place(row, program, added->op);
+    snprintf(row->layer, sizeof row->layer, "%s", added->name);
+    row->step = added->step, row->dtype = added->dtype, row->numbers = added->updates;
+    row->share = share_of(added->absorbed, added->updates),
+    row->recent = share_of(added->last_absorbed, added->last_updates);
     int n = snprintf(row->message, sizeof row->message,
-                     "%lld of %lld updates that were not zero left the %s number as it was", (long long)r->absorbed,
-                     (long long)r->updates, lb_dtype_name(r->dtype));
-    if (r->decays)
+                     "%lld of %lld updates that were not zero left the %s number as it was", (long long)added->absorbed,
+                     (long long)added->updates, lb_dtype_name(added->dtype));
+    if (added->decays)
         snprintf(row->message + n, sizeof row->message - (size_t)n, ", of the weight decay alone %lld of %lld",
-                 (long long)r->absorbed_decays, (long long)r->decays);
+                 (long long)added->absorbed_decays, (long long)added->decays);
     if (row->share > 0)
         snprintf(row->cure, sizeof row->cure,
                  "a master of the parameter in f32, stochastic rounding, or a compensated sum");

@@ -231,23 +231,24 @@ static lb_status settle_ranks(const lb_fingerprint_piece *piece, lb_fingerprint_
                  lb_layout_same_shape(&piece[i].held.tensor.layout, &piece[0].held.tensor.layout);
     }
     const lb_layout *own = &piece[0].held.tensor.layout;
-    const int d = cut_dimension(piece, row, like);
-    if (copies && (!like || d < 0 || lb_layout_same_shape(own, like))) return take(row, own, &first, rounded), LB_OK;
+    const int dimension = cut_dimension(piece, row, like);
+    if (copies && (!like || dimension < 0 || lb_layout_same_shape(own, like)))
+        return take(row, own, &first, rounded), LB_OK;
     row->shape = lb_layout_contiguous(own->ndim, own->shape);
-    if (d < 0) return lack(row, "ranks hold different parts of it, and no file tells their places", err);
+    if (dimension < 0) return lack(row, "ranks hold different parts of it, and no file tells their places", err);
     lb_layout whole = *own;
     int64_t start[LB_MAX_DIMS] = {0};
-    whole.shape[d] = 0;
-    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[d] += piece[i].held.tensor.layout.shape[d];
+    whole.shape[dimension] = 0;
+    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[dimension] += piece[i].held.tensor.layout.shape[dimension];
     whole = lb_layout_contiguous(whole.ndim, whole.shape);
     lb_fingerprint_measured sum = {.constant = false};
     for (uint32_t i = 0; i < row->pieces; i++) {
         bool fits = piece[i].held.tensor.dtype == row->dtype && piece[i].held.tensor.layout.ndim == whole.ndim;
         for (int k = 0; fits && k < whole.ndim; k++)
-            fits = k == d || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
+            fits = k == dimension || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
         if (!fits) return lack(row, "its shards do not fit side by side", err);
         LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &whole, start, rounded, &measured, err));
-        sum = added(sum, &measured), start[d] += piece[i].held.tensor.layout.shape[d];
+        sum = added(sum, &measured), start[dimension] += piece[i].held.tensor.layout.shape[dimension];
     }
     take(row, &whole, &sum, rounded);
     return LB_OK;

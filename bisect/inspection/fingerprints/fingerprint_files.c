@@ -289,22 +289,23 @@ static lb_status read_row(const lb_fingerprint_table *table, const json_t *from,
     return LB_OK;
 }
 
-static lb_status read_rows(lb_fingerprint_table *t, const json_t *root, lb_err *err)
+static lb_status read_rows(lb_fingerprint_table *read, const json_t *root, lb_err *err)
 {
     const char *schema = json_string_value(json_object_get(root, "schema"));
     const json_t *tables = json_object_get(root, "tables"), *table = json_array_get(tables, 0),
                  *tensors = json_object_get(table, "tensors"), *step = json_object_get(table, "step");
-    if (!schema || strcmp(schema, "lastbit.fingerprint/1")) return no_table(t, "its schema", err);
-    if (json_array_size(tables) != 1) return no_table(t, "it holds several tables, or none", err);
-    if (!json_is_array(tensors)) return no_table(t, "its tensors", err);
-    if (json_is_integer(step)) t->step = json_integer_value(step);
-    t->rows = calloc(json_array_size(tensors) + 1, sizeof *t->rows);
-    if (!t->rows) return out_of_memory(t, err);
+    if (!schema || strcmp(schema, "lastbit.fingerprint/1")) return no_table(read, "its schema", err);
+    if (json_array_size(tables) != 1) return no_table(read, "it holds several tables, or none", err);
+    if (!json_is_array(tensors)) return no_table(read, "its tensors", err);
+    if (json_is_integer(step)) read->step = json_integer_value(step);
+    read->rows = calloc(json_array_size(tensors) + 1, sizeof *read->rows);
+    if (!read->rows) return out_of_memory(read, err);
     for (size_t i = 0; i < json_array_size(tensors); i++)
-        LB_TRY(read_row(t, json_array_get(tensors, i), &t->rows[t->n++], err));
-    if (t->n) qsort(t->rows, t->n, sizeof *t->rows, by_row_name);
-    for (uint32_t i = 1; i < t->n; i++)
-        if (!strcmp(t->rows[i].name, t->rows[i - 1].name)) return no_table(t, "a name stands in it twice", err);
+        LB_TRY(read_row(read, json_array_get(tensors, i), &read->rows[read->n++], err));
+    if (read->n) qsort(read->rows, read->n, sizeof *read->rows, by_row_name);
+    for (uint32_t i = 1; i < read->n; i++)
+        if (!strcmp(read->rows[i].name, read->rows[i - 1].name))
+            return no_table(read, "a name stands in it twice", err);
     return LB_OK;
 }
 

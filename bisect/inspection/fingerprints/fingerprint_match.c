@@ -83,16 +83,16 @@ static int by_side_name(const void *a, const void *b)
     return strcmp(sorted->names[*(const uint32_t *)a], sorted->names[*(const uint32_t *)b]);
 }
 
-static bool side_init(side *s, const lb_fingerprint_table *table)
+static bool side_init(side *opened, const lb_fingerprint_table *table)
 {
-    *s = (side){table, calloc(table->n + 1u, sizeof(char *)), malloc((table->n + 1u) * sizeof(uint32_t)),
-                malloc((table->n + 1u) * sizeof(uint32_t))};
-    bool made = s->names && s->order && s->partners;
+    *opened = (side){table, calloc(table->n + 1u, sizeof(char *)), malloc((table->n + 1u) * sizeof(uint32_t)),
+                     malloc((table->n + 1u) * sizeof(uint32_t))};
+    bool made = opened->names && opened->order && opened->partners;
     for (uint32_t i = 0; i < table->n && made; i++) {
-        s->order[i] = i, s->partners[i] = LB_NONE;
+        opened->order[i] = i, opened->partners[i] = LB_NONE;
         char *spelled = lb_gguf_names_spell(table->rows[i].name);
-        s->names[i] = spelled ? bare_name(spelled) : NULL;
-        made = s->names[i] != NULL;
+        opened->names[i] = spelled ? bare_name(spelled) : NULL;
+        made = opened->names[i] != NULL;
         free(spelled);
     }
     return made;
@@ -379,12 +379,12 @@ static lb_status compare_pair(pair *pair, lb_err *err)
 /* ---- all pairs --------------------------------------------------------------------------------------------------- */
 
 /* Old numbers whose right ones the same tensor has in a later table of the other side. */
-static lb_status find_late(pair *pair, uint32_t m, lb_err *err)
+static lb_status find_late(pair *pair, uint32_t n_others, lb_err *err)
 {
     for (uint32_t i = 0; i < pair->comparison->n; i++) {
         lb_fingerprint_match *old = &pair->comparison->matches[i];
         lb_fingerprint_row *row = old->row == LB_NONE ? NULL : &pair->tables[old->file]->rows[old->row];
-        for (uint32_t j = old->against + 1; j < m && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
+        for (uint32_t j = old->against + 1; j < n_others && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
             lb_fingerprint_row *y = row_named(pair->others[j], old->partner);
             likeness likeness;
             if (!y || y->lacks) continue;
@@ -395,10 +395,10 @@ static lb_status find_late(pair *pair, uint32_t m, lb_err *err)
     return LB_OK;
 }
 
-static lb_status compare_all(pair *pair, uint32_t n, uint32_t m, lb_err *err)
+static lb_status compare_all(pair *pair, uint32_t n, uint32_t n_others, lb_err *err)
 {
-    const bool synced = n == m;
-    for (uint32_t j = 0; j < m; j++) {
+    const bool synced = n == n_others;
+    for (uint32_t j = 0; j < n_others; j++) {
         pair->file = synced ? j : n - 1, pair->against = j;
         const bool made = side_init(&pair->a, pair->tables[pair->file]);
         lb_status status =
@@ -407,21 +407,21 @@ static lb_status compare_all(pair *pair, uint32_t n, uint32_t m, lb_err *err)
         side_release(&pair->a), side_release(&pair->b);
         LB_TRY(status);
     }
-    return synced ? find_late(pair, m, err) : LB_OK;
+    return synced ? find_late(pair, n_others, err) : LB_OK;
 }
 
 lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint32_t n,
-                                       lb_fingerprint_table *const *others, uint32_t m,
+                                       lb_fingerprint_table *const *others, uint32_t n_others,
                                        const lb_fingerprint_table_options *options,
                                        lb_fingerprint_comparison **comparison, lb_err *err)
 {
     lb_fingerprint_table_options chosen = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
-    if (!n || !m) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
+    if (!n || !n_others) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
     pair pair = {
         .comparison = calloc(1, sizeof *pair.comparison), .tables = tables, .others = others, .options = &chosen};
     if (!pair.comparison) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    const lb_status status = compare_all(&pair, n, m, err);
+    const lb_status status = compare_all(&pair, n, n_others, err);
     for (uint32_t i = 0; i < pair.comparison->n; i++) {
         pair.comparison->n_findings += lb_fingerprint_kind_is_finding(pair.comparison->matches[i].kind);
         pair.comparison->n_unknown += pair.comparison->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;

@@ -424,30 +424,31 @@ static bool begin_step(lb_watch *watch, lb_watch_record *record)
 
 void lb_watch_take(lb_watch *watch, const lb_watch_record *record)
 {
-    lb_watch_record r = *record;
-    take_data(watch, &r);
-    if (lb_watch_has(&r, LB_WATCH_rank)) {
-        if (!watch->ranked) watch->ranked = true, watch->rank = r.rank;
-        if (r.rank != watch->rank) { /* the run's own numbers are those of the rank that came first */
-            if (lb_watch_has(&r, LB_WATCH_loss) && !isfinite(r.number[LB_WATCH_loss])) guard(watch, &r);
+    lb_watch_record taken = *record;
+    take_data(watch, &taken);
+    if (lb_watch_has(&taken, LB_WATCH_rank)) {
+        if (!watch->ranked) watch->ranked = true, watch->rank = taken.rank;
+        if (taken.rank != watch->rank) { /* the run's own numbers are those of the rank that came first */
+            if (lb_watch_has(&taken, LB_WATCH_loss) && !isfinite(taken.number[LB_WATCH_loss])) guard(watch, &taken);
             return;
         }
     }
-    if (!begin_step(watch, &r)) return;
-    for (int field = 0; field < LB_WATCH_FIELDS; field++) watch->rows[field] += lb_watch_has(&r, (lb_watch_field)field);
-    lb_data_place_take(&watch->place, &r);
-    const bool nonfinite = guard(watch, &r);
-    take_values(watch, &r);
-    keep_first(watch, &r);
-    take_schedule(watch, &r);
-    take_drift(watch, &r);
+    if (!begin_step(watch, &taken)) return;
+    for (int field = 0; field < LB_WATCH_FIELDS; field++)
+        watch->rows[field] += lb_watch_has(&taken, (lb_watch_field)field);
+    lb_data_place_take(&watch->place, &taken);
+    const bool nonfinite = guard(watch, &taken);
+    take_values(watch, &taken);
+    keep_first(watch, &taken);
+    take_schedule(watch, &taken);
+    take_drift(watch, &taken);
     if (nonfinite) lb_schedule_check_skipped(&watch->schedule);
-    take_hold(watch, r.step, nonfinite);
-    if (lb_watch_has(&r, LB_WATCH_checkpoint)) {
-        const lb_watch_word word = r.word[LB_WATCH_checkpoint - LB_WATCH_shard];
+    take_hold(watch, taken.step, nonfinite);
+    if (lb_watch_has(&taken, LB_WATCH_checkpoint)) {
+        const lb_watch_word word = taken.word[LB_WATCH_checkpoint - LB_WATCH_shard];
         char text[160];
         snprintf(text, sizeof text, "%.*s", (int)(word.n < sizeof text ? word.n : sizeof text - 1), word.text);
-        lb_checkpoint_add(&watch->known, r.step, strcmp(text, "1") && strcmp(text, "true") ? text : NULL);
+        lb_checkpoint_add(&watch->known, taken.step, strcmp(text, "1") && strcmp(text, "true") ? text : NULL);
     }
     if (watch->n_early == LB_EARLY_RECORDS && !watch->said_hindsight)
         look_back_at_start(watch), watch->said_hindsight = true;

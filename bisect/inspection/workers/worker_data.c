@@ -186,37 +186,37 @@ static uint32_t earlier(const data *data, uint32_t step, uint32_t rank, uint32_t
 static lb_status tell_repeats(data *data, uint32_t step)
 {
     const lb_worker_steps *steps = data->steps;
-    for (uint32_t r = 0; r < steps->n_ranks; r++) {
+    for (uint32_t rank = 0; rank < steps->n_ranks; rank++) {
         uint32_t others = 0, repeat = 0;
-        const uint32_t before = earlier(data, step, r, r);
+        const uint32_t before = earlier(data, step, rank, rank);
         char *message = NULL;
-        if (!lb_worker_steps_has(steps, r)) continue;
+        if (!lb_worker_steps_has(steps, rank)) continue;
         for (uint32_t q = 0; q < steps->n_ranks; q++) {
-            if (!lb_workers_pair(steps, r, q) || !at(data, data->batches, step, q)->n) continue;
+            if (!lb_workers_pair(steps, rank, q) || !at(data, data->batches, step, q)->n) continue;
             others++, repeat += before != LB_NONE &&
                                 in_common(at(data, data->batches, step, q), at(data, data->batches, before, q)) > 0;
         }
         lb_ranks_finding finding = {.kind = LB_RANKS_BATCH,
                                     .step = steps->steps[step].step,
-                                    .ranks = (int32_t *)&steps->ranks[r],
+                                    .ranks = (int32_t *)&steps->ranks[rank],
                                     .n_ranks = 1};
         if (before != LB_NONE && others && repeat < others) {
             finding.note = before + 1 != step; /* another epoch may bring a batch again */
             if (asprintf(&message,
                          "rank %d reads in step %lld the batch that it read in step %lld, and %s: it repeated a batch",
-                         steps->ranks[r], (long long)finding.step, (long long)steps->steps[before].step,
+                         steps->ranks[rank], (long long)finding.step, (long long)steps->steps[before].step,
                          repeat ? "not every other worker does" : "no other worker does") < 0)
                 message = NULL;
             LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
         }
         for (uint32_t q = 0; q < steps->n_ranks && before == LB_NONE; q++) {
-            const uint32_t theirs = lb_workers_pair(steps, r, q) ? earlier(data, step, r, q) : LB_NONE;
+            const uint32_t theirs = lb_workers_pair(steps, rank, q) ? earlier(data, step, rank, q) : LB_NONE;
             if (theirs == LB_NONE) continue;
             finding.note = true;
             if (asprintf(&message,
                          "rank %d reads in step %lld the batch that rank %d read in step %lld: "
                          "one of them skipped or repeated a batch, or this is another epoch",
-                         steps->ranks[r], (long long)finding.step, steps->ranks[q],
+                         steps->ranks[rank], (long long)finding.step, steps->ranks[q],
                          (long long)steps->steps[theirs].step) < 0)
                 message = NULL;
             LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
@@ -235,25 +235,25 @@ static uint32_t backwards(const data *data, uint32_t step, uint32_t rank)
 static lb_status tell_counts(data *data, uint32_t step)
 {
     const lb_worker_steps *steps = data->steps;
-    for (uint32_t r = 0; r < steps->n_ranks; r++) {
+    for (uint32_t rank = 0; rank < steps->n_ranks; rank++) {
         uint32_t others = 0, differ = 0, usual = 0;
         char *message = NULL;
-        const lb_worker *worker = &steps->steps[step].workers[r];
+        const lb_worker *worker = &steps->steps[step].workers[rank];
         if (!worker->program || !worker->program->complete) continue;
         for (uint32_t q = 0; q < steps->n_ranks; q++) {
             const lb_worker *x = &steps->steps[step].workers[q];
-            if (!lb_workers_pair(steps, r, q) || !x->program || !x->program->complete) continue;
+            if (!lb_workers_pair(steps, rank, q) || !x->program || !x->program->complete) continue;
             others++;
-            if (backwards(data, step, q) != backwards(data, step, r)) differ++, usual = backwards(data, step, q);
+            if (backwards(data, step, q) != backwards(data, step, rank)) differ++, usual = backwards(data, step, q);
         }
-        if (!differ || (2 * differ <= others && others > 1) || (others == 1 && backwards(data, step, r) > usual))
+        if (!differ || (2 * differ <= others && others > 1) || (others == 1 && backwards(data, step, rank) > usual))
             continue;
         const lb_ranks_finding finding = {.kind = LB_RANKS_BATCH,
                                           .step = steps->steps[step].step,
-                                          .ranks = (int32_t *)&steps->ranks[r],
+                                          .ranks = (int32_t *)&steps->ranks[rank],
                                           .n_ranks = 1};
-        if (asprintf(&message, "rank %d ran %u micro-batches in step %lld, others %u", steps->ranks[r],
-                     backwards(data, step, r), (long long)finding.step, usual) < 0)
+        if (asprintf(&message, "rank %d ran %u micro-batches in step %lld, others %u", steps->ranks[rank],
+                     backwards(data, step, rank), (long long)finding.step, usual) < 0)
             message = NULL;
         LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
     }

@@ -359,16 +359,16 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
                             uint32_t k, lb_worker_findings *findings, lb_err *err)
 {
     const side *sides = sharing->sides;
-    const uint32_t r = sharing->rank;
-    const norm *x = &sides[r].list[k];
-    const lb_program *program = sides[r].worker->program;
+    const uint32_t rank = sharing->rank;
+    const norm *x = &sides[rank].list[k];
+    const lb_program *program = sides[rank].worker->program;
     held_set theirs = {0};
     uint32_t n = 0;
     bool known = true, room = true;
     const double own = all_squares(x);
     double all = own, counted = own, mine = 0;
     for (uint32_t q = 0; q < steps->n_ranks && known && room; q++) {
-        if (q == r || !sharing->shared[q]) continue;
+        if (q == rank || !sharing->shared[q]) continue;
         known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
         if (!known) break;
         const norm *y = &sides[q].list[k];
@@ -386,12 +386,12 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
         if (asprintf(
                 &message, "%s rank %d is %s: %.6g, where all parts of the model together, each once, have %.6g%s%s",
                 x->scales ? "the norm by which gradients are clipped on" : "the norm of the gradients that is read on",
-                steps->ranks[r],
+                steps->ranks[rank],
                 twice ? "a sum in which copies are counted once for every rank" : "that of its own part alone",
                 sqrt(twice ? counted : own), sqrt(all), *where ? " — " : "", where) < 0)
             message = NULL;
         const lb_ranks_finding finding = {
-            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[r], .n_ranks = 1};
+            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[rank], .n_ranks = 1};
         status = lb_worker_findings_add(findings, &finding, message, err);
     }
     release_held(&theirs);

@@ -280,9 +280,9 @@ static pass new_pass(const grid *grid)
     return p;
 }
 
-static void merge(pass *p, const pass *part)
+static void merge(pass *merged, const pass *part)
 {
-    sums *s = &p->sums;
+    sums *s = &merged->sums;
     const sums *t = &part->sums;
     s->aa += t->aa, s->bb += t->bb, s->dd += t->dd, s->ab += t->ab;
     s->differing += t->differing, s->nonfinite += t->nonfinite;
@@ -292,16 +292,16 @@ static void merge(pass *p, const pass *part)
         if (t->largest.d[l] * s->largest.a[l] > s->largest.d[l] * t->largest.a[l])
             s->largest.d[l] = t->largest.d[l], s->largest.a[l] = t->largest.a[l];
     }
-    for (int i = 0; i < BUCKETS; i++) p->buckets[i] += part->buckets[i];
-    if (p->first < 0) p->first = part->first;
+    for (int i = 0; i < BUCKETS; i++) merged->buckets[i] += part->buckets[i];
+    if (merged->first < 0) merged->first = part->first;
 }
 
 /* Copies of at most BLOCK elements at a time in row-major order: both sides' rows end at different places. */
-static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+static void run_pass(pass *shared, const lb_tensor *a, const lb_tensor *b, int64_t elements)
 {
     lb_rows ra = lb_rows_of(&a->layout), rb = lb_rows_of(&b->layout);
     int64_t left_a = 0, left_b = 0, at_a = 0, at_b = 0, done = 0;
-    pass part = new_pass(&p->grid);
+    pass part = new_pass(&shared->grid);
     while (done < elements) {
         if (left_a == 0) {
             LB_CHECK(lb_rows_next(&ra));
@@ -319,8 +319,8 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
         left_a -= n, left_b -= n, done += n;
         if (done % CHUNK == 0 || done == elements) {
             settle(&part);
-            merge(p, &part);
-            part = new_pass(&p->grid);
+            merge(shared, &part);
+            part = new_pass(&shared->grid);
         }
     }
 }
@@ -337,17 +337,17 @@ static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, 
 }
 
 /* The same where both sides are dense: chunks by as many threads as there are. False: no memory for their sums. */
-static bool run_chunks(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+static bool run_chunks(pass *shared, const lb_tensor *a, const lb_tensor *b, int64_t elements)
 {
     const int64_t chunks = (elements + CHUNK - 1) / CHUNK;
     pass *parts = aligned_alloc(sizeof(vec), (size_t)chunks * sizeof *parts);
     if (!parts) return false;
 #pragma omp parallel for schedule(static) if (chunks > 1)
     for (int64_t c = 0; c < chunks; c++) {
-        parts[c] = new_pass(&p->grid);
+        parts[c] = new_pass(&shared->grid);
         run_chunk(&parts[c], a, b, c * CHUNK, elements);
     }
-    for (int64_t c = 0; c < chunks; c++) merge(p, &parts[c]);
+    for (int64_t c = 0; c < chunks; c++) merge(shared, &parts[c]);
     free(parts);
     return true;
 }

@@ -39,13 +39,13 @@ static void tell_lacking(lb_explain_session *session, const lb_step_pair *pair, 
 {
     const lb_program *program = pair->sides[0].program;
     for (int kind = LACKS_BYTES; kind < LACKS; kind++) {
-        const lacking *l = &kinds[kind];
+        const lacking *kind_of = &kinds[kind];
         char text[600];
-        if (!l->n) continue;
-        const uint32_t op = lb_explain_place_op(pair, l->first, 0);
+        if (!kind_of->n) continue;
+        const uint32_t op = lb_explain_place_op(pair, kind_of->first, 0);
         const int used = snprintf(
             text, sizeof text, "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ",
-            (long long)program->step, program->rank, l->n,
+            (long long)program->step, program->rank, kind_of->n,
             op == LB_NONE ? "(outside)" : lb_op_layer(program, &program->ops[op]));
         if (kind == LACKS_BYTES)
             snprintf(text + used, sizeof text - (size_t)used,
@@ -56,7 +56,7 @@ static void tell_lacking(lb_explain_session *session, const lb_step_pair *pair, 
             snprintf(text + used, sizeof text - (size_t)used,
                      "what rows of a larger batch went through there cannot be run on them alone (%.150s). "
                      "Record both sides with batches of one size",
-                     l->why);
+                     kind_of->why);
         lb_explain_findings_add_missing(session->report, text);
     }
 }

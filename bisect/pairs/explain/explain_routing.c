@@ -137,19 +137,20 @@ typedef struct tally {
 
 static tally count(const lb_routing_report *report, const char *layer)
 {
-    tally t = {.margin = NAN};
+    tally counted = {.margin = NAN};
     for (uint32_t i = 0; i < report->n_layers; i++) {
         const lb_routing_layer *l = &report->layers[i];
         if (strcmp(l->layer, layer) || l->flips < 0) continue;
-        t.choices += l->choices, t.flips += l->flips, t.routers += l->router_differences, t.unjudged += l->unjudged;
-        t.margin = fmax(t.margin, l->largest_margin);
+        counted.choices += l->choices, counted.flips += l->flips, counted.routers += l->router_differences,
+            counted.unjudged += l->unjudged;
+        counted.margin = fmax(counted.margin, l->largest_margin);
     }
     for (uint32_t i = 0; i < report->n_flips; i++) {
         const lb_routing_flip *flip = &report->flips[i];
         if (flip->kind != LB_FLIP_NEAR_TIE || strcmp(report->layers[flip->layer].layer, layer)) continue;
-        t.ties += flip->margin <= flip->rounding, t.upstream += flip->margin > flip->rounding;
+        counted.ties += flip->margin <= flip->rounding, counted.upstream += flip->margin > flip->rounding;
     }
-    return t;
+    return counted;
 }
 
 /* "; token 17: expert 5 to 6 by 0.007, …": the widest margins first; NAMED_FLIPS of them. */
@@ -187,7 +188,7 @@ static lb_status add_layer(lb_explain_session *session, const lb_step_pair *pair
                            const lb_routing_layer *layer, const tally *tally, lb_err *err)
 {
     const lb_program *program = pair->sides[0].program;
-    lb_explain_report *r = session->report;
+    lb_explain_report *told = session->report;
     char why[640], which[240];
     list_flips(report, layer->layer, which, sizeof which);
     snprintf(why, sizeof why,
@@ -200,7 +201,7 @@ static lb_status add_layer(lb_explain_session *session, const lb_step_pair *pair
     const lb_explain_finding row = {.step = program->step,
                                     .rank = program->rank,
                                     .phase = LB_PHASE_FORWARD,
-                                    .layer = lb_explain_findings_keep(r, layer->layer),
+                                    .layer = lb_explain_findings_keep(told, layer->layer),
                                     .op = "experts chosen",
                                     .other_op = "experts chosen",
                                     .index = LB_NONE,
@@ -210,12 +211,12 @@ static lb_status add_layer(lb_explain_session *session, const lb_step_pair *pair
                                     .schedule = name_of(tally),
                                     .first = "",
                                     .also = "",
-                                    .why = lb_explain_findings_keep(r, why),
+                                    .why = lb_explain_findings_keep(told, why),
                                     .matched = tally->choices - tally->flips,
                                     .elements = tally->choices,
                                     .local = NAN,
                                     .total = NAN};
-    return lb_explain_findings_add(r, &row, err);
+    return lb_explain_findings_add(told, &row, err);
 }
 
 /* One finding for all calls of a layer. */

@@ -46,19 +46,19 @@ static bool find_ending(const lb_matched_region_source *source, lb_gap_step_end 
             continue;
         const uint32_t maker = maker_of(a, boundary->value, boundary->op);
         if (maker == LB_NONE || a->ops[maker].phase != LB_PHASE_FORWARD) continue;
-        const uint32_t v = lb_op_results(a, &a->ops[maker])[0];
-        if (v == LB_NONE ||
-            lb_layout_numel(&a->values[v].layout) != lb_layout_numel(&a->values[boundary->value].layout))
+        const uint32_t result = lb_op_results(a, &a->ops[maker])[0];
+        if (result == LB_NONE ||
+            lb_layout_numel(&a->values[result].layout) != lb_layout_numel(&a->values[boundary->value].layout))
             continue;
         for (uint32_t j = b->n_boundaries; j-- > 0;) {
             if (!lb_matched_region_same_place(source, boundary, &b->boundaries[j])) continue;
             *value_b = b->boundaries[j].value;
             *end = (lb_gap_step_end){.step = a->step,
                                      .rank = a->rank,
-                                     .value = v,
+                                     .value = result,
                                      .maker = maker,
                                      .layer = lb_program_text(a, a->scopes[boundary->scope].path),
-                                     .n = lb_layout_numel(&a->values[v].layout)};
+                                     .n = lb_layout_numel(&a->values[result].layout)};
             return end->n == lb_layout_numel(&b->values[*value_b].layout);
         }
     }

@@ -50,32 +50,32 @@ typedef struct slicing {
 
 static void follow(void *context, uint32_t value);
 
-static void enter(slicing *s, uint32_t def, int64_t storage)
+static void enter(slicing *entered, uint32_t def, int64_t storage)
 {
-    lb_region_finder *finder = s->f;
-    const lb_program *program = finder->p[s->side];
+    lb_region_finder *finder = entered->f;
+    const lb_program *program = finder->p[entered->side];
     const lb_op *op = &program->ops[def];
     /* The mark makes the walk linear: shared values (a residual stream) would otherwise be followed
      * once for each path, exponentially often. */
-    if (finder->marks[s->side][def]) return;
+    if (finder->marks[entered->side][def]) return;
     /* The slice's own last op may be an end that the first round found; held back by it, the slice
      * would be empty. */
     const bool anchored =
-        (def != finder->opened[s->side] && lb_region_finder_partner_op(finder, s->side, def) != LB_NONE) ||
-        (!s->side && lb_region_finder_is_joined(finder, def)) ||
-        (!s->first && lb_region_finder_end(finder, s->side, def) != LB_NONE);
-    if (!lb_region_finder_can_run(finder, s->side, def) || anchored || s->ops->n >= MOST_OPS) {
-        add_leaf(finder, s->side, op, def, storage, s->leaves, s->partners);
+        (def != finder->opened[entered->side] && lb_region_finder_partner_op(finder, entered->side, def) != LB_NONE) ||
+        (!entered->side && lb_region_finder_is_joined(finder, def)) ||
+        (!entered->first && lb_region_finder_end(finder, entered->side, def) != LB_NONE);
+    if (!lb_region_finder_can_run(finder, entered->side, def) || anchored || entered->ops->n >= MOST_OPS) {
+        add_leaf(finder, entered->side, op, def, storage, entered->leaves, entered->partners);
         return;
     }
     uint32_t n;
-    const uint32_t *members = lb_matched_region_members(finder->source, s->side, &def, &n);
+    const uint32_t *members = lb_matched_region_members(finder->source, entered->side, &def, &n);
     /* All members of a collective enter together, since none can be run without the others. */
     for (uint32_t i = 0; i < n; i++) {
-        if (finder->marks[s->side][members[i]]) continue;
-        finder->marks[s->side][members[i]] = 1;
-        lb_region_finder_values_add(s->ops, members[i]);
-        slicing inner = *s;
+        if (finder->marks[entered->side][members[i]]) continue;
+        finder->marks[entered->side][members[i]] = 1;
+        lb_region_finder_values_add(entered->ops, members[i]);
+        slicing inner = *entered;
         inner.op = members[i], inner.first = false;
         lb_op_each_input(program, &program->ops[members[i]], follow, &inner);
     }

@@ -61,12 +61,12 @@ static const char *op_of(const lb_matched_region_source *source, const lb_matche
 }
 
 /* The same op on both sides, with results of the same dtypes. */
-static bool is_same_kind(const lb_matched_region_source *source, const lb_answer *p, const lb_answer *q)
+static bool is_same_kind(const lb_matched_region_source *source, const lb_answer *one, const lb_answer *other)
 {
-    const lb_matched_region *x = p->region, *y = q->region;
+    const lb_matched_region *x = one->region, *y = other->region;
     /* Shapes may differ: q and o projections run one kernel in different sizes, and the group only
      * proposes. What does not fit at one place is refused by the run there. */
-    if (p->found.cause != q->found.cause || p->found.reversed != q->found.reversed) return false;
+    if (one->found.cause != other->found.cause || one->found.reversed != other->found.reversed) return false;
     for (int side = 0; side < 2; side++) {
         if (strcmp(op_of(source, x, side), op_of(source, y, side))) return false;
         if (lb_matched_region_value(source, side, x->sides[side].outputs[0])->dtype !=
@@ -235,15 +235,15 @@ static uint8_t phase_of(const lb_matched_region_source *source, const lb_answer 
 }
 
 /* Backward products read other layouts, for which a library may have another kernel: each phase by itself. */
-static lb_status agree_by_phase(const group *g)
+static lb_status agree_by_phase(const group *kind)
 {
-    lb_answer **members = malloc((g->n + 1) * sizeof(lb_answer *));
-    lb_status status = members ? LB_OK : lb_fail(g->err, LB_ERR_NOMEM, "out of memory for %u places", g->n);
+    lb_answer **members = malloc((kind->n + 1) * sizeof(lb_answer *));
+    lb_status status = members ? LB_OK : lb_fail(kind->err, LB_ERR_NOMEM, "out of memory for %u places", kind->n);
     for (uint8_t phase = LB_PHASE_FORWARD; phase <= LB_PHASE_OTHER && status == LB_OK; phase++) {
-        group part = {.source = g->source, .members = members, .digests = g->digests, .err = g->err};
+        group part = {.source = kind->source, .members = members, .digests = kind->digests, .err = kind->err};
         bool reached;
-        for (uint32_t i = 0; i < g->n; i++)
-            if (phase_of(g->source, g->members[i]) == phase) members[part.n++] = g->members[i];
+        for (uint32_t i = 0; i < kind->n; i++)
+            if (phase_of(kind->source, kind->members[i]) == phase) members[part.n++] = kind->members[i];
         if (!part.n) continue;
         status = agree(&part, 1, &reached);
         if (status == LB_OK && !reached) leave_open(&part);

@@ -282,20 +282,20 @@ static bool is_narrow(sum *sum, uint32_t r, lb_dtype dtype, trial *trial)
     return has_order(trial, false);
 }
 
-static bool tell_fault_of_rank(sum *sum, uint32_t r, lb_attribution_found *found)
+static bool tell_fault_of_rank(sum *sum, uint32_t rank, lb_attribution_found *found)
 {
     static const lb_dtype narrow[] = {LB_BF16, LB_F16};
     char what[80] = "";
     trial trial;
-    if (is_missing(sum, r, &trial))
-        snprintf(what, sizeof what, "without the contribution of rank %d", sum->of.ranks[r]);
-    else if (is_zeros(sum, r, &trial))
-        snprintf(what, sizeof what, "with zeros for the contribution of rank %d", sum->of.ranks[r]);
-    else if (is_repeated(sum, r, sum->of.n, &trial) || is_repeated(sum, r, r, &trial))
-        snprintf(what, sizeof what, "with the contribution of rank %d added twice", sum->of.ranks[r]);
+    if (is_missing(sum, rank, &trial))
+        snprintf(what, sizeof what, "without the contribution of rank %d", sum->of.ranks[rank]);
+    else if (is_zeros(sum, rank, &trial))
+        snprintf(what, sizeof what, "with zeros for the contribution of rank %d", sum->of.ranks[rank]);
+    else if (is_repeated(sum, rank, sum->of.n, &trial) || is_repeated(sum, rank, rank, &trial))
+        snprintf(what, sizeof what, "with the contribution of rank %d added twice", sum->of.ranks[rank]);
     for (size_t k = 0; k < sizeof narrow / sizeof *narrow && !*what; k++)
-        if (is_narrow(sum, r, narrow[k], &trial))
-            snprintf(what, sizeof what, "with the contribution of rank %d in %s", sum->of.ranks[r],
+        if (is_narrow(sum, rank, narrow[k], &trial))
+            snprintf(what, sizeof what, "with the contribution of rank %d in %s", sum->of.ranks[rank],
                      lb_dtype_name(narrow[k]));
     if (*what) tell_fault(found, &trial, what);
     return *what;
@@ -355,17 +355,17 @@ static int64_t misses_in(const lb_sum_terms *t, const lb_rank_terms *terms, cons
 }
 
 /* The sum in the order that misses fewest; false: each misses many. */
-static bool find_nearest_order(const lb_sum_terms *t, const lb_rank_terms *terms, int64_t *least, char *sum)
+static bool find_nearest_order(const lb_sum_terms *sums, const lb_rank_terms *terms, int64_t *least, char *sum)
 {
     const size_t size = (size_t)terms->count * (lb_dtype_bits(terms->dtype) / 8);
     char *best = malloc(size + 1);
     bool found = false;
-    *least = (int64_t)FEW * t->n + 1;
+    *least = (int64_t)FEW * sums->n + 1;
     char name[LB_COLLECTIVE_ORDER_NAME];
     for (const char *at = LB_COLLECTIVE_ORDERS; best && *least && lb_collective_order_next(&at, name);) {
         lb_collective_order one;
         if (lb_collective_order_parse(name, &one, NULL) != LB_OK) continue;
-        const int64_t misses = misses_in(t, terms, &one, sum);
+        const int64_t misses = misses_in(sums, terms, &one, sum);
         if (misses >= *least) continue;
         *least = misses, found = true;
         memcpy(best, sum, size);
@@ -419,24 +419,24 @@ static bool others_have(const lb_sum_terms *terms, int64_t at, const char *right
     return false;
 }
 
-static void find_flip(const lb_sum_terms *t, const lb_rank_terms *terms, const char *sum, flip *f)
+static void find_flip(const lb_sum_terms *first, const lb_rank_terms *terms, const char *sum, flip *found)
 {
-    const size_t width = lb_dtype_bits(t->dtype) / 8;
-    *f = (flip){.at = -1};
-    for (uint32_t i = 0; i < t->n_received && f->at < 0; i++) {
-        const lb_received *received = &t->received[i];
-        for (int64_t at = received->from; at < received->from + received->n && f->at < 0; at++) {
-            const char *v = received_at(t, received, at);
+    const size_t width = lb_dtype_bits(first->dtype) / 8;
+    *found = (flip){.at = -1};
+    for (uint32_t i = 0; i < first->n_received && found->at < 0; i++) {
+        const lb_received *received = &first->received[i];
+        for (int64_t at = received->from; at < received->from + received->n && found->at < 0; at++) {
+            const char *v = received_at(first, received, at);
             const char *right = sum + (size_t)at * width;
-            if (memcmp(v, right, width) &&
-                (others_have(t, at, right) || lb_sum_fault_of(t->reduction, terms, at, v) == LB_SUM_FAULT_PROVEN))
-                f->at = at, f->value = v, f->rank = received->rank;
+            if (memcmp(v, right, width) && (others_have(first, at, right) ||
+                                            lb_sum_fault_of(first->reduction, terms, at, v) == LB_SUM_FAULT_PROVEN))
+                found->at = at, found->value = v, found->rank = received->rank;
         }
     }
-    for (uint32_t i = 0; i < t->n_received && f->at >= 0; i++)
-        for (uint32_t r = 0; r < t->n; r++)
-            if (t->ranks[r] == t->received[i].rank && !f->received[r])
-                f->received[r] = received_at(t, &t->received[i], f->at);
+    for (uint32_t i = 0; i < first->n_received && found->at >= 0; i++)
+        for (uint32_t r = 0; r < first->n; r++)
+            if (first->ranks[r] == first->received[i].rank && !found->received[r])
+                found->received[r] = received_at(first, &first->received[i], found->at);
 }
 
 static void print_bits(uint64_t bits, char *text, size_t room)
@@ -463,20 +463,20 @@ static void print_hops(const lb_sum_terms *terms, const lb_sum_fault_hop *hops, 
 }
 
 /* "element 77 that rank 2 received has bit 3 turned over, …"; "" where all elements are legal, or many are not. */
-static lb_status tell_flip(const lb_sum_terms *t, char *text, size_t room, lb_err *err)
+static lb_status tell_flip(const lb_sum_terms *sums, char *text, size_t room, lb_err *err)
 {
-    const size_t width = lb_dtype_bits(t->dtype) / 8;
-    const lb_rank_terms terms = {(const void *const *)t->streams, t->n, t->dtype, t->count};
+    const size_t width = lb_dtype_bits(sums->dtype) / 8;
+    const lb_rank_terms terms = {(const void *const *)sums->streams, sums->n, sums->dtype, sums->count};
     enum { WAYS = 2 };
     lb_sum_fault_way ways[WAYS];
     int64_t least;
     flip flip;
     *text = '\0';
-    if (!t->reduces || !width || !t->count || lb_dtype_is_complex(t->dtype)) return LB_OK;
-    char *sum = malloc((size_t)t->count * width + 1);
+    if (!sums->reduces || !width || !sums->count || lb_dtype_is_complex(sums->dtype)) return LB_OK;
+    char *sum = malloc((size_t)sums->count * width + 1);
     if (!sum) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     flip.at = -1;
-    if (find_nearest_order(t, &terms, &least, sum)) find_flip(t, &terms, sum, &flip);
+    if (find_nearest_order(sums, &terms, &least, sum)) find_flip(sums, &terms, sum, &flip);
     if (flip.at >= 0) {
         const int bit = lb_sum_fault_bit(flip.value, sum + (size_t)flip.at * width, width);
         size_t used = (size_t)snprintf(text, room, "element %" PRId64 " that rank %d received ", flip.at, flip.rank);
@@ -484,14 +484,14 @@ static lb_status tell_flip(const lb_sum_terms *t, char *text, size_t room, lb_er
             used += (size_t)snprintf(text + used, room - used, "has bit %d turned over", bit);
         else
             used += (size_t)snprintf(text + used, room - used, "is not what the order gives");
-        asked_element asked = {t, &terms, flip.at, least, sum};
-        const lb_sum_fault_question question = {t->reduction, &terms, flip.at, flip.received, NULL, may_be, &asked};
+        asked_element asked = {sums, &terms, flip.at, least, sum};
+        const lb_sum_fault_question question = {sums->reduction, &terms, flip.at, flip.received, NULL, may_be, &asked};
         const uint32_t n = lb_sum_fault_ways(&question, ways, WAYS);
         for (uint32_t i = 0; i < n && used < room; i++) {
             used += (size_t)snprintf(text + used, room - used,
                                      i ? "; in order %s, which gives the same sums, " : ": in order %s it is ",
                                      ways[i].order);
-            if (used < room) print_hops(t, ways[i].hops, ways[i].n, text + used, room - used);
+            if (used < room) print_hops(sums, ways[i].hops, ways[i].n, text + used, room - used);
             used = strlen(text);
         }
     }

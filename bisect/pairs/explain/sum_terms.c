@@ -158,20 +158,20 @@ static bool read_received(reader *reader)
     terms->received = calloc(n + 1, sizeof *terms->received);
     reader->no_memory |= !terms->received;
     for (uint32_t k = 0; k < n && terms->received; k++) {
-        const lb_tensor *t = &reader->site->targets[reader->bits][k];
+        const lb_tensor *target = &reader->site->targets[reader->bits][k];
         lb_received *received = &terms->received[k];
         *received = (lb_received){.rank = rank_of_value(reader, region_of(reader)->outputs[k]),
-                                  .n = lb_layout_numel(&t->layout)};
+                                  .n = lb_layout_numel(&target->layout)};
         const int64_t all = length_received(reader, received->rank);
         const uint32_t site = place_of(terms, received->rank);
         const bool scattered = all * terms->n == terms->count;
-        if (t->dtype != terms->dtype || site == terms->n || (!scattered && all != terms->count)) return false;
+        if (target->dtype != terms->dtype || site == terms->n || (!scattered && all != terms->count)) return false;
         received->from = scattered ? site * all : 0;
         for (uint32_t i = 0; i < k; i++)
             if (terms->received[i].rank == received->rank) received->from += terms->received[i].n;
         terms->n_received = k + 1;
         if (!(received->data = malloc(lb_dtype_bytes(terms->dtype, (size_t)received->n) + 1))) reader->no_memory = true;
-        if (!received->data || lb_tensor_gather(t, received->data, NULL) != LB_OK) return false;
+        if (!received->data || lb_tensor_gather(target, received->data, NULL) != LB_OK) return false;
     }
     return terms->received && n;
 }

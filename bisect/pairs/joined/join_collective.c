@@ -20,9 +20,9 @@ static void add_piece(lb_join *join, pieces *out, uint32_t v)
 
 /* Where parts of a contiguous value that ops wrote by themselves begin and end, in elements of it; sorted. A bucket of
  * gradients has as many as there are gradients in it. */
-static int64_t *list_borders(lb_join *join, uint32_t v, uint32_t *n)
+static int64_t *list_borders(lb_join *join, uint32_t row, uint32_t *n)
 {
-    const lb_value *whole = &join->p->values[v];
+    const lb_value *whole = &join->p->values[row];
     const int64_t all = lb_layout_numel(&whole->layout);
     int64_t *list = NULL;
     *n = 0;
@@ -67,22 +67,22 @@ static void cut(lb_join *join, const lb_collective_told *member, uint32_t part, 
 {
     int64_t at = 0;
     for (uint32_t i = 0; i < member->n_inputs && !join->failed; i++) {
-        const uint32_t v = join->view->parts[part].first_value + member->inputs[i];
-        const int64_t size = lb_join_numel(join, v), from = first > at ? first - at : 0,
+        const uint32_t given = join->view->parts[part].first_value + member->inputs[i];
+        const int64_t size = lb_join_numel(join, given), from = first > at ? first - at : 0,
                       to = first + n < at + size ? first + n - at : size;
         at += size;
         if (from >= to) continue;
-        if (fine && lb_layout_is_contiguous(&join->p->values[v].layout)) {
-            cut_at_borders(join, v, from, to, out);
+        if (fine && lb_layout_is_contiguous(&join->p->values[given].layout)) {
+            cut_at_borders(join, given, from, to, out);
             continue;
         }
         if (from == 0 && to == size) {
-            add_piece(join, out, v);
+            add_piece(join, out, given);
             continue;
         }
         const int64_t length = to - from;
         const lb_layout shape = lb_layout_contiguous(1, &length);
-        const uint32_t whole = lb_join_dense(join, v);
+        const uint32_t whole = lb_join_dense(join, given);
         if (!join->failed) add_piece(join, out, lb_join_reshaped(join, whole, &shape, from));
     }
 }
@@ -114,19 +114,19 @@ static uint32_t reduce_pieces(lb_join *join, const char *reduce, const pieces *o
     const bool alike = all_alike(join, of, n, i);
     uint32_t sum = LB_NONE;
     for (uint32_t r = 0; r < n && !join->failed; r++) {
-        uint32_t v = of[r].list[i];
+        uint32_t reduced = of[r].list[i];
         if (!alike) {
-            const int64_t length = lb_join_numel(join, v);
+            const int64_t length = lb_join_numel(join, reduced);
             const lb_layout flat = lb_layout_contiguous(1, &length);
-            v = lb_join_reshaped(join, lb_join_dense(join, v), &flat, 0);
+            reduced = lb_join_reshaped(join, lb_join_dense(join, reduced), &flat, 0);
         }
         if (sum == LB_NONE) {
-            sum = v;
+            sum = reduced;
             continue;
         }
         const lb_layout shape = join->p->values[sum].layout;
         const uint32_t next = lb_join_fresh(join, join->p->values[sum].dtype, &shape);
-        const lb_arg args[] = {lb_join_value_arg(sum), lb_join_value_arg(v), lb_join_int_arg(1)};
+        const lb_arg args[] = {lb_join_value_arg(sum), lb_join_value_arg(reduced), lb_join_int_arg(1)};
         if (!join->failed)
             lb_join_write_op(join, pair_op(reduce), args, strcmp(pair_op(reduce), "aten::add.Tensor") ? 2 : 3, next);
         sum = next;
@@ -244,22 +244,22 @@ static bool hand_out(lb_join *join, const lb_collective_told *told, uint32_t par
 {
     uint32_t next = 0;
     for (uint32_t i = 0; i < told->n_outputs && !join->failed; i++) {
-        const uint32_t v = join->view->parts[part].first_value + told->outputs[i], first = next;
-        int64_t left = lb_join_numel(join, v);
+        const uint32_t handed = join->view->parts[part].first_value + told->outputs[i], first = next;
+        int64_t left = lb_join_numel(join, handed);
         while (left > 0 && next < of->n) left -= lb_join_numel(join, of->list[next++]);
         if (left) return false;
         if (next == first) continue;
         uint32_t from = of->list[first];
-        const lb_layout shape = join->p->values[v].layout;
+        const lb_layout shape = join->p->values[handed].layout;
         if (next - first > 1 && reduces(told) && lb_layout_is_contiguous(&shape)) {
-            write_parts(join, of, first, next - first, v);
+            write_parts(join, of, first, next - first, handed);
             continue;
         }
         if (next - first > 1)
-            from = put_together(join, of, first, next - first, v);
+            from = put_together(join, of, first, next - first, handed);
         else if (!lb_layout_same_shape(&join->p->values[from].layout, &shape))
             from = lb_join_reshaped(join, lb_join_dense(join, from), &shape, 0);
-        if (!join->failed) lb_join_write_clone(join, from, v);
+        if (!join->failed) lb_join_write_clone(join, from, handed);
     }
     return true;
 }

@@ -142,18 +142,19 @@ static part_write *list_writes(merger *merger, uint32_t *n)
     for (uint32_t i = 0; i < merger->p->n_ops && !merger->failed; i++) {
         const lb_op *op = &merger->p->ops[i];
         for (uint32_t k = 0; writes(op) && k < lb_op_outcomes(op); k++) {
-            const uint32_t v = lb_op_outcome(merger->p, op, k);
-            bool again = v == LB_NONE;
-            for (uint32_t before = 0; before < k && !again; before++) again = lb_op_outcome(merger->p, op, before) == v;
+            const uint32_t outcome = lb_op_outcome(merger->p, op, k);
+            bool again = outcome == LB_NONE;
+            for (uint32_t before = 0; before < k && !again; before++)
+                again = lb_op_outcome(merger->p, op, before) == outcome;
             if (again) continue;
-            const lb_layout *layout = &merger->p->values[v].layout;
-            reader reader = {merger, merger->memory_of[v], false};
+            const lb_layout *layout = &merger->p->values[outcome].layout;
+            reader reader = {merger, merger->memory_of[outcome], false};
             lb_op_each_input(merger->p, op, note_read, &reader);
             part_write *more = lb_array_grow(list, *n, sizeof *more);
             merger->failed |= !more;
             if (!more) return list;
             list = more;
-            list[(*n)++] = (part_write){merger->memory_of[v], merger->p->values[v].version,
+            list[(*n)++] = (part_write){merger->memory_of[outcome], merger->p->values[outcome].version,
                                         reader.found || !lb_layout_is_contiguous(layout) ? 0 : lb_layout_numel(layout)};
         }
     }

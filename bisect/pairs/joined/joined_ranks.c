@@ -195,7 +195,7 @@ static bool write_chunks(lb_join *join, const lb_op *op)
 static void write_one(lb_join *join, uint32_t op, uint32_t part)
 {
     lb_join_stand_at(join, op, part);
-    const lb_op o = join->like;
+    const lb_op like = join->like;
     message *sent = message_at(join, op, true), *received = message_at(join, op, false);
     if (sent) {
         const uint32_t v = carried(join->p, op);
@@ -208,10 +208,10 @@ static void write_one(lb_join *join, uint32_t op, uint32_t part)
         const lb_layout shape = join->p->values[to].layout;
         const uint32_t from = lb_join_reshaped(join, received->value, &shape, 0);
         if (!join->failed) lb_join_write_clone(join, from, to);
-    } else if (o.flags & LB_OP_COLLECTIVE) {
+    } else if (like.flags & LB_OP_COLLECTIVE) {
         lb_join_write_recorded(join, op);
-    } else if (!write_copies(join, &o) && !write_splits(join, &o) && !write_chunks(join, &o))
-        lb_join_append(join, o);
+    } else if (!write_copies(join, &like) && !write_splits(join, &like) && !write_chunks(join, &like))
+        lb_join_append(join, like);
 }
 
 /* ---- all of them ---- */

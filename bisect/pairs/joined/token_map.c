@@ -56,22 +56,23 @@ static uint32_t tokens_of(const lb_program_view *view, uint32_t part)
 }
 
 /* As recorded; of a window on what was kept, that. */
-static bool read_numbers(const lb_program_view *view, const lb_program_view_part *part, uint32_t value, lb_tensor *t)
+static bool read_numbers(const lb_program_view *view, const lb_program_view_part *part, uint32_t value,
+                         lb_tensor *numbers)
 {
     const lb_program *program = view->by_calls ? view->program : part->program;
-    const lb_value *v = &program->values[value];
-    if (lb_program_view_value(view, part->first_value + value, t, NULL) == LB_OK && t->data) return true;
+    const lb_value *read = &program->values[value];
+    if (lb_program_view_value(view, part->first_value + value, numbers, NULL) == LB_OK && numbers->data) return true;
     for (uint32_t w = 0; w < program->n_values; w++) {
         int64_t first[2], last[2];
-        if (program->values[w].storage != v->storage || program->values[w].version != v->version ||
+        if (program->values[w].storage != read->storage || program->values[w].version != read->version ||
             lb_layout_dense_range(&program->values[w].layout, &first[0], &last[0], NULL) != LB_OK ||
-            lb_layout_dense_range(&v->layout, &first[1], &last[1], NULL) != LB_OK || first[1] < first[0] ||
+            lb_layout_dense_range(&read->layout, &first[1], &last[1], NULL) != LB_OK || first[1] < first[0] ||
             last[1] > last[0] || !lb_layout_is_contiguous(&program->values[w].layout) ||
-            lb_program_view_value(view, part->first_value + w, t, NULL) != LB_OK || !t->data)
+            lb_program_view_value(view, part->first_value + w, numbers, NULL) != LB_OK || !numbers->data)
             continue;
-        t->data = (char *)t->data +
-                  (v->layout.offset - program->values[w].layout.offset) * (int64_t)(lb_dtype_bits(v->dtype) / 8);
-        t->layout = v->layout;
+        numbers->data = (char *)numbers->data + (read->layout.offset - program->values[w].layout.offset) *
+                                                    (int64_t)(lb_dtype_bits(read->dtype) / 8);
+        numbers->layout = read->layout;
         return true;
     }
     return false;
@@ -208,17 +209,17 @@ static uint32_t longest(const finder *finder, const lb_token_part *part, uint32_
 }
 
 /* Rows [r, r + n) of a part. `cursor`: behind what the part before was in these rows; its row LB_NONE: not known. */
-static uint32_t match_rows(finder *finder, const lb_token_part *part, uint32_t r, uint32_t n, place *cursor)
+static uint32_t match_rows(finder *finder, const lb_token_part *part, uint32_t row, uint32_t n, place *cursor)
 {
     uint32_t found = 0;
     for (uint32_t at = 0; at < part->length;) {
         place from = *cursor;
-        uint32_t length = from.row == LB_NONE ? 0 : run_from(finder, part, r, n, at, from);
-        if (!length) length = longest(finder, part, r, n, at, &from);
+        uint32_t length = from.row == LB_NONE ? 0 : run_from(finder, part, row, n, at, from);
+        if (!length) length = longest(finder, part, row, n, at, &from);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t k = 0; k < length; k++) {
                 const uint32_t other = finder->order[finder->rows[from.row + i].first + from.at + k];
-                finder->beside[token_at(part, r + i, at + k)] = other, finder->taken[other] = 1;
+                finder->beside[token_at(part, row + i, at + k)] = other, finder->taken[other] = 1;
             }
         *cursor = (place){length ? from.row : LB_NONE, from.at + length};
         at += length ? length : 1, found += length;

@@ -55,14 +55,14 @@ static uint32_t count_collectives(const lb_program_view *side)
 
 /* The number that the other end, in program q, gives to the message that `*key` numbers as program p does. Not
  * `*known`: it is not known to be there. */
-static lb_status renumber(const lb_program *p, const lb_program *q, lb_message_end end, lb_message_key *key,
+static lb_status renumber(const lb_program *from, const lb_program *to, lb_message_end end, lb_message_key *key,
                           bool *known, lb_err *err)
 {
     lb_message_stream mine = {0}, theirs = {0};
     const lb_message_end far = end == LB_MESSAGE_SENT ? LB_MESSAGE_RECEIVED : LB_MESSAGE_SENT;
     int64_t shift = 0;
-    lb_status status = lb_message_stream_read(p, end, key, &mine, err);
-    if (status == LB_OK) status = lb_message_stream_read(q, far, key, &theirs, err);
+    lb_status status = lb_message_stream_read(from, end, key, &mine, err);
+    if (status == LB_OK) status = lb_message_stream_read(to, far, key, &theirs, err);
     *known = status == LB_OK && (end == LB_MESSAGE_SENT ? lb_message_streams_align(&mine, &theirs, &shift)
                                                         : lb_message_streams_align(&theirs, &mine, &shift));
     const int64_t number = end == LB_MESSAGE_SENT ? key->number - shift : key->number + shift;

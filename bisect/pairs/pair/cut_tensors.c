@@ -423,11 +423,11 @@ static bool is_joined(const lb_alignment *al, const group group[2])
     return false;
 }
 
-static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_alignment *al)
+static bool add_cut(lb_cut_tensors *out, holdings lists[2], group groups[2], lb_alignment *al)
 {
     lb_layout whole;
-    const bool parts = are_parts(g, lists, &whole), told = g[0].told && g[1].told;
-    const lb_held_part *first = member(&g[0], 0);
+    const bool parts = are_parts(groups, lists, &whole), told = groups[0].told && groups[1].told;
+    const lb_held_part *first = member(&groups[0], 0);
     if (!parts && !told) return true; /* other shapes, and no shard says that they are parts */
     lb_cut_tensor *grown = lb_array_grow(out->list, out->n, sizeof *grown);
     if (!grown) return false;
@@ -436,11 +436,12 @@ static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_align
     cut.whole = whole, cut.dtype = value_of(first)->dtype, cut.other_whole = !parts;
     if (!cut.name) return false;
     for (int k = 0; k < 2; k++) {
-        cut.op[k] = member(&g[k], 0)->op, lb_held_part_text(member(&g[k], 0), cut.part[k], sizeof cut.part[k]);
-        cut.rows[k] = g[k].rows, cut.n_rows[k] = g[k].n, g[k].rows = NULL;
+        cut.op[k] = member(&groups[k], 0)->op,
+        lb_held_part_text(member(&groups[k], 0), cut.part[k], sizeof cut.part[k]);
+        cut.rows[k] = groups[k].rows, cut.n_rows[k] = groups[k].n, groups[k].rows = NULL;
     }
-    const group held[2] = {{.all = lists[0].list, .rows = cut.rows[0], .n = g[0].n},
-                           {.all = lists[1].list, .rows = cut.rows[1], .n = g[1].n}};
+    const group held[2] = {{.all = lists[0].list, .rows = cut.rows[0], .n = groups[0].n},
+                           {.all = lists[1].list, .rows = cut.rows[1], .n = groups[1].n}};
     const bool room = !parts || compare(held, &cut);
     if (parts && are_copies(held, &cut)) {
         free(cut.name), free(cut.rows[0]), free(cut.rows[1]);

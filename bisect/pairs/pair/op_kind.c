@@ -201,16 +201,16 @@ uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains)
     const lb_op *o = &program->ops[op];
     uint32_t inputs = 0;
     if (!lb_op_is_of_forward(o, trains) || !lb_op_computes(program, o) || !lb_op_outcomes(o)) return LB_NONE;
-    const uint32_t v = lb_op_outcome(program, o, 0);
-    if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype) ||
-        lb_layout_numel(&program->values[v].layout) != 1)
+    const uint32_t outcome = lb_op_outcome(program, o, 0);
+    if (outcome == LB_NONE || !lb_dtype_is_float(program->values[outcome].dtype) ||
+        lb_layout_numel(&program->values[outcome].layout) != 1)
         return LB_NONE;
     lb_op_each_input(program, o, count_input, &inputs);
     for (uint32_t i = op + 1; i < program->n_ops && inputs; i++) {
         const lb_op *later = &program->ops[i];
         if (lb_op_is_of_forward(later, trains) && lb_op_computes(program, later) && !(later->flags & LB_OP_DECISION) &&
-            lb_op_reads(program, later, program->values[v].storage) != LB_NONE)
+            lb_op_reads(program, later, program->values[outcome].storage) != LB_NONE)
             return LB_NONE;
     }
-    return inputs ? v : LB_NONE;
+    return inputs ? outcome : LB_NONE;
 }

@@ -310,19 +310,20 @@ typedef struct passage {
 static passage passage_of(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
                           size_t element)
 {
-    passage p = {.outer = 1};
+    passage found = {.outer = 1};
     int64_t inner = 1;
     if (dim == LB_REASSEMBLY_GRID) {
-        p.whole = (size_t)piece->to * element, p.part = (size_t)piece->from * element;
-        p.run = (size_t)piece->size * element;
-        return p;
+        found.whole = (size_t)piece->to * element, found.part = (size_t)piece->from * element;
+        found.run = (size_t)piece->size * element;
+        return found;
     }
-    for (int d = 0; d < dim; d++) p.outer *= whole->shape[d];
+    for (int d = 0; d < dim; d++) found.outer *= whole->shape[d];
     for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
     const size_t width = (size_t)inner * element;
-    p.whole = (size_t)piece->to * width, p.part = (size_t)piece->from * width, p.run = (size_t)piece->size * width;
-    p.whole_step = (size_t)whole->shape[dim] * width, p.part_step = (size_t)part->shape[dim] * width;
-    return p;
+    found.whole = (size_t)piece->to * width, found.part = (size_t)piece->from * width,
+    found.run = (size_t)piece->size * width;
+    found.whole_step = (size_t)whole->shape[dim] * width, found.part_step = (size_t)part->shape[dim] * width;
+    return found;
 }
 
 void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,

@@ -87,16 +87,16 @@ static lb_status exchange_classes(comparison *comparison, const char *classes)
 }
 
 /* The donor run by itself, without an exchange: what replay alone leaves. */
-static lb_status measure_floor(comparison *c, lb_block_swap *floor)
+static lb_status measure_floor(comparison *compared, lb_block_swap *floor)
 {
     lb_err why = LB_ERR_INIT;
     lb_tensor scores;
     *floor = (lb_block_swap){.worst = NAN};
-    comparison own = *c;
-    own.base = c->donor;
-    lb_status status = lb_hybrid_run(c->donor, c->donor, "", &scores, &floor->blocks, &why);
+    comparison own = *compared;
+    own.base = compared->donor;
+    lb_status status = lb_hybrid_run(compared->donor, compared->donor, "", &scores, &floor->blocks, &why);
     if (status == LB_OK) status = score(&own, &scores, floor);
-    if (why.status == LB_ERR_NOMEM) return lb_fail(c->err, why.status, "%s", why.message);
+    if (why.status == LB_ERR_NOMEM) return lb_fail(compared->err, why.status, "%s", why.message);
     if (why.status != LB_OK) snprintf(floor->message, sizeof floor->message, "%.230s", why.message), status = LB_OK;
     free(scores.data);
     return status;

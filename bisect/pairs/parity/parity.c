@@ -69,23 +69,24 @@ static contribution contribution_of(const lb_token_scores *scores, const lb_toke
     const lb_sequence_match *pair = &scores->match->pairs[score->pair];
     const lb_token_span *span = &pair->spans[score->span];
     const lb_token_sequence *x = &scores->a->sequences[pair->a], *y = &scores->b->sequences[pair->b];
-    contribution c = {.p = score->p, .q = score->q, .d = score->p == score->q ? 0 : score->p - score->q};
-    c.k3 = lb_token_k3(score->p, score->q, &c.held);
+    contribution made = {.p = score->p, .q = score->q, .d = score->p == score->q ? 0 : score->p - score->q};
+    made.k3 = lb_token_k3(score->p, score->q, &made.held);
     const int64_t j = (int64_t)span->b + scores->shift;
-    if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return c;
+    if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return made;
     if (tables->rows && span->a && j && lb_token_has_row(x, span->a - 1) && lb_token_has_row(y, (uint32_t)j - 1) &&
         x->logits.layout.shape[1] == y->logits.layout.shape[1]) {
         const int64_t words = x->logits.layout.shape[1];
         lb_token_row(x, x->logit_of[span->a - 1], tables->rows),
             lb_token_row(y, y->logit_of[j - 1], tables->rows + words);
-        c.full = c.chosen = true;
-        c.kl = lb_token_divergence(tables->rows, tables->rows + words, words);
-        c.agrees = lb_token_most_probable(tables->rows, words) == lb_token_most_probable(tables->rows + words, words);
-        return c;
+        made.full = made.chosen = true;
+        made.kl = lb_token_divergence(tables->rows, tables->rows + words, words);
+        made.agrees =
+            lb_token_most_probable(tables->rows, words) == lb_token_most_probable(tables->rows + words, words);
+        return made;
     }
     const int64_t mine = x->tokens[span->a].top1, theirs = y->tokens[j].top1;
-    c.chosen = mine >= 0 && theirs >= 0, c.agrees = mine == theirs;
-    return c;
+    made.chosen = mine >= 0 && theirs >= 0, made.agrees = mine == theirs;
+    return made;
 }
 
 static void add(lb_parity_row *row, const contribution *contribution)
@@ -119,31 +120,32 @@ static lb_parity_row new_row(const char *name)
 }
 
 /* Rows by kind, where A or else B tells kinds, and by position. */
-static bool make_tables(const lb_token_scores *scores, tables *t)
+static bool make_tables(const lb_token_scores *scores, tables *made)
 {
     const lb_token_set *set = scores->a->n_kinds ? scores->a : scores->b;
-    *t = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
+    *made = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
     for (uint32_t i = 0; i < scores->a->n; i++)
-        if (scores->a->sequences[i].logits.data && scores->a->sequences[i].logits.layout.shape[1] > t->words)
-            t->words = scores->a->sequences[i].logits.layout.shape[1];
-    t->kinds = calloc(t->n_kinds, sizeof *t->kinds), t->positions = calloc(LB_PARITY_PLACES_N, sizeof *t->positions);
-    if (t->words) t->rows = malloc((size_t)(2 * t->words) * sizeof *t->rows);
-    if (!t->kinds || !t->positions || (t->words && !t->rows)) return false;
-    for (uint32_t i = 0; i < set->n_kinds; i++) t->kinds[i] = new_row(set->kinds[i]);
-    t->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
-    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) t->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
+        if (scores->a->sequences[i].logits.data && scores->a->sequences[i].logits.layout.shape[1] > made->words)
+            made->words = scores->a->sequences[i].logits.layout.shape[1];
+    made->kinds = calloc(made->n_kinds, sizeof *made->kinds),
+    made->positions = calloc(LB_PARITY_PLACES_N, sizeof *made->positions);
+    if (made->words) made->rows = malloc((size_t)(2 * made->words) * sizeof *made->rows);
+    if (!made->kinds || !made->positions || (made->words && !made->rows)) return false;
+    for (uint32_t i = 0; i < set->n_kinds; i++) made->kinds[i] = new_row(set->kinds[i]);
+    made->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
+    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) made->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
     for (uint32_t i = 0; i < scores->n; i++) {
-        const contribution contribution = contribution_of(scores, &scores->list[i], t);
+        const contribution contribution = contribution_of(scores, &scores->list[i], made);
         const lb_sequence_match *pair = &scores->match->pairs[scores->list[i].pair];
         const lb_token_span *span = &pair->spans[scores->list[i].span];
         const int32_t kind = scores->a->n_kinds ? first_token(&scores->list[i], scores)->kind
                                                 : scores->b->sequences[pair->b].tokens[span->b].kind;
-        add(&t->all, &contribution), add(&t->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &contribution),
-            add(&t->positions[lb_parity_places_range(span->a)], &contribution);
+        add(&made->all, &contribution), add(&made->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &contribution),
+            add(&made->positions[lb_parity_places_range(span->a)], &contribution);
     }
-    finish(&t->all);
-    for (uint32_t i = 0; i < t->n_kinds; i++) finish(&t->kinds[i]);
-    for (uint32_t i = 0; i < t->n_positions; i++) finish(&t->positions[i]);
+    finish(&made->all);
+    for (uint32_t i = 0; i < made->n_kinds; i++) finish(&made->kinds[i]);
+    for (uint32_t i = 0; i < made->n_positions; i++) finish(&made->positions[i]);
     return true;
 }
 
@@ -261,29 +263,29 @@ static void take_noise(lb_parity_row *rows, uint32_t n, const lb_parity_row *fro
 lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
                         lb_parity_report **report, lb_err *err)
 {
-    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
-    if (options) o = *options;
-    lb_parity_report *r = calloc(1, sizeof *r), *floor = NULL;
+    lb_parity_options given = LB_PARITY_OPTIONS_INIT;
+    if (options) given = *options;
+    lb_parity_report *made = calloc(1, sizeof *made), *floor = NULL;
     *report = NULL;
-    if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    r->noise_floor = NAN;
-    lb_status status = compare(a, b, &o, r, err);
-    if (status == LB_OK && o.noise) {
-        lb_parity_options plain = o;
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    made->noise_floor = NAN;
+    lb_status status = compare(a, b, &given, made, err);
+    if (status == LB_OK && given.noise) {
+        lb_parity_options plain = given;
         plain.noise = NULL, plain.worst = 0;
-        status = lb_parity_run(a, o.noise, &plain, &floor, err);
+        status = lb_parity_run(a, given.noise, &plain, &floor, err);
     }
     if (status == LB_OK && floor) {
-        r->noise_floor = floor->all.k3;
-        take_noise(&r->all, 1, &floor->all, 1);
-        take_noise(r->kinds, r->n_kinds, floor->kinds, floor->n_kinds);
-        take_noise(r->positions, r->n_positions, floor->positions, floor->n_positions);
+        made->noise_floor = floor->all.k3;
+        take_noise(&made->all, 1, &floor->all, 1);
+        take_noise(made->kinds, made->n_kinds, floor->kinds, floor->n_kinds);
+        take_noise(made->positions, made->n_positions, floor->positions, floor->n_positions);
     }
     lb_parity_report_free(floor);
-    if (status == LB_OK) lb_parity_verdict_decide(r, o.threshold);
-    if (status == LB_OK && !lb_parity_places_untold(r)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status != LB_OK) lb_parity_report_free(r), r = NULL;
-    *report = r;
+    if (status == LB_OK) lb_parity_verdict_decide(made, given.threshold);
+    if (status == LB_OK && !lb_parity_places_untold(made)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) lb_parity_report_free(made), made = NULL;
+    *report = made;
     return status;
 }
 

@@ -257,42 +257,43 @@ static lb_status open_sequences(reader *reader, const pass *pass, bool goes_on)
 }
 
 /* The token that the last row is of, where a loss names it and no pass read it. */
-static void add_last_label(reader *reader, const pass *pass, lb_token_sequence *sequence, int64_t s)
+static void add_last_label(reader *reader, const pass *pass, lb_token_sequence *sequence, int64_t number)
 {
-    const int64_t *target = target_of(pass, s, pass->tokens);
-    if (!target || !reader->ended[s] || *target == pass->head->ignored || *target < 0 || *target >= reader->columns)
+    const int64_t *target = target_of(pass, number, pass->tokens);
+    if (!target || !reader->ended[number] || *target == pass->head->ignored || *target < 0 ||
+        *target >= reader->columns)
         return;
-    const double *row = reader->last + s * reader->columns;
+    const double *row = reader->last + number * reader->columns;
     lb_token *token = lb_token_sequence_add(reader->set, sequence);
     if (!token) return;
     token->id = *target, token->logp = row[*target], token->nan = isnan(token->logp);
     token->top1 = lb_token_most_probable(row, reader->columns);
     if (pass->partly) token->kind = lb_token_set_kind(reader->set, "generated");
     keep_row(reader, sequence, NULL, -1);
-    reader->ended[s] = false;
+    reader->ended[number] = false;
 }
 
-static void add_sequence(reader *reader, const pass *pass, const rows *scores, int64_t s, bool placeholders)
+static void add_sequence(reader *reader, const pass *pass, const rows *scores, int64_t number, bool placeholders)
 {
-    lb_token_sequence *sequence = &reader->set->sequences[reader->first + s];
-    double *row = reader->last + s * reader->columns;
-    for (int64_t t = 0; t < pass->tokens; t++) {
-        const int64_t at = s * pass->tokens + t;
+    lb_token_sequence *sequence = &reader->set->sequences[reader->first + number];
+    double *row = reader->last + number * reader->columns;
+    for (int64_t position = 0; position < pass->tokens; position++) {
+        const int64_t at = number * pass->tokens + position;
         if (pass->masked && pass->masked[at] == 0) continue;
         lb_token *token = lb_token_sequence_add(reader->set, sequence);
         if (!token) return;
         token->id = pass->numbers[at], token->kind = kind_of(reader, pass, at, placeholders);
-        if (reader->ended[s]) {
+        if (reader->ended[number]) {
             token->top1 = lb_token_most_probable(row, reader->columns);
             if (token->id >= 0 && token->id < reader->columns)
                 token->logp = row[token->id], token->nan = isnan(token->logp);
         }
-        reader->ended[s] = t >= pass->lag && t - pass->lag < pass->width;
-        const int64_t at_row = s * pass->width + t - pass->lag;
-        if (reader->ended[s]) load_row(scores, at_row, row);
-        keep_row(reader, sequence, scores, reader->ended[s] ? at_row : -1);
+        reader->ended[number] = position >= pass->lag && position - pass->lag < pass->width;
+        const int64_t at_row = number * pass->width + position - pass->lag;
+        if (reader->ended[number]) load_row(scores, at_row, row);
+        keep_row(reader, sequence, scores, reader->ended[number] ? at_row : -1);
     }
-    add_last_label(reader, pass, sequence, s);
+    add_last_label(reader, pass, sequence, number);
 }
 
 /* Targets that are the tokens `ahead` behind those that their rows are said after; `lag` as above. */

@@ -82,28 +82,28 @@ static void release_slopes(slopes *slopes)
     free(slopes->lines), free(slopes->ratios), free(slopes->leaves);
 }
 
-static bool find_slope(finder *finder, slopes *s)
+static bool find_slope(finder *finder, slopes *found)
 {
     double xx = 0, xy = 0, yy = 0;
     const size_t room = finder->sample.n + 1u;
-    *s = (slopes){.whole = true};
-    s->lines = malloc(room * sizeof *s->lines), s->ratios = malloc(room * sizeof *s->ratios);
-    s->leaves = malloc(room * sizeof *s->leaves);
-    if (!s->lines || !s->ratios || !s->leaves) return false;
+    *found = (slopes){.whole = true};
+    found->lines = malloc(room * sizeof *found->lines), found->ratios = malloc(room * sizeof *found->ratios);
+    found->leaves = malloc(room * sizeof *found->leaves);
+    if (!found->lines || !found->ratios || !found->leaves) return false;
     for (uint32_t i = 0; i < finder->sample.n; i++) {
         if (!lb_token_sample_words(&finder->sample, i)) continue;
         token_line line = line_of(&finder->sample.words);
         if (line.n < 2 || !(line.xx > 0.01)) continue;
-        s->whole &= finder->sample.words.whole;
-        xx += line.xx, xy += line.xy, yy += line.yy, s->words += line.n - 1;
-        s->ratios[s->n] = line.xy / line.xx, s->leaves[s->n] = line.yy - 2 * line.xy + line.xx;
-        s->lines[s->n++] = line;
+        found->whole &= finder->sample.words.whole;
+        xx += line.xx, xy += line.xy, yy += line.yy, found->words += line.n - 1;
+        found->ratios[found->n] = line.xy / line.xx, found->leaves[found->n] = line.yy - 2 * line.xy + line.xx;
+        found->lines[found->n++] = line;
     }
-    s->slope = xy / xx, s->plain = yy - 2 * xy + xx, s->left = fmax(0, yy - xy * xy / xx), s->yy = yy;
-    s->error = sqrt(s->left / s->words / xx);
-    for (uint32_t i = 0; i < s->n; i++)
-        s->intercept += pow(s->lines[i].mean_y - s->slope * s->lines[i].mean_x, 2) / s->n;
-    s->intercept = sqrt(s->intercept);
+    found->slope = xy / xx, found->plain = yy - 2 * xy + xx, found->left = fmax(0, yy - xy * xy / xx), found->yy = yy;
+    found->error = sqrt(found->left / found->words / xx);
+    for (uint32_t i = 0; i < found->n; i++)
+        found->intercept += pow(found->lines[i].mean_y - found->slope * found->lines[i].mean_x, 2) / found->n;
+    found->intercept = sqrt(found->intercept);
     return !finder->sample.failed;
 }
 

@@ -81,35 +81,38 @@ static int32_t start_of(const trace *trace, int32_t d, int32_t k)
 }
 
 /* Marks in `of_a` which token of B each of A is, UINT32_MAX: none. True where it came to an end within MOST_EDITS. */
-static bool common(const uint64_t *a, int32_t n, const uint64_t *b, int32_t m, uint32_t *of_a, bool *memory)
+static bool common(const uint64_t *a, int32_t n, const uint64_t *b, int32_t most, uint32_t *of_a, bool *memory)
 {
     trace trace = {0};
     bool found = false;
-    int32_t d, k = 0;
-    for (d = 0; d <= MOST_EDITS && d <= n + m && !found; d++) {
-        int32_t *more = realloc(trace.reach, ((size_t)d + 1) * ((size_t)d + 2) / 2 * sizeof *more);
+    int32_t distance, k = 0;
+    for (distance = 0; distance <= MOST_EDITS && distance <= n + most && !found; distance++) {
+        int32_t *more = realloc(trace.reach, ((size_t)distance + 1) * ((size_t)distance + 2) / 2 * sizeof *more);
         if (!more) {
             free(trace.reach);
             return *memory = false;
         }
         trace.reach = more;
-        for (k = -d; k <= d; k += 2) {
-            int32_t x = start_of(&trace, d, k), y = x - k;
-            while (x < n && y < m && x >= 0 && y >= 0 && a[x] == b[y]) x++, y++;
-            row_of(&trace, d)[(k + d) / 2] = x;
-            if (x >= n && y >= m) {
+        for (k = -distance; k <= distance; k += 2) {
+            int32_t x = start_of(&trace, distance, k), y = x - k;
+            while (x < n && y < most && x >= 0 && y >= 0 && a[x] == b[y]) x++, y++;
+            row_of(&trace, distance)[(k + distance) / 2] = x;
+            if (x >= n && y >= most) {
                 found = true;
                 break;
             }
         }
     }
-    for (d--; found && d >= 0; d--) {
-        int32_t x = row_of(&trace, d)[(k + d) / 2];
-        const int32_t start = start_of(&trace, d, k);
+    for (distance--; found && distance >= 0; distance--) {
+        int32_t x = row_of(&trace, distance)[(k + distance) / 2];
+        const int32_t start = start_of(&trace, distance, k);
         for (; x > start; x--) of_a[x - 1] = (uint32_t)(x - 1 - k);
-        if (d == 0) break;
-        const int32_t *before = row_of(&trace, d - 1);
-        k += k == -d || (k != d && before[(k - 1 + d - 1) / 2] < before[(k + 1 + d - 1) / 2]) ? 1 : -1;
+        if (distance == 0) break;
+        const int32_t *before = row_of(&trace, distance - 1);
+        k +=
+            k == -distance || (k != distance && before[(k - 1 + distance - 1) / 2] < before[(k + 1 + distance - 1) / 2])
+                ? 1
+                : -1;
     }
     free(trace.reach);
     return found;

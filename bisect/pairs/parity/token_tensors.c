@@ -42,25 +42,25 @@ static lb_status find_tensor(lb_token_set *set, const char *const *names, lb_ten
 
 static lb_status load_column(lb_token_set *set, const char *const *names, column *column, lb_err *err)
 {
-    lb_tensor t;
+    lb_tensor tensor;
     const char *found;
-    LB_TRY(find_tensor(set, names, &t, &found, err));
+    LB_TRY(find_tensor(set, names, &tensor, &found, err));
     if (!found) return LB_OK;
-    if (t.layout.ndim < 1 || t.layout.ndim > 2)
+    if (tensor.layout.ndim < 1 || tensor.layout.ndim > 2)
         return lb_fail(err, LB_ERR_INVALID, "%s: %s has %d dimensions, expected [sequences, tokens]", set->path, found,
-                       t.layout.ndim);
-    if (lb_dtype_is_complex(t.dtype) || lb_dtype_bits(t.dtype) % 8)
+                       tensor.layout.ndim);
+    if (lb_dtype_is_complex(tensor.dtype) || lb_dtype_bits(tensor.dtype) % 8)
         return lb_fail(err, LB_ERR_INVALID, "%s: %s is of %s, expected numbers", set->path, found,
-                       lb_dtype_name(t.dtype));
-    const int64_t n = lb_layout_numel(&t.layout);
+                       lb_dtype_name(tensor.dtype));
+    const int64_t n = lb_layout_numel(&tensor.layout);
     column->numbers = malloc((size_t)n * sizeof *column->numbers + 1);
     if (!column->numbers) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", set->path);
-    column->rows = t.layout.ndim == 2 ? t.layout.shape[0] : 1;
-    column->width = t.layout.shape[t.layout.ndim - 1];
+    column->rows = tensor.layout.ndim == 2 ? tensor.layout.shape[0] : 1;
+    column->width = tensor.layout.shape[tensor.layout.ndim - 1];
     int64_t done = 0;
-    for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r); done += r.count)
-        lb_load_f64_strided(column->numbers + done, t.dtype,
-                            (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8), r.stride,
+    for (lb_rows r = lb_rows_of(&tensor.layout); lb_rows_next(&r); done += r.count)
+        lb_load_f64_strided(column->numbers + done, tensor.dtype,
+                            (char *)tensor.data + r.offset * (int64_t)(lb_dtype_bits(tensor.dtype) / 8), r.stride,
                             (size_t)r.count);
     return LB_OK;
 }
@@ -133,21 +133,22 @@ static void add_row(lb_token_set *set, const column *column, int64_t row, int64_
         set->failed = true;
         return;
     }
-    for (int64_t t = 0; t < width; t++) {
-        if (cell(&column[MASK], row, t, 1) == 0) continue;
+    for (int64_t position = 0; position < width; position++) {
+        if (cell(&column[MASK], row, position, 1) == 0) continue;
         lb_token *token = lb_token_sequence_add(set, sequence);
         if (!token) return;
-        sequence->logit_of[sequence->n - 1] = (uint32_t)t;
-        token->id = number_in(&column[IDS], row, t, -1);
-        token->logp = cell(&column[LOGPROBS], row, t - lag, NAN);
-        token->nan = column[LOGPROBS].numbers && t >= lag && isnan(token->logp);
-        token->top1 = number_in(&column[TOP1], row, t, -1);
+        sequence->logit_of[sequence->n - 1] = (uint32_t)position;
+        token->id = number_in(&column[IDS], row, position, -1);
+        token->logp = cell(&column[LOGPROBS], row, position - lag, NAN);
+        token->nan = column[LOGPROBS].numbers && position >= lag && isnan(token->logp);
+        token->top1 = number_in(&column[TOP1], row, position, -1);
         char text[40];
-        snprintf(text, sizeof text, "kind %" PRId64, number_in(&column[KINDS], row, t, 0));
+        snprintf(text, sizeof text, "kind %" PRId64, number_in(&column[KINDS], row, position, 0));
         if (column[KINDS].numbers)
             token->kind = lb_token_set_kind(set, text);
         else if (column[LOSS_MASK].numbers)
-            token->kind = lb_token_set_kind(set, cell(&column[LOSS_MASK], row, t, 0) != 0 ? "generated" : "prompt");
+            token->kind =
+                lb_token_set_kind(set, cell(&column[LOSS_MASK], row, position, 0) != 0 ? "generated" : "prompt");
     }
     if (!logits->data) return;
     sequence->logits = *logits;

@@ -254,20 +254,21 @@ static bool is_shared_otherwise(const maker *maker, int few)
 static bool stand_by_batch(maker *maker, int coarse)
 {
     lb_rank_plan *plan = maker->plan;
-    const batches *c = &maker->batches[coarse], *f = &maker->batches[!coarse];
-    const uint32_t several = f->n / c->n;
+    const batches *coarser = &maker->batches[coarse], *finer = &maker->batches[!coarse];
+    const uint32_t several = finer->n / coarser->n;
     for (int k = 0; k < 2; k++) {
         plan->group[k] = malloc((plan->n[k] + 1) * sizeof *plan->group[k]);
         plan->copy_of[k] = malloc((plan->n[k] + 1) * sizeof *plan->copy_of[k]);
         if (!plan->group[k] || !plan->copy_of[k]) return false;
         for (uint32_t i = 0; i < plan->n[k]; i++) plan->copy_of[k][i] = i;
     }
-    gather_batches(f, plan->order[!coarse], plan->n[!coarse]);
-    suppose_grid(maker, !coarse, several * f->copies, several);
-    for (uint32_t i = 0; i < plan->n[!coarse]; i++) plan->group[!coarse][i] = f->of[plan->order[!coarse][i]] / several;
+    gather_batches(finer, plan->order[!coarse], plan->n[!coarse]);
+    suppose_grid(maker, !coarse, several * finer->copies, several);
+    for (uint32_t i = 0; i < plan->n[!coarse]; i++)
+        plan->group[!coarse][i] = finer->of[plan->order[!coarse][i]] / several;
     for (uint32_t i = 0, next = 0; i < plan->n[coarse]; i++) {
         uint32_t first = 0;
-        while (c->of[first] != c->of[i]) first++;
+        while (coarser->of[first] != coarser->of[i]) first++;
         plan->group[coarse][i] = first == i ? next++ : LB_NONE, plan->copy_of[coarse][i] = first;
     }
     plan->coarse = coarse;

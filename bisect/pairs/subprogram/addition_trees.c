@@ -135,19 +135,19 @@ static lb_status build_all(prober *prober, lb_addition_trees *trees)
 {
     const int64_t n = prober->sum->elements;
     memset(trees->of, 0xFF, (size_t)n * sizeof *trees->of);
-    for (int64_t e = 0; e < n && !prober->failed; e++) {
+    for (int64_t element = 0; element < n && !prober->failed; element++) {
         lb_sum_tree *tree;
-        if (trees->of[e] != LB_NONE) continue;
-        prober->element = e;
+        if (trees->of[element] != LB_NONE) continue;
+        prober->element = element;
         memset(prober->alike, 1, (size_t)n);
         LB_TRY(build_one(prober, &tree));
         if (prober->failed) {
             lb_sum_tree_free(tree);
             return LB_OK;
         }
-        for (int64_t k = e; k < n; k++)
+        for (int64_t k = element; k < n; k++)
             if (prober->alike[k] && trees->of[k] == LB_NONE) trees->of[k] = trees->n;
-        prober->failed |= !add_tree(trees, tree, e);
+        prober->failed |= !add_tree(trees, tree, element);
     }
     return LB_OK;
 }
@@ -370,21 +370,21 @@ typedef struct enumeration {
     lb_addition_trees *trees;
 } enumeration;
 
-static bool try_grown(const enumeration *enumeration, const grown_tree *g, uint32_t leaves)
+static bool try_grown(const enumeration *enumeration, const grown_tree *grown, uint32_t leaves)
 {
     const uint32_t n = enumeration->sum->n_terms;
     if (leaves == n) {
         clear_trees(enumeration->trees);
-        lb_sum_tree *tree = tree_of(g, n);
+        lb_sum_tree *tree = tree_of(grown, n);
         return tree && add_tree(enumeration->trees, tree, 0) &&
                find_rule(enumeration->sum, enumeration->recorded, enumeration->width, enumeration->trees);
     }
     for (uint32_t at = 0; at < leaves; at++) {
-        const grown_tree larger = grow(g, at, leaves);
+        const grown_tree larger = grow(grown, at, leaves);
         if (try_grown(enumeration, &larger, leaves + 1)) return true;
     }
-    for (uint32_t at = 0; at < g->nodes; at++) {
-        const grown_tree larger = grow(g, FEW_TERMS + at, leaves);
+    for (uint32_t at = 0; at < grown->nodes; at++) {
+        const grown_tree larger = grow(grown, FEW_TERMS + at, leaves);
         if (try_grown(enumeration, &larger, leaves + 1)) return true;
     }
     return false;
