@@ -11,7 +11,7 @@
 
 /* ---- which bytes mean anything ----------------------------------------------------------------------------------- */
 
-void lb_tracked_map_release(lb_tracked_map *map)
+static void map_release(lb_tracked_map *map)
 {
     free(map->units);
     map->units = NULL;
@@ -19,7 +19,7 @@ void lb_tracked_map_release(lb_tracked_map *map)
 
 static void become_uniform(lb_tracked_map *map, lb_tracked_bytes state)
 {
-    lb_tracked_map_release(map);
+    map_release(map);
     map->all = (uint8_t)state;
 }
 
@@ -138,7 +138,8 @@ bool lb_tracked_map_run(const lb_tracked_map *map, uint64_t *first, uint64_t las
     return true;
 }
 
-void lb_tracked_map_forget(lb_tracked_map *map, bool certain)
+/* A new program begins. What was DEFINED or LEFT becomes LEFT where `certain`, else UNKNOWN. */
+static void map_forget(lb_tracked_map *map, bool certain)
 {
     const lb_tracked_bytes now = certain ? LB_BYTES_LEFT : LB_BYTES_UNKNOWN;
     if (!map->units) {
@@ -190,7 +191,7 @@ static void storage_free(lb_tracked *storage)
 {
     drop_windows(storage);
     for (uint32_t r = 0; r < storage->n_roles; r++) free(storage->roles[r].name);
-    lb_tracked_map_release(&storage->map);
+    map_release(&storage->map);
     free(storage->windows);
     free(storage->roles);
     free(storage->deferred);
@@ -239,7 +240,7 @@ void lb_tracked_enter(lb_tracked *storage, uint64_t serial, bool certain)
     if (storage->program == serial) return;
     storage->program = serial;
     storage->n_deferred = 0;
-    lb_tracked_map_forget(&storage->map, certain);
+    map_forget(&storage->map, certain);
     storage->of_gradient = storage->of_parameter = false;
     storage->partial = certain; /* to be remembered again */
     storage->left = (lb_digest){0, 0};
@@ -268,7 +269,7 @@ void lb_tracked_move(lb_tracked *storage, const void *base, uint64_t bytes, lb_t
 {
     storage->base = (const uint8_t *)base;
     storage->bytes = bytes;
-    lb_tracked_map_release(&storage->map);
+    map_release(&storage->map);
     storage->map.all = (uint8_t)state;
     storage->left = (lb_digest){0, 0};
     lb_tracked_change(storage);

@@ -8,7 +8,7 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-bool lb_coding_valid(lb_coding coding)
+static bool is_known(lb_coding coding)
 {
     return coding == 0 || coding == 1 || coding == 2 || coding == 4 || coding == 8 || coding == 16;
 }
@@ -53,7 +53,7 @@ lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_si
                           lb_err *err)
 {
     uint64_t stated, most;
-    if (!lb_coding_valid(coding))
+    if (!is_known(coding))
         return lb_fail(err, LB_ERR_VERSION, "%s: coding %u is not known here: use a newer lastbit", what,
                        (unsigned)coding);
     if (coding == 0) {

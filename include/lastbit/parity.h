@@ -77,34 +77,30 @@ typedef struct lb_token_sequence {
 
 typedef struct lb_token_set lb_token_set;
 
-/* Reads a file. By its contents:
+/* Reads a file. What it is, is seen from its contents:
  *
- * a capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank), of
- * the kinds that its own
- *   inputs tell, or "prompt" and "generated" where the loss ignores some; with full rows, where all of them together
- *   take no more than a
- *   gigabyte.
- * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts),
- * "logprobs",
- *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
- *   "top_logprobs", "weight_version"}, or a trainer's sample of the same (verl's, slime's and TRL's names;
- *   "response_length" where numbers are
- *   of the response alone); or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what
- *   servers answer: OpenAI's
- *   completions and chat with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's
- *   vllm-serve.
+ * A capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank).
+ * The kinds are those that its own inputs tell, or "prompt" and "generated" where the loss ignores some. Full rows are
+ * kept where all of them together take no more than a gigabyte.
+ *
+ * JSON, a value a line or one document. A value is
+ *
+ *   - one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs", "kinds" (names or numbers),
+ *     "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1", "top_logprobs", "weight_version"};
+ *   - a trainer's sample of the same (verl's, slime's and TRL's names; "response_length" where numbers are of the
+ *     response alone);
+ *   - one token: {"sequence", "position", "token_id", "token", "logprob", "kind"};
+ *   - what servers answer: OpenAI's completions and chat with logprobs, vLLM's prompt_logprobs and dumped
+ *     RequestOutput, SGLang's meta_info, TRL's vllm-serve.
+ *
  * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token),
- * "kinds",
- *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a
- *   dimension N of 1 may
- *   be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
+ * "kinds", "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them). A
+ * dimension N of 1 may be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
  *
  * LB_ERR_CORRUPT names line and field; LB_ERR_INVALID: a file without log-probabilities. */
 LB_API lb_status lb_token_set_read(const char *path, lb_token_set **set, lb_err *err);
 LB_API void lb_token_set_free(lb_token_set *set);
-LB_API const char *lb_token_set_path(const lb_token_set *set);
 LB_API uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences);
-LB_API uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names);
 
 /* ---- the comparison ---------------------------------------------------------------------------------------------- */
 

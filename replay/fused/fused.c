@@ -55,11 +55,6 @@ const char *lb_composite_options(lb_composite_kind kind)
 {
     return fused[kind]->options;
 }
-int lb_composite_row_axis(lb_composite_kind kind)
-{
-    return fused[kind]->row_axis;
-}
-
 /* ---- from a kernel's text to the kernel -------------------------------------------------------------------------- */
 
 static bool cut(const char **at, const char *ends, char *out, size_t room)

@@ -127,7 +127,6 @@ const lb_fused_kind lb_fused_router = {
     .kernels = kernels,
     .options = OPTIONS,
     .usual = "softmax-topk",
-    .row_axis = 1,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

@@ -57,7 +57,8 @@ lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_precision_role role, bo
 
 /* ---- scales ----------------------------------------------------------------------------------------------------- */
 
-float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest)
+/* `up` of per-tensor scaling: see the table. `largest`: of the tensor's own type. */
+static float scale_of_amax(float amax, float max, bool pow2, float largest)
 {
     if (!(amax > 0) || isinf(amax)) return 1;
     float scale = max / amax;
@@ -102,7 +103,7 @@ static void block_scale(const scaler *scaler, float amax, float *up, float *down
     const lb_quantiser *quantiser = scaler->quantiser;
     switch (quantiser->scaling) {
     case LB_SCALING_BLOCK:
-        *up = lb_quantiser_scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
+        *up = scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
         *down = 1.0f / *up;
         return;
     case LB_SCALING_MX: {
@@ -132,8 +133,8 @@ static scaler scaler_of(const lb_quantiser *quantiser, const float *x)
     switch (quantiser->scaling) {
     case LB_SCALING_NONE: break;
     case LB_SCALING_CURRENT:
-        scaler.up = lb_quantiser_scale_of_amax(lb_quantiser_amax(x, quantiser->rows * quantiser->k), scaler.max,
-                                               quantiser->rule == LB_SCALE_POW2, scaler.largest);
+        scaler.up = scale_of_amax(lb_quantiser_amax(x, quantiser->rows * quantiser->k), scaler.max,
+                                  quantiser->rule == LB_SCALE_POW2, scaler.largest);
         break;
     case LB_SCALING_DELAYED: scaler.up = quantiser->scale; break;
     case LB_SCALING_BLOCK: scaler.width = 128; break;

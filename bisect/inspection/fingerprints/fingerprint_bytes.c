@@ -106,8 +106,10 @@ static lb_status measure_rows(const placed_piece *placed, int64_t from, int64_t 
     return status;
 }
 
-lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
-                                       bool rounded, lb_fingerprint_measured *out, lb_err *err)
+/* Of a piece that begins at `start` in a tensor of the shape `whole`; large ones by several threads. Rounded copies are
+ * made of floats that are wider than the narrow dtypes, where they are asked for. */
+static lb_status measure_piece(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
+                               bool rounded, lb_fingerprint_measured *out, lb_err *err)
 {
     const lb_tensor *tensor = &piece->held.tensor;
     const int64_t n = lb_layout_numel(&tensor->layout), rows = tensor->layout.ndim ? tensor->layout.shape[0] : 1;
@@ -177,7 +179,7 @@ static lb_status settle_placed(const lb_fingerprint_piece *piece, lb_fingerprint
             one = "its parts have several dtypes or wholes";
             break;
         }
-        status = lb_fingerprint_bytes_measure(&piece[i], whole, piece[i].held.start, rounded, &measured[i], err);
+        status = measure_piece(&piece[i], whole, piece[i].held.start, rounded, &measured[i], err);
         while (k < i && !same_place(&piece[k], &piece[i])) k++;
         if (k < i) {
             differ |= !lb_fingerprint_equal(measured[k].raw, measured[i].raw);
@@ -224,9 +226,9 @@ static lb_status settle_ranks(const lb_fingerprint_piece *piece, lb_fingerprint_
     static const int64_t nowhere[LB_MAX_DIMS];
     lb_fingerprint_measured first, measured;
     bool copies = true;
-    LB_TRY(lb_fingerprint_bytes_measure(&piece[0], &piece[0].held.tensor.layout, nowhere, rounded, &first, err));
+    LB_TRY(measure_piece(&piece[0], &piece[0].held.tensor.layout, nowhere, rounded, &first, err));
     for (uint32_t i = 1; i < row->pieces && copies; i++) {
-        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &piece[i].held.tensor.layout, nowhere, rounded, &measured, err));
+        LB_TRY(measure_piece(&piece[i], &piece[i].held.tensor.layout, nowhere, rounded, &measured, err));
         copies = lb_fingerprint_equal(measured.raw, first.raw) &&
                  lb_layout_same_shape(&piece[i].held.tensor.layout, &piece[0].held.tensor.layout);
     }
@@ -247,7 +249,7 @@ static lb_status settle_ranks(const lb_fingerprint_piece *piece, lb_fingerprint_
         for (int k = 0; fits && k < whole.ndim; k++)
             fits = k == dimension || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
         if (!fits) return lack(row, "its shards do not fit side by side", err);
-        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &whole, start, rounded, &measured, err));
+        LB_TRY(measure_piece(&piece[i], &whole, start, rounded, &measured, err));
         sum = added(sum, &measured), start[dimension] += piece[i].held.tensor.layout.shape[dimension];
     }
     take(row, &whole, &sum, rounded);

@@ -43,7 +43,6 @@ typedef struct lb_attribution_finder {
 lb_status lb_attribution_try(lb_attribution_finder *finder, int runner, int bits, uint32_t row, lb_score *score);
 /* Tries all candidates of the runner, and ranks those that match. */
 lb_status lb_attribution_scan_all(lb_attribution_finder *finder, int runner, int bits, lb_attribution_scan *scan);
-void lb_attribution_scan_rank(lb_attribution_finder *finder, int runner, int bits, lb_attribution_scan *scan);
 
 /* ---- where B is parts (attribution_scan.c) ---- */
 

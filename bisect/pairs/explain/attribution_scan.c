@@ -115,7 +115,7 @@ static lb_status score_likely(lb_attribution_finder *finder, int runner, int bit
 
 /* No change comes first; then what gave the bits of most places so far, of equals the likelier one: what a place cannot
  * tell apart, others can. */
-void lb_attribution_scan_rank(lb_attribution_finder *finder, int runner, int bits, lb_attribution_scan *scan)
+static void rank_matches(lb_attribution_finder *finder, int runner, int bits, lb_attribution_scan *scan)
 {
     uint32_t votes[LB_MOST_MATCHES];
     for (uint32_t i = 0; i < scan->n; i++) {
@@ -197,7 +197,7 @@ lb_status lb_attribution_scan_all(lb_attribution_finder *finder, int runner, int
     if (twins && !scan->n && scan->tried < twins->tried)
         scan->excluded += twins->tried - scan->tried, scan->tried = twins->tried;
     *finder->spent += scan->seconds;
-    lb_attribution_scan_rank(finder, runner, bits, scan);
+    rank_matches(finder, runner, bits, scan);
     return status;
 }
 
@@ -275,7 +275,7 @@ static lb_status scan_parts(lb_attribution_finder *finder, uint32_t base, bool *
     }
     *finder->spent += scan.seconds;
     *done = status == LB_OK && scan.n;
-    if (*done) lb_attribution_scan_rank(finder, 0, 1, &scan), tell_parts(finder, &scan, base, given);
+    if (*done) rank_matches(finder, 0, 1, &scan), tell_parts(finder, &scan, base, given);
     free(given), free(tried);
     return status;
 }

@@ -54,7 +54,7 @@ static void pass_extents(passage *passage, const lb_extent *extent, uint32_t n, 
     }
 }
 
-void lb_held_part_runs(const lb_held_part *part, lb_held_run *run, void *context)
+static void each_run(const lb_held_part *part, lb_held_run *run, void *context)
 {
     uint32_t n;
     const lb_extent *extents = extents_of(part, &n);
@@ -176,24 +176,24 @@ static void seek_other(void *context, int64_t whole, int64_t at, int64_t n)
 
 void lb_held_image_draw(lb_held_image *image, const lb_held_part *part, const uint8_t *bytes)
 {
-    lb_held_part_runs(part, draw_run, &(drawing){.image = image, .from = bytes});
+    each_run(part, draw_run, &(drawing){.image = image, .from = bytes});
 }
 
 void lb_held_image_cut(const lb_held_image *image, const lb_held_part *part, uint8_t *bytes)
 {
-    lb_held_part_runs(part, cut_run, &(drawing){.image = image, .to = bytes});
+    each_run(part, cut_run, &(drawing){.image = image, .to = bytes});
 }
 
 bool lb_held_image_lacks(const lb_held_image *image, const lb_held_part *part)
 {
     drawing drawing = {.image = image};
-    lb_held_part_runs(part, seek_gap, &drawing);
+    each_run(part, seek_gap, &drawing);
     return drawing.found;
 }
 
 bool lb_held_image_differs(const lb_held_image *image, const lb_held_part *part, const uint8_t *bytes)
 {
     drawing drawing = {.image = image, .from = bytes};
-    lb_held_part_runs(part, seek_other, &drawing);
+    each_run(part, seek_other, &drawing);
     return drawing.found;
 }

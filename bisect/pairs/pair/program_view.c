@@ -244,18 +244,9 @@ bool lb_program_view_is_recorded(const lb_program_view *side, uint32_t value)
     return row < recorded->n_values;
 }
 
-bool lb_program_view_give(lb_program_view *side, uint32_t value, lb_tensor tensor)
-{
-    lb_given_value *more = lb_array_grow(side->given, side->n_given, sizeof *more);
-    if (!more) return false;
-    side->given = more, side->given[side->n_given++] = (lb_given_value){value, tensor};
-    return true;
-}
-
 void lb_program_view_release(lb_program_view *side)
 {
-    for (uint32_t i = 0; i < side->n_given; i++) free(side->given[i].tensor.data);
-    free(side->given), free(side->op_of), free(side->rank_of), free(side->ranks_of);
+    free(side->op_of), free(side->rank_of), free(side->ranks_of);
     lb_program_free(side->merged);
     if (side->axes) lb_shard_axes_release(side->axes);
     free(side->axes);
@@ -371,8 +362,6 @@ lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_
 {
     uint32_t row;
     const lb_program *recorded = lb_program_view_recorded(side, value, &row);
-    for (uint32_t i = 0; i < side->n_given && row >= recorded->n_values; i++)
-        if (side->given[i].value == value) return *tensor = side->given[i].tensor, LB_OK;
     if (row >= recorded->n_values) return lb_fail(err, LB_ERR_NOT_CAPTURED, "no rank recorded value %u", value);
     LB_TRY(lb_capture_value(side->capture, recorded, row, tensor, err));
     lb_program_view_shape(side, value, tensor);

@@ -150,19 +150,8 @@ void lb_token_set_free(lb_token_set *set)
     free(set);
 }
 
-const char *lb_token_set_path(const lb_token_set *set)
-{
-    return set->path;
-}
-
 uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences)
 {
     *sequences = set->sequences;
     return set->n;
-}
-
-uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names)
-{
-    *names = (const char *const *)set->kinds;
-    return set->n_kinds;
 }
