@@ -304,6 +304,7 @@ TERSE = {
     *(f"formats/archive/archive_{part}.c" for part in ("index", "reader")),
     *(f"formats/captures/capture_{part}.c" for part in ("reader", "verify")),
     *(f"formats/foreign/{part}.c" for part in ("checkpoint", "foreign")),
+    *("formats/command/launcher.c", "formats/parts/part_folder.c", "formats/parts/parts.c"),
 }
 # Where a local has the header's word: what becomes `*out`, and the complete copy of the options that were given.
 PLACES = {"out", "given"}

@@ -32,30 +32,29 @@ static bool find_in(const char *launcher, const char *rank, const char *size, lb
     return true;
 }
 
-static void name_job(lb_launcher *launcher, const char *first, const char *second)
+static void name_job(lb_launcher *w, const char *first, const char *second)
 {
     const char *a = getenv(first), *b = second ? getenv(second) : NULL;
-    if (a) snprintf(launcher->job, sizeof launcher->job, "%s%s%s", a, b ? "." : "", b ? b : "");
+    if (a) snprintf(w->job, sizeof w->job, "%s%s%s", a, b ? "." : "", b ? b : "");
 }
 
-bool lb_launcher_find(lb_launcher *worker)
+bool lb_launcher_find(lb_launcher *w)
 {
-    memset(worker, 0, sizeof *worker);
-    if (find_in("torchrun", "RANK", "WORLD_SIZE", worker)) {
-        name_job(worker, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
-    } else if (find_in("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", worker)) {
-        name_job(worker, "PMIX_NAMESPACE", NULL);
-        if (!*worker->job) name_job(worker, "OMPI_MCA_ess_base_jobid", NULL);
-    } else if (getenv("SLURM_STEP_ID") && find_in("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", worker)) {
-        name_job(worker, "SLURM_JOB_ID", "SLURM_STEP_ID");
-        if (getenv("SLURM_RESTART_COUNT"))
-            snprintf(worker->again, sizeof worker->again, "%s", getenv("SLURM_RESTART_COUNT"));
-    } else if (find_in("MPICH", "PMI_RANK", "PMI_SIZE", worker)) {
+    memset(w, 0, sizeof *w);
+    if (find_in("torchrun", "RANK", "WORLD_SIZE", w)) {
+        name_job(w, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
+    } else if (find_in("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", w)) {
+        name_job(w, "PMIX_NAMESPACE", NULL);
+        if (!*w->job) name_job(w, "OMPI_MCA_ess_base_jobid", NULL);
+    } else if (getenv("SLURM_STEP_ID") && find_in("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", w)) {
+        name_job(w, "SLURM_JOB_ID", "SLURM_STEP_ID");
+        if (getenv("SLURM_RESTART_COUNT")) snprintf(w->again, sizeof w->again, "%s", getenv("SLURM_RESTART_COUNT"));
+    } else if (find_in("MPICH", "PMI_RANK", "PMI_SIZE", w)) {
         uint32_t here = 0;
-        if (number_of("MPI_LOCALNRANKS", &here) && here == worker->of)
-            snprintf(worker->job, sizeof worker->job, "parent-%ld", (long)getppid());
-    } else if (find_in("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", worker)) {
-        name_job(worker, "JOB_NAME", NULL);
+        if (number_of("MPI_LOCALNRANKS", &here) && here == w->of)
+            snprintf(w->job, sizeof w->job, "parent-%ld", (long)getppid());
+    } else if (find_in("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", w)) {
+        name_job(w, "JOB_NAME", NULL);
     }
-    return worker->launcher && worker->of > 1;
+    return w->launcher && w->of > 1;
 }

@@ -27,11 +27,11 @@ struct lb_part_folder {
     bool beats, ends;
 };
 
-static char *path_in(const lb_part_folder *folder, const char *name)
+static char *path_in(const lb_part_folder *f, const char *name)
 {
-    const size_t n = strlen(folder->path) + strlen(name) + 2;
+    const size_t n = strlen(f->path) + strlen(name) + 2;
     char *path = malloc(n);
-    if (path) snprintf(path, n, "%s/%s", folder->path, name);
+    if (path) snprintf(path, n, "%s/%s", f->path, name);
     return path;
 }
 
@@ -40,11 +40,11 @@ static void chunk_name(char name[96], const char *loop, uint64_t chunk, const ch
     snprintf(name, 96, "%.64s-%06llu.%s", loop, (unsigned long long)chunk, what);
 }
 
-char *lb_part_folder_file(const lb_part_folder *folder, const char *loop, uint64_t chunk)
+char *lb_part_folder_file(const lb_part_folder *f, const char *loop, uint64_t chunk)
 {
     char name[96];
     chunk_name(name, loop, chunk, "part");
-    return path_in(folder, name);
+    return path_in(f, name);
 }
 
 /* ---- who lives --------------------------------------------------------------------------------------------------- */
@@ -64,16 +64,16 @@ static void name_host(char host[80])
 
 static void *keep_beating(void *context)
 {
-    lb_part_folder *folder = context;
-    pthread_mutex_lock(&folder->lock);
-    while (!folder->ends) {
+    lb_part_folder *f = context;
+    pthread_mutex_lock(&f->lock);
+    while (!f->ends) {
         struct timespec until;
-        if (folder->claim >= 0) futimens(folder->claim, NULL);
+        if (f->claim >= 0) futimens(f->claim, NULL);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
-        pthread_cond_timedwait(&folder->changed, &folder->lock, &until);
+        pthread_cond_timedwait(&f->changed, &f->lock, &until);
     }
-    pthread_mutex_unlock(&folder->lock);
+    pthread_mutex_unlock(&f->lock);
     return NULL;
 }
 
@@ -83,10 +83,10 @@ static double touched_at(const struct stat *st)
 }
 
 /* The file system's time, in seconds: of a file that was touched now. */
-static bool folder_clock(const lb_part_folder *folder, double *now)
+static bool folder_clock(const lb_part_folder *f, double *now)
 {
     struct stat st;
-    char *path = path_in(folder, folder->beat);
+    char *path = path_in(f, f->beat);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     const bool known = fd >= 0 && futimens(fd, NULL) == 0 && fstat(fd, &st) == 0;
     if (known) *now = touched_at(&st);
@@ -96,7 +96,7 @@ static bool folder_clock(const lb_part_folder *folder, double *now)
 }
 
 /* The worker of this claim has ended: its process is gone from this host, or it was not touched for long. */
-static bool is_abandoned(const lb_part_folder *folder, const char *claim)
+static bool is_abandoned(const lb_part_folder *f, const char *claim)
 {
     char text[128] = "", host[80] = "";
     struct stat st;
@@ -107,21 +107,21 @@ static bool is_abandoned(const lb_part_folder *folder, const char *claim)
     const ssize_t n = read(fd, text, sizeof text - 1);
     const bool looked = fstat(fd, &st) == 0;
     close(fd);
-    if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, folder->host) && pid > 0 &&
+    if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, f->host) && pid > 0 &&
         kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
     /* Of one that does not say whose it is, its owner has ended as it was made, or touches it all the same. */
     const double patience = n > 0 ? LB_PART_PATIENCE : LB_PART_PATIENCE / 4.0;
-    return looked && folder_clock(folder, &now) && now - touched_at(&st) > patience;
+    return looked && folder_clock(f, &now) && now - touched_at(&st) > patience;
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
 
-static int open_claim(const lb_part_folder *folder, const char *path)
+static int open_claim(const lb_part_folder *f, const char *path)
 {
     char text[128];
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const int n = snprintf(text, sizeof text, "%s %ld\n", folder->host, (long)getpid());
+    const int n = snprintf(text, sizeof text, "%s %ld\n", f->host, (long)getpid());
     if (fd < 0) return fd;
     /* One that bears no name grows old as any other. */
     const ssize_t written = write(fd, text, (size_t)n);
@@ -129,12 +129,12 @@ static int open_claim(const lb_part_folder *folder, const char *path)
     return fd;
 }
 
-static void hold_claim(lb_part_folder *folder, int fd)
+static void hold_claim(lb_part_folder *f, int fd)
 {
-    pthread_mutex_lock(&folder->lock);
-    const int old = folder->claim;
-    folder->claim = fd;
-    pthread_mutex_unlock(&folder->lock);
+    pthread_mutex_lock(&f->lock);
+    const int old = f->claim;
+    f->claim = fd;
+    pthread_mutex_unlock(&f->lock);
     if (old >= 0) close(old);
 }
 
@@ -146,12 +146,12 @@ static bool listed(const lb_input_names *names, const char *name)
 }
 
 /* False: another worker is at it, or has just done it. */
-static bool claim(lb_part_folder *folder, const char *path, bool there)
+static bool claim(lb_part_folder *f, const char *path, bool there)
 {
-    if (there && !is_abandoned(folder, path)) return false;
+    if (there && !is_abandoned(f, path)) return false;
     if (there) unlink(path);
-    const int fd = open_claim(folder, path);
-    if (fd >= 0) hold_claim(folder, fd);
+    const int fd = open_claim(f, path);
+    if (fd >= 0) hold_claim(f, fd);
     /* Where claims cannot be made the work is done all the same. */
     return fd >= 0 || errno != EEXIST;
 }
@@ -169,25 +169,24 @@ static lb_status save_chunk(const char *path, const byte_buffer *frame, lb_err *
     return lb_output_save(path, &how, frame->bytes, frame->size, err);
 }
 
-static lb_status try_chunk(lb_part_folder *folder, round_state *state, uint64_t chunk, const lb_input_names *names,
-                           lb_err *err)
+static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, const lb_input_names *names, lb_err *err)
 {
     char part[96], claimed[96];
-    chunk_name(part, state->loop->name, chunk, "part"), chunk_name(claimed, state->loop->name, chunk, "claim");
-    if (listed(names, part)) return state->done++, LB_OK;
-    char *claim_path = path_in(folder, claimed), *part_path = path_in(folder, part);
+    chunk_name(part, r->loop->name, chunk, "part"), chunk_name(claimed, r->loop->name, chunk, "claim");
+    if (listed(names, part)) return r->done++, LB_OK;
+    char *claim_path = path_in(f, claimed), *part_path = path_in(f, part);
     lb_status status = claim_path && part_path ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
     /* The list may be old by now. */
     if (status == LB_OK && lb_input_is_file(part_path)) {
-        state->done++;
-    } else if (status == LB_OK && claim(folder, claim_path, listed(names, claimed))) {
+        r->done++;
+    } else if (status == LB_OK && claim(f, claim_path, listed(names, claimed))) {
         byte_buffer frame = {0};
-        status = state->loop->make(state->loop->context, chunk, &frame, err);
+        status = r->loop->make(r->loop->context, chunk, &frame, err);
         if (status == LB_OK) status = save_chunk(part_path, &frame, err);
-        hold_claim(folder, -1);
+        hold_claim(f, -1);
         unlink(claim_path);
         buffer_release(&frame);
-        state->begun++, state->done++;
+        r->begun++, r->done++;
     }
     free(claim_path), free(part_path);
     return status;
@@ -200,29 +199,29 @@ static void wait_for_others(unsigned *milliseconds)
     if (*milliseconds < 250) *milliseconds *= 2;
 }
 
-lb_status lb_part_folder_fill(lb_part_folder *folder, const lb_part_loop *loop, uint64_t *made, lb_err *err)
+lb_status lb_part_folder_fill(lb_part_folder *f, const lb_part_loop *loop, uint64_t *made, lb_err *err)
 {
-    round_state state = {.loop = loop};
+    round_state r = {.loop = loop};
     /* Workers begin at different places, so that they seldom want the same. */
-    const uint64_t start = folder->workers ? loop->chunks * (folder->worker % folder->workers) / folder->workers : 0;
+    const uint64_t start = f->workers ? loop->chunks * (f->worker % f->workers) / f->workers : 0;
     unsigned milliseconds = 4;
     for (;;) {
         lb_input_names names = {0};
         lb_err why = LB_ERR_INIT;
-        lb_status status = lb_input_list(folder->path, &names, &why);
+        lb_status status = lb_input_list(f->path, &names, &why);
         if (status == LB_ERR_NOT_FOUND)
-            status = lb_fail(err, LB_ERR_PARTIAL, "%s: the other workers are done", folder->path);
+            status = lb_fail(err, LB_ERR_PARTIAL, "%s: the other workers are done", f->path);
         else if (status != LB_OK)
             lb_fail(err, status, "%s", why.message);
-        state.done = state.begun = 0;
+        r.done = r.begun = 0;
         for (uint64_t i = 0; i < loop->chunks && status == LB_OK; i++) {
-            status = try_chunk(folder, &state, (start + i) % loop->chunks, &names, err);
-            if (loop->progress) loop->progress("parts", state.done, loop->chunks);
+            status = try_chunk(f, &r, (start + i) % loop->chunks, &names, err);
+            if (loop->progress) loop->progress("parts", r.done, loop->chunks);
         }
         lb_input_names_release(&names);
-        *made += state.begun;
-        if (status != LB_OK || state.done == loop->chunks) return status;
-        if (state.begun)
+        *made += r.begun;
+        if (status != LB_OK || r.done == loop->chunks) return status;
+        if (r.begun)
             milliseconds = 4;
         else
             wait_for_others(&milliseconds);
@@ -232,20 +231,20 @@ lb_status lb_part_folder_fill(lb_part_folder *folder, const lb_part_loop *loop, 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The first worker says what is asked; those that come later must ask the same. */
-static lb_status agree(lb_part_folder *folder, const lb_parts_job *job, lb_err *err)
+static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
 {
-    char *path = path_in(folder, "job");
+    char *path = path_in(f, "job");
     lb_parts_job there = {0};
     byte_buffer frame = {0};
     lb_part_file_job(&frame, job);
     lb_status status = path && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !lb_input_is_file(path)) status = save_chunk(path, &frame, err);
-    if (status == LB_OK) status = lb_parts_job_read(folder->path, &there, err);
+    if (status == LB_OK) status = lb_parts_job_read(f->path, &there, err);
     if (status == LB_OK && !lb_parts_job_equal(job, &there))
         status = lb_fail(err, LB_ERR_INVALID,
                          "%s: holds parts of another question, `lastbit %s …`, or of files that have changed since: "
                          "name another folder",
-                         folder->path, there.words[0]);
+                         f->path, there.words[0]);
     lb_parts_job_release(&there);
     buffer_release(&frame), free(path);
     return status;
@@ -254,33 +253,33 @@ static lb_status agree(lb_part_folder *folder, const lb_parts_job *job, lb_err *
 lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
                               lb_part_folder **out, lb_err *err)
 {
-    lb_part_folder *folder = calloc(1, sizeof *folder);
-    if (!folder || !(folder->path = strdup(path))) {
-        free(folder);
+    lb_part_folder *f = calloc(1, sizeof *f);
+    if (!f || !(f->path = strdup(path))) {
+        free(f);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a folder of parts");
     }
-    folder->worker = worker, folder->workers = workers, folder->claim = -1;
-    name_host(folder->host);
-    snprintf(folder->beat, sizeof folder->beat, "%s-%ld.beat", folder->host, (long)getpid());
-    pthread_mutex_init(&folder->lock, NULL), pthread_cond_init(&folder->changed, NULL);
+    f->worker = worker, f->workers = workers, f->claim = -1;
+    name_host(f->host);
+    snprintf(f->beat, sizeof f->beat, "%s-%ld.beat", f->host, (long)getpid());
+    pthread_mutex_init(&f->lock, NULL), pthread_cond_init(&f->changed, NULL);
     const int failed = lb_output_folder_make(path, LB_OUTPUT_SYNC_NEVER);
     lb_status status = LB_OK;
     if (failed && failed != EEXIST) status = lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", path, strerror(failed));
     if (status == LB_OK && !lb_input_is_folder(path))
         status = lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", path);
-    if (status == LB_OK) status = agree(folder, job, err);
-    folder->beats = status == LB_OK && pthread_create(&folder->thread, NULL, keep_beating, folder) == 0;
+    if (status == LB_OK) status = agree(f, job, err);
+    f->beats = status == LB_OK && pthread_create(&f->thread, NULL, keep_beating, f) == 0;
     if (status != LB_OK) {
-        lb_part_folder_close(folder, false);
+        lb_part_folder_close(f, false);
         return status;
     }
-    *out = folder;
+    *out = f;
     return LB_OK;
 }
 
-lb_status lb_part_folder_answer(lb_part_folder *folder, const void *answer, size_t n, int code, bool *mine, lb_err *err)
+lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n, int code, bool *mine, lb_err *err)
 {
-    char *kept = path_in(folder, "answer"), *told = path_in(folder, "told");
+    char *kept = path_in(f, "answer"), *told = path_in(f, "told");
     byte_buffer frame = {0};
     lb_part_record body = {0};
     int32_t exit_code = code;
@@ -302,44 +301,44 @@ lb_status lb_part_folder_answer(lb_part_folder *folder, const void *answer, size
 }
 
 /* Of as many workers as there are; a name that is no file of ours stays, and the folder with it. */
-static void leave(lb_part_folder *folder)
+static void leave(lb_part_folder *f)
 {
     char name[32];
     lb_input_names names = {0};
     uint32_t gone = 0;
-    snprintf(name, sizeof name, "left-%u", folder->worker);
-    char *path = path_in(folder, name);
+    snprintf(name, sizeof name, "left-%u", f->worker);
+    char *path = path_in(f, name);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     if (fd >= 0) close(fd);
     free(path);
-    if (lb_input_list(folder->path, &names, NULL) == LB_OK)
+    if (lb_input_list(f->path, &names, NULL) == LB_OK)
         for (uint32_t i = 0; i < names.n; i++) gone += strncmp(names.rows[i], "left-", 5) == 0;
-    for (uint32_t i = 0; gone >= folder->workers && i < names.n; i++) {
+    for (uint32_t i = 0; gone >= f->workers && i < names.n; i++) {
         const char *const dot = strrchr(names.rows[i], '.'), *const one = names.rows[i];
         const bool ours = (dot && (!strcmp(dot, ".part") || !strcmp(dot, ".claim") || !strcmp(dot, ".beat"))) ||
                           !strcmp(one, "job") || !strcmp(one, "answer") || !strcmp(one, "told") ||
                           !strncmp(one, "left-", 5) || lb_output_is_draft(one);
-        char *file = ours ? path_in(folder, one) : NULL;
+        char *file = ours ? path_in(f, one) : NULL;
         if (file) unlink(file);
         free(file);
     }
-    if (gone >= folder->workers) rmdir(folder->path);
+    if (gone >= f->workers) rmdir(f->path);
     lb_input_names_release(&names);
 }
 
-void lb_part_folder_close(lb_part_folder *folder, bool remove)
+void lb_part_folder_close(lb_part_folder *f, bool remove)
 {
-    if (!folder) return;
-    pthread_mutex_lock(&folder->lock);
-    folder->ends = true;
-    pthread_cond_signal(&folder->changed);
-    pthread_mutex_unlock(&folder->lock);
-    if (folder->beats) pthread_join(folder->thread, NULL);
-    hold_claim(folder, -1);
-    char *beat = path_in(folder, folder->beat);
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    f->ends = true;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    if (f->beats) pthread_join(f->thread, NULL);
+    hold_claim(f, -1);
+    char *beat = path_in(f, f->beat);
     if (beat) unlink(beat);
     free(beat);
-    if (remove && folder->workers) leave(folder);
-    pthread_mutex_destroy(&folder->lock), pthread_cond_destroy(&folder->changed);
-    free(folder->path), free(folder);
+    if (remove && f->workers) leave(f);
+    pthread_mutex_destroy(&f->lock), pthread_cond_destroy(&f->changed);
+    free(f->path), free(f);
 }

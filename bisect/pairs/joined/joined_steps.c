@@ -122,8 +122,9 @@ lb_status lb_joined_steps_view(lb_capture *capture, const lb_program *const *pro
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ops of %u steps", n);
 }
 
-bool lb_joined_steps_is_cache(const lb_value *v)
+bool lb_joined_steps_is_cache(const lb_value *value)
 {
-    return v->source == LB_SOURCE_CARRIED && !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
-           lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
+    return value->source == LB_SOURCE_CARRIED &&
+           !(value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
+           lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 1;
 }
