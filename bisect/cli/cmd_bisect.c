@@ -13,20 +13,20 @@ static json_t *text_or_null(const char *text)
     return text && *text ? json_string(text) : json_null();
 }
 
-static json_t *failure_json(const lb_failure *f)
+static json_t *failure_json(const lb_failure *failure)
 {
-    if (f->kind == LB_FAILURE_NONE) return json_null();
-    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o}", "kind", lb_failure_kind_name(f->kind), "step",
-                     (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what, "source",
-                     lb_command_json_line(&f->line));
+    if (failure->kind == LB_FAILURE_NONE) return json_null();
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o}", "kind", lb_failure_kind_name(failure->kind), "step",
+                     (json_int_t)failure->step, "rank", failure->rank, "layer", failure->layer, "op", failure->name,
+                     "what", failure->what, "source", lb_command_json_line(&failure->line));
 }
 
-static json_t *origin_json(const lb_origin *o)
+static json_t *origin_json(const lb_origin *origin)
 {
-    if (o->op == LB_NONE) return json_null();
-    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s,s:o}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
-                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text,
-                     "source", lb_command_json_line(&o->line));
+    if (origin->op == LB_NONE) return json_null();
+    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s,s:o}", "step", (json_int_t)origin->step, "rank", (int)origin->rank,
+                     "phase", lb_phase_name(origin->phase), "layer", origin->layer, "op", origin->name, "index",
+                     (int)origin->op, "text", origin->text, "source", lb_command_json_line(&origin->line));
 }
 
 static json_t *culprit_json(const lb_culprit *culprit)
@@ -57,9 +57,9 @@ static json_t *bisection_json(const lb_bisection *bisection, const char *path)
     for (uint32_t i = 0; i < bisection->n_culprits; i++)
         json_array_append_new(culprits, culprit_json(&bisection->culprits[i]));
     for (uint32_t i = 0; i < bisection->n_stages; i++) {
-        const lb_bisect_stage *s = &bisection->stages[i];
-        json_array_append_new(stages, json_pack("{s:s,s:s,s:i,s:s}", "stage", s->name, "outcome", s->outcome, "trials",
-                                                (int)s->trials, "note", s->note));
+        const lb_bisect_stage *stage = &bisection->stages[i];
+        json_array_append_new(stages, json_pack("{s:s,s:s,s:i,s:s}", "stage", stage->name, "outcome", stage->outcome,
+                                                "trials", (int)stage->trials, "note", stage->note));
     }
     for (uint32_t i = 0; i < bisection->n_trials; i++) {
         const lb_trial *trial = &bisection->trials[i];
@@ -262,7 +262,7 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"steps", 0, POPT_ARG_STRING, &asked.steps, 0, "only these steps", "A-B"},
         {"output", 'o', POPT_ARG_STRING, &asked.reproducer, 0, "write the smallest capture that still fails",
          "REPRODUCER"},
-        {"force", 0, POPT_ARG_NONE, &asked.force, 0, "the reproducer may replace one", NULL},
+        {"force", 0, POPT_ARG_NONE, &asked.force, 0, "replace REPRODUCER if it is there", NULL},
         {"journal", 0, POPT_ARG_STRING, &asked.journal, 0, "write every trial there as it ends", "FILE"},
         {"resume", 0, POPT_ARG_NONE, &asked.resume, 0, "go on with the journal: its trials are not run again", NULL},
         {"max-trials", 0, POPT_ARG_INT, &asked.max_trials, 0, "per search", "N"},

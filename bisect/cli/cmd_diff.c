@@ -25,10 +25,10 @@ static json_t *arguments_json(const lb_diff_row *row)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < row->n_arguments; i++) {
-        const lb_diff_argument *x = &row->arguments[i];
-        json_t *object = json_pack("{s:s, s:o, s:o}", "name", x->name, "first", argument_value(x->first), "second",
-                                   argument_value(x->second));
-        if (*x->group) json_object_set_new(object, "group", json_string(x->group));
+        const lb_diff_argument *argument = &row->arguments[i];
+        json_t *object = json_pack("{s:s, s:o, s:o}", "name", argument->name, "first", argument_value(argument->first),
+                                   "second", argument_value(argument->second));
+        if (*argument->group) json_object_set_new(object, "group", json_string(argument->group));
         json_array_append_new(list, object);
     }
     return list;
@@ -56,18 +56,19 @@ static json_t *row_json(const lb_diff_row *row)
     if (row->parameter) json_object_set_new(object, "parameter", json_string(row->parameter));
     if (row->before) json_object_set_new(object, "after_module", json_string(row->before));
     if (row->after) json_object_set_new(object, "before_module", json_string(row->after));
-    const lb_difference *d = &row->difference;
+    const lb_difference *difference = &row->difference;
     bool known = row->measured || row->verdict == LB_VERDICT_IDENTICAL;
-    json_object_set_new(object, "max_abs", known ? lb_command_json_number(d->max_abs) : json_null());
-    json_object_set_new(object, "max_rel", known ? lb_command_json_number(d->max_rel) : json_null());
-    json_object_set_new(object, "rel_l2", known ? lb_command_json_number(d->rel_l2) : json_null());
-    json_object_set_new(object, "cosine", known ? lb_command_json_number(d->cosine) : json_null());
-    json_object_set_new(object, "max_ulp", known ? lb_command_json_number(d->max_ulp) : json_null());
-    json_object_set_new(object, "differing", known ? json_integer(d->differing) : json_null());
-    json_object_set_new(object, "elements", known ? json_integer(d->elements) : json_null());
+    json_object_set_new(object, "max_abs", known ? lb_command_json_number(difference->max_abs) : json_null());
+    json_object_set_new(object, "max_rel", known ? lb_command_json_number(difference->max_rel) : json_null());
+    json_object_set_new(object, "rel_l2", known ? lb_command_json_number(difference->rel_l2) : json_null());
+    json_object_set_new(object, "cosine", known ? lb_command_json_number(difference->cosine) : json_null());
+    json_object_set_new(object, "max_ulp", known ? lb_command_json_number(difference->max_ulp) : json_null());
+    json_object_set_new(object, "differing", known ? json_integer(difference->differing) : json_null());
+    json_object_set_new(object, "elements", known ? json_integer(difference->elements) : json_null());
     json_object_set_new(object, "bound_ratio", lb_command_json_number(row->bound_ratio));
     if (row->measured)
-        json_object_set_new(object, "pattern", json_sprintf("%s: %s", lb_compare_pattern_text(d->pattern), d->detail));
+        json_object_set_new(object, "pattern",
+                            json_sprintf("%s: %s", lb_compare_pattern_text(difference->pattern), difference->detail));
     return object;
 }
 
@@ -139,18 +140,18 @@ static json_t *differences_json(const lb_diff_report *report)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < report->n_differences; i++) {
-        const lb_diff_difference *d = &report->differences[i];
-        json_t *object = row_json(&d->row);
-        if (!d->row.n_arguments) json_object_set_new(object, "arguments", json_array());
-        json_object_set_new(object, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
-        json_object_set_new(object, "op_b", d->op_b ? json_string(d->op_b) : json_null());
-        json_object_set_new(object, "lines", lines_json(&d->lines[0]));
-        json_object_set_new(object, "lines_b", lines_json(&d->lines[1]));
-        json_object_set_new(object, "effect", lb_command_json_number(d->effect));
-        json_object_set_new(object, "times", json_integer(d->times));
-        json_object_set_new(object, "steps", json_integer(d->steps));
-        json_object_set_new(object, "ranks", ranks_json(d->ranks[0]));
-        json_object_set_new(object, "ranks_b", ranks_json(d->ranks[1]));
+        const lb_diff_difference *difference = &report->differences[i];
+        json_t *object = row_json(&difference->row);
+        if (!difference->row.n_arguments) json_object_set_new(object, "arguments", json_array());
+        json_object_set_new(object, "layer_b", difference->layer_b ? json_string(difference->layer_b) : json_null());
+        json_object_set_new(object, "op_b", difference->op_b ? json_string(difference->op_b) : json_null());
+        json_object_set_new(object, "lines", lines_json(&difference->lines[0]));
+        json_object_set_new(object, "lines_b", lines_json(&difference->lines[1]));
+        json_object_set_new(object, "effect", lb_command_json_number(difference->effect));
+        json_object_set_new(object, "times", json_integer(difference->times));
+        json_object_set_new(object, "steps", json_integer(difference->steps));
+        json_object_set_new(object, "ranks", ranks_json(difference->ranks[0]));
+        json_object_set_new(object, "ranks_b", ranks_json(difference->ranks[1]));
         json_array_append_new(list, object);
     }
     return list;

@@ -28,19 +28,19 @@ static const lb_command command = {
     .name = "fingerprint",
     .synopsis = "FILE...",
     .about =
-        "Prints 128 bits of each tensor's numbers, each with its place in the whole, that add up over shards: "
-        "FSDP over 8 ranks, tensor parallelism by rows or by columns and one file agree. "
+        "Prints 128 bits for each tensor, which can be added up over its shards: FSDP over 8 ranks, "
+        "tensor parallelism by rows or by columns and one file give the same. "
         "FILE is a checkpoint as `audit` reads it (safetensors, an index, a distributed checkpoint, torch.save, "
         "GGUF, folders of ranks' files), a capture, whose parameters are taken as a step begins with them, "
         "or a table that --json or lastbit.torch.fingerprint wrote. A quantised tensor of GGUF has none, "
-        "and is told as such.\n"
-        "`fingerprint` is of dtype and bits; `numbers` of the numbers alone, so that bf16 and its f32 copy agree.\n"
+        "and is reported as such. `fingerprint` is of dtype and bits; `numbers` of the numbers alone, "
+        "so that a bf16 tensor and its f32 copy agree.\n"
         "\n"
-        "Against another one, tensors meet by names (wrappers' prefixes and frameworks' spellings seen through), "
+        "With --against, tensors are matched by names (wrappers' prefixes and frameworks' spellings are known), "
         "then by fingerprints, then by their numbers where both sides hold them. Each is the same, a cast, "
-        "under another name, in another layout (none of these is a finding), or it did not arrive, "
-        "is old (an earlier FILE's), late (old, and right in a later OTHER), laid out as its siblings are not, "
-        "or of other numbers. With as many OTHERs as FILEs the first is compared with the first, and so on: "
+        "under a different name, in a different layout (none of these is a finding), or it did not arrive, "
+        "is old (an earlier FILE's), late (old, and right in a later OTHER), laid out differently from its siblings, "
+        "or has different numbers. With as many OTHERs as FILEs the first is compared with the first, and so on: "
         "the weight syncs of a run.\n"
         "\n"
         "Exit code 1 when a tensor did not arrive as it was sent, "
@@ -87,11 +87,11 @@ static void close_tables(tables *tables)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static json_t *fingerprint_json(const lb_fingerprint_row *row, lb_fingerprint f)
+static json_t *fingerprint_json(const lb_fingerprint_row *row, lb_fingerprint fingerprint)
 {
     char text[33];
     if (row && row->lacks) return json_null();
-    lb_fingerprint_format(f, text);
+    lb_fingerprint_format(fingerprint, text);
     return json_string(text);
 }
 
@@ -145,13 +145,13 @@ static json_t *matches_json(const lb_fingerprint_comparison *comparison)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; comparison && i < comparison->n; i++) {
-        const lb_fingerprint_match *m = &comparison->matches[i];
-        if (m->kind == LB_FINGERPRINT_IS_SAME && !all) continue;
+        const lb_fingerprint_match *match = &comparison->matches[i];
+        if (match->kind == LB_FINGERPRINT_IS_SAME && !all) continue;
         json_array_append_new(
-            list, json_pack("{s:s,s:b,s:s?,s:s?,s:i,s:i,s:o,s:o,s:s}", "kind", lb_fingerprint_kind_name(m->kind),
-                            "finding", lb_fingerprint_kind_is_finding(m->kind), "tensor", m->name, "other", m->partner,
-                            "file", (int)m->file, "against", (int)m->against, "earlier", number_or_null(m->earlier),
-                            "later", number_or_null(m->later), "how", m->how));
+            list, json_pack("{s:s,s:b,s:s?,s:s?,s:i,s:i,s:o,s:o,s:s}", "kind", lb_fingerprint_kind_name(match->kind),
+                            "finding", lb_fingerprint_kind_is_finding(match->kind), "tensor", match->name, "other",
+                            match->partner, "file", (int)match->file, "against", (int)match->against, "earlier",
+                            number_or_null(match->earlier), "later", number_or_null(match->later), "how", match->how));
     }
     return list;
 }
@@ -178,13 +178,13 @@ static void print_table(const lb_fingerprint_table *table)
     }
 }
 
-static void print_match(const lb_fingerprint_match *m, const tables *files, const tables *others)
+static void print_match(const lb_fingerprint_match *match, const tables *files, const tables *others)
 {
-    printf("    %s", m->name ? m->name : m->partner);
-    if (m->name && m->partner && strcmp(m->name, m->partner) != 0) printf(" (%s)", m->partner);
-    if (m->earlier != UINT32_MAX) printf(": has the numbers of %s", files->list[m->earlier]->path);
-    if (m->later != UINT32_MAX) printf("; the right ones are in %s", others->list[m->later]->path);
-    if (*m->how) printf(": %s", m->how);
+    printf("    %s", match->name ? match->name : match->partner);
+    if (match->name && match->partner && strcmp(match->name, match->partner) != 0) printf(" (%s)", match->partner);
+    if (match->earlier != UINT32_MAX) printf(": has the numbers of %s", files->list[match->earlier]->path);
+    if (match->later != UINT32_MAX) printf("; the right ones are in %s", others->list[match->later]->path);
+    if (*match->how) printf(": %s", match->how);
     printf("\n");
 }
 

@@ -38,27 +38,21 @@ static const lb_command command = {
     .synopsis = "FILE FILE | --matrix FILE",
     .about =
         "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, "
-        "a model before saving and after\n"
-        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, "
-        "other tokenisation, shifted\n"
-        "labels, dropped and repeated tokens and another chat template are found and said, "
-        "and so is what was not compared. Passes\n"
-        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: "
-        "of a text known by\n"
-        "heart k3 is blind, the losses are not. "
-        "--noise raises both limits to what two runs of the first side differ by.\n"
+        "a model before saving and after loading, an adapter online and merged. Tokens are aligned first: padding, "
+        "special tokens, different tokenisation, shifted labels, "
+        "dropped and repeated tokens and a different chat template are found and reported, "
+        "and so is what was not compared. "
+        "Passes when k3 is below 0.001 for every kind of token and neither side's loss is over 3 times the other's "
+        "(k3 does not see errors in a text that the model knows by heart; "
+        "the losses do). --noise raises both limits to the difference of two runs of the first side.\n"
         "\n"
-        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, "
-        "a filter (top-k,\n"
-        "top-p, min-p), another vocabulary, the most probable word's number, other labels, "
-        "logits that do not depend on the text. Most\n"
-        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. "
-        "Lost shards, older weights\n"
-        "and other prompts look alike.\n"
+        "A cause is named if the numbers tell it from all others: a different logarithm, a shift, a temperature, "
+        "a filter (top-k, top-p, min-p), a different vocabulary, the most probable word's number, different labels, "
+        "logits that do not depend on the text. Most need more than a number per token: alternatives (top_logprobs) "
+        "of both sides, or logits of one. Lost shards, older weights and different prompts look alike.\n"
         "\n"
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
-        "SGLang),\n"
-        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. "
+        "SGLang), safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. "
         "`lastbit help tokens` lists their fields.",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
@@ -135,10 +129,10 @@ static json_t *coverage_json(const lb_parity_report *report)
 {
     json_t *sides[2];
     for (int side = 0; side < 2; side++) {
-        const lb_parity_coverage *c = &report->coverage[side];
-        sides[side] = json_pack("{s:I,s:I,s:I,s:I,s:I}", "tokens", (json_int_t)c->tokens, "compared",
-                                (json_int_t)c->compared, "first", (json_int_t)c->first, "unscored",
-                                (json_int_t)c->unscored, "unmatched", (json_int_t)c->unmatched);
+        const lb_parity_coverage *coverage = &report->coverage[side];
+        sides[side] = json_pack("{s:I,s:I,s:I,s:I,s:I}", "tokens", (json_int_t)coverage->tokens, "compared",
+                                (json_int_t)coverage->compared, "first", (json_int_t)coverage->first, "unscored",
+                                (json_int_t)coverage->unscored, "unmatched", (json_int_t)coverage->unmatched);
     }
     return json_pack("{s:o,s:o}", "first", sides[0], "second", sides[1]);
 }
@@ -153,10 +147,10 @@ static json_t *causes_json(const lb_parity_report *report)
 }
 
 /* `map`: every token, too. */
-static json_t *report_json(const lb_parity_report *report, const lb_token_set *a, bool map)
+static json_t *report_json(const lb_parity_report *report, const lb_token_set *set, bool map)
 {
     const lb_token_sequence *sequences;
-    lb_token_set_sequences(a, &sequences);
+    lb_token_set_sequences(set, &sequences);
     json_t *findings = json_array(), *listed = json_array();
     for (uint32_t i = 0; i < report->n_findings; i++)
         json_array_append_new(
@@ -247,16 +241,16 @@ static json_t *cell_json(const lb_parity_cell *cell)
     return object;
 }
 
-static json_t *matrix_json(const lb_parity_matrix *m)
+static json_t *matrix_json(const lb_parity_matrix *matrix)
 {
     json_t *cells = json_array(), *matters = json_array();
-    for (uint32_t i = 0; i < m->n; i++) {
-        const lb_parity_cell *cell = &m->cells[i];
+    for (uint32_t i = 0; i < matrix->n; i++) {
+        const lb_parity_cell *cell = &matrix->cells[i];
         json_array_append_new(cells, cell_json(cell));
         if (cell->matters) json_array_append_new(matters, json_sprintf("%s=%s", cell->variable, cell->value));
     }
     return json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor",
-                     lb_command_json_number(m->noise_floor), "threshold", threshold);
+                     lb_command_json_number(matrix->noise_floor), "threshold", threshold);
 }
 
 /* 0: every run that ended passes; 1: some do not. */
@@ -343,18 +337,19 @@ static void print_swaps(const lb_block_swap *rows, uint32_t n, const lb_block_sw
     printf("%-28s %7s %8s %11s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "over floor",
            "worst kind", "");
     for (uint32_t i = 0; i < n; i++) {
-        const lb_block_swap *r = &rows[i];
+        const lb_block_swap *swap = &rows[i];
         char over[24] = "-";
-        if (r->run && floor->run && floor->all.k3 > 0) snprintf(over, sizeof over, "%.3gx", r->all.k3 / floor->all.k3);
-        printf("%-28s %7u ", *r->classes ? r->classes : "none (as recorded)", r->blocks);
-        if (r->run)
-            printf("%8llu %11.4g %11s %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, over, r->worst,
-                   r->worst_kind,
-                   at_floor(r, floor)     ? "  at the floor"
-                   : r->worst < threshold ? "  agrees"
-                                          : "");
+        if (swap->run && floor->run && floor->all.k3 > 0)
+            snprintf(over, sizeof over, "%.3gx", swap->all.k3 / floor->all.k3);
+        printf("%-28s %7u ", *swap->classes ? swap->classes : "none (as recorded)", swap->blocks);
+        if (swap->run)
+            printf("%8llu %11.4g %11s %11.4g  %s%s\n", (unsigned long long)swap->all.count, swap->all.k3, over,
+                   swap->worst, swap->worst_kind,
+                   at_floor(swap, floor)     ? "  at the floor"
+                   : swap->worst < threshold ? "  agrees"
+                                             : "");
         else
-            printf("not run: %s\n", r->message);
+            printf("not run: %s\n", swap->message);
     }
     if (floor->run)
         printf("%-28s %7s %8llu %11.4g\n", "floor (second, replayed)", "", (unsigned long long)floor->all.count,
@@ -368,12 +363,13 @@ static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_blo
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++) {
-        const lb_block_swap *r = &rows[i];
-        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
-                                              (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
-                                              "k3", r->run ? lb_command_json_number(r->all.k3) : json_null(), "worst",
-                                              lb_command_json_number(r->worst), "worst_kind", r->worst_kind, "at_floor",
-                                              at_floor(r, floor), "message", r->message));
+        const lb_block_swap *swap = &rows[i];
+        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", swap->classes,
+                                              "blocks", (json_int_t)swap->blocks, "run", swap->run, "count",
+                                              (json_int_t)swap->all.count, "k3",
+                                              swap->run ? lb_command_json_number(swap->all.k3) : json_null(), "worst",
+                                              lb_command_json_number(swap->worst), "worst_kind", swap->worst_kind,
+                                              "at_floor", at_floor(swap, floor), "message", swap->message));
     }
     lb_command_print_json("parity", json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",
                                               floor->run ? lb_command_json_number(floor->all.k3) : json_null(),

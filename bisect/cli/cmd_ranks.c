@@ -27,7 +27,7 @@ static const lb_command command = {
         "the rank that\n"
         "sent the first NaN, parameters that are no longer the same on ranks that hold copies of them, "
         "workers that read\n"
-        "the same tokens, a batch read twice, other learning rates, other versions of libraries. "
+        "the same tokens, a batch read twice, different learning rates, different versions of libraries. "
         "Shards differ by design\n"
         "and are not compared.\n"
         "\n"
@@ -94,17 +94,19 @@ static json_t *step_json(const lb_ranks_step *step)
     return object;
 }
 
-static json_t *finding_json(const lb_ranks_finding *f)
+static json_t *finding_json(const lb_ranks_finding *finding)
 {
     json_t *ranks = json_array();
-    for (uint32_t i = 0; i < f->n_ranks; i++) json_array_append_new(ranks, json_integer(f->ranks[i]));
-    json_t *object = json_pack("{s:s,s:b,s:o,s:s?,s:s}", "kind", lb_ranks_finding_name(f->kind), "note", (int)f->note,
-                               "ranks", ranks, "tensor", f->tensor, "message", f->message);
-    json_object_set_new(object, "step", f->step == INT64_MIN ? json_null() : json_integer(f->step));
-    json_object_set_new(object, "steps", json_integer(f->steps));
-    if (f->from >= 0) json_object_set_new(object, "hop", json_pack("{s:i,s:i}", "from", f->from, "to", f->to));
-    if (f->bit >= 0) json_object_set_new(object, "bit", json_integer(f->bit));
-    if (f->element >= 0) json_object_set_new(object, "element", json_integer(f->element));
+    for (uint32_t i = 0; i < finding->n_ranks; i++) json_array_append_new(ranks, json_integer(finding->ranks[i]));
+    json_t *object =
+        json_pack("{s:s,s:b,s:o,s:s?,s:s}", "kind", lb_ranks_finding_name(finding->kind), "note", (int)finding->note,
+                  "ranks", ranks, "tensor", finding->tensor, "message", finding->message);
+    json_object_set_new(object, "step", finding->step == INT64_MIN ? json_null() : json_integer(finding->step));
+    json_object_set_new(object, "steps", json_integer(finding->steps));
+    if (finding->from >= 0)
+        json_object_set_new(object, "hop", json_pack("{s:i,s:i}", "from", finding->from, "to", finding->to));
+    if (finding->bit >= 0) json_object_set_new(object, "bit", json_integer(finding->bit));
+    if (finding->element >= 0) json_object_set_new(object, "element", json_integer(finding->element));
     return object;
 }
 

@@ -40,20 +40,20 @@ typedef struct shard_list {
 
 static void take_shard(void *context, const lb_watch_record *record)
 {
-    shard_list *s = (shard_list *)context;
-    if (!lb_watch_has(record, LB_WATCH_shard) || s->failed) return;
-    if (s->n == s->room) {
-        const size_t room = s->room ? 2 * s->room : 256;
-        shard_row *grown = realloc(s->rows, room * sizeof *grown);
+    shard_list *list = (shard_list *)context;
+    if (!lb_watch_has(record, LB_WATCH_shard) || list->failed) return;
+    if (list->n == list->room) {
+        const size_t room = list->room ? 2 * list->room : 256;
+        shard_row *grown = realloc(list->rows, room * sizeof *grown);
         if (!grown) {
-            s->failed = true;
+            list->failed = true;
             return;
         }
-        s->rows = grown, s->room = room;
+        list->rows = grown, list->room = room;
     }
     const lb_watch_word word = record->word[0];
-    s->rows[s->n].step = record->step;
-    snprintf(s->rows[s->n++].name, sizeof s->rows->name, "%.*s", (int)(word.n < 79 ? word.n : 79), word.text);
+    list->rows[list->n].step = record->step;
+    snprintf(list->rows[list->n++].name, sizeof list->rows->name, "%.*s", (int)(word.n < 79 ? word.n : 79), word.text);
 }
 
 static int by_step(const void *a, const void *b)
@@ -117,58 +117,58 @@ static void interrupt(int number)
 
 static void on_record(void *context, const lb_watch_record *record)
 {
-    session *s = (session *)context;
-    if (s->enough) return;
-    if (s->curves) lb_watch_curves_take(s->curves, record);
-    if (!s->shards->n || lb_watch_has(record, LB_WATCH_shard)) {
-        lb_watch_take(s->watch, record);
+    session *session = context;
+    if (session->enough) return;
+    if (session->curves) lb_watch_curves_take(session->curves, record);
+    if (!session->shards->n || lb_watch_has(record, LB_WATCH_shard)) {
+        lb_watch_take(session->watch, record);
         return;
     }
     lb_watch_record with = *record;
-    const char *shard = shard_at(s->shards, record->step);
+    const char *shard = shard_at(session->shards, record->step);
     if (shard) with.word[0] = (lb_watch_word){shard, (uint32_t)strlen(shard)}, with.has |= 1u << LB_WATCH_shard;
-    lb_watch_take(s->watch, &with);
+    lb_watch_take(session->watch, &with);
 }
 
 static void on_complaint(void *context, uint64_t line, const char *why)
 {
-    session *s = (session *)context;
-    if (++s->complaints > COMPLAINTS_SHOWN) return;
-    fprintf(stderr, "lastbit watch: %s: line %" PRIu64 " was skipped: %s\n", s->path, line, why);
+    session *session = context;
+    if (++session->complaints > COMPLAINTS_SHOWN) return;
+    fprintf(stderr, "lastbit watch: %s: line %" PRIu64 " was skipped: %s\n", session->path, line, why);
 }
 
 static void on_checkpoint(void *context, int64_t step, const char *text)
 {
-    session *s = (session *)context;
-    if (!s->enough) lb_watch_checkpoint_written(s->watch, step, text);
+    session *session = context;
+    if (!session->enough) lb_watch_checkpoint_written(session->watch, step, text);
 }
 
 static void on_alarm(void *context, const lb_watch_alarm *alarm)
 {
-    session *s = (session *)context;
-    if (s->live) lb_watch_print_alarm(s->live, alarm);
-    lb_watch_actions_alarm(s->actions, alarm);
-    if (s->options->exit_level && alarm->level >= s->options->exit_level) s->enough = true;
+    session *session = context;
+    if (session->live) lb_watch_print_alarm(session->live, alarm);
+    lb_watch_actions_alarm(session->actions, alarm);
+    if (session->options->exit_level && alarm->level >= session->options->exit_level) session->enough = true;
 }
 
 static void on_hold(void *context, const lb_watch_hold *hold)
 {
-    session *s = (session *)context;
-    if (s->live) lb_watch_print_hold(s->live, hold);
-    lb_watch_actions_hold(s->actions, hold);
+    session *session = context;
+    if (session->live) lb_watch_print_hold(session->live, hold);
+    lb_watch_actions_hold(session->actions, hold);
 }
 
 static bool should_stop(void *context)
 {
-    session *s = (session *)context;
-    lb_watch_actions_poll(s->actions);
-    return s->enough || interrupted;
+    session *session = context;
+    lb_watch_actions_poll(session->actions);
+    return session->enough || interrupted;
 }
 
 static void on_absent(void *context, const char *why)
 {
-    const session *s = (const session *)context;
-    fprintf(stderr, "lastbit watch: %s; waiting for %s\n", why, s->path);
+    const session *session = context;
+    fprintf(stderr, "lastbit watch: %s; waiting for %s\n", why, session->path);
 }
 
 static lb_status watch_log(session *session, lb_watched_log *out, lb_err *err)
@@ -233,16 +233,16 @@ static int find_checkpoints(options *options)
 
 static int check_schedule(options *options)
 {
-    lb_watch_schedule *s = &options->watch.schedule;
+    lb_watch_schedule *schedule = &options->watch.schedule;
     if (!options->schedule) return 0;
-    if (!lb_watch_schedule_parse(options->schedule, &s->kind))
+    if (!lb_watch_schedule_parse(options->schedule, &schedule->kind))
         return lb_command_misused(NAME, "--schedule: `%s` is none of cosine, wsd, linear, constant", options->schedule);
     if (options->iterations < 0) return lb_command_misused(NAME, "--iterations is the length of the whole run");
     if (!(options->warmup >= 0 && options->warmup <= 1 && options->floor >= 0 && options->floor <= 1 &&
           options->decay >= 0 && options->decay <= 1))
         return lb_command_misused(NAME, "--warmup-ratio, --final-lr-frac and --decay-ratio lie between 0 and 1");
-    s->iterations = options->iterations, s->warmup_ratio = options->warmup, s->final_frac = options->floor,
-    s->decay_ratio = options->decay;
+    schedule->iterations = options->iterations, schedule->warmup_ratio = options->warmup,
+    schedule->final_frac = options->floor, schedule->decay_ratio = options->decay;
     return 0;
 }
 
@@ -464,13 +464,13 @@ int lb_cmd_watch(int argc, const char **argv)
     const lb_command command = {
         .name = NAME,
         .synopsis = "LOG|FOLDER|CAPTURE|- [LOG...]",
-        .about =
-            "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, "
-            "the gradient norm, the loss, the throughput, the schedule, the data. "
-            "Rules of practice and a detector whose rate of false alarms is stated stand side by side. "
-            "Several logs are reruns: a spike that comes back with its shard is the shard's. "
-            "A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known names: "
-            "loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+        .about = "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, "
+                 "the gradient norm, the loss, the throughput, the schedule, the data. "
+                 "It applies rules of thumb that practitioners use and, beside them, "
+                 "a detector whose rate of false alarms is stated. Several logs are taken for reruns: "
+                 "a spike that comes back with the same data shard is due to the shard. A FOLDER holds event files, "
+                 "the checkpoints of transformers' Trainer, or MLflow's metrics. Known names: loss, train/loss, "
+                 "grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: "
                    "which checkpoint to restart from\n"
                    "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"

@@ -14,41 +14,42 @@ static lb_watch_point point_of(const lb_watch_record *record)
 {
     const bool given[] = {lb_watch_has(record, LB_WATCH_gnorm), lb_watch_has(record, LB_WATCH_loss)};
     const double norm = number_of(record, LB_WATCH_gnorm), loss = number_of(record, LB_WATCH_loss);
-    lb_watch_point p = {.step = record->step,
-                        .value = {loss, norm, number_of(record, LB_WATCH_tok_sec), number_of(record, LB_WATCH_lr)}};
-    if (isnan(p.value[3])) p.value[3] = number_of(record, LB_WATCH_lrm);
+    lb_watch_point point = {.step = record->step,
+                            .value = {loss, norm, number_of(record, LB_WATCH_tok_sec), number_of(record, LB_WATCH_lr)}};
+    if (isnan(point.value[3])) point.value[3] = number_of(record, LB_WATCH_lrm);
     const bool broken = (given[0] && !isfinite(norm)) || (given[1] && !isfinite(loss));
-    p.loudness = broken ? INFINITY : given[0] ? norm : given[1] ? loss : 0;
-    return p;
+    point.loudness = broken ? INFINITY : given[0] ? norm : given[1] ? loss : 0;
+    return point;
 }
 
 /* Twice as many steps to a point: of each two the louder one. */
-static void halve(lb_watch_curves *c)
+static void halve(lb_watch_curves *curves)
 {
     for (uint32_t i = 0; i < LB_WATCH_POINTS / 2; i++) {
-        const lb_watch_point *pair = &c->points[2 * i];
-        c->points[i] = pair[pair[1].loudness > pair[0].loudness];
+        const lb_watch_point *pair = &curves->points[2 * i];
+        curves->points[i] = pair[pair[1].loudness > pair[0].loudness];
     }
-    c->n = LB_WATCH_POINTS / 2;
-    c->each *= 2;
+    curves->n = LB_WATCH_POINTS / 2;
+    curves->each *= 2;
 }
 
 /* A step whose numbers stand on several lines is one point. */
-static bool merge(lb_watch_point *into, const lb_watch_point *p)
+static bool merge(lb_watch_point *into, const lb_watch_point *point)
 {
-    if (into->step != p->step) return false;
+    if (into->step != point->step) return false;
     for (int k = 0; k < LB_WATCH_CURVES; k++)
-        if (isnan(into->value[k])) into->value[k] = p->value[k];
-    into->loudness = fmax(into->loudness, p->loudness);
+        if (isnan(into->value[k])) into->value[k] = point->value[k];
+    into->loudness = fmax(into->loudness, point->loudness);
     return true;
 }
 
 void lb_watch_curves_take(lb_watch_curves *curves, const lb_watch_record *record)
 {
-    const lb_watch_point p = point_of(record);
+    const lb_watch_point point = point_of(record);
     if (!curves->each) curves->each = 1;
-    if (curves->in_open ? merge(&curves->open, &p) : curves->n && merge(&curves->points[curves->n - 1], &p)) return;
-    if (!curves->in_open++ || p.loudness > curves->open.loudness) curves->open = p;
+    if (curves->in_open ? merge(&curves->open, &point) : curves->n && merge(&curves->points[curves->n - 1], &point))
+        return;
+    if (!curves->in_open++ || point.loudness > curves->open.loudness) curves->open = point;
     if (curves->in_open < curves->each) return;
     curves->points[curves->n++] = curves->open, curves->in_open = 0;
     if (curves->n == LB_WATCH_POINTS) halve(curves);

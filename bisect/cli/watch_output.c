@@ -128,10 +128,10 @@ static void print_fields(const lb_watched_log *log, const lb_watch_report *repor
     printf("%s\n", names->n_others > NAMES_SHOWN ? ", ..." : "");
 }
 
-static void print_tally(const char *name, const tally *t, uint64_t rows, bool judges)
+static void print_tally(const char *name, const tally *tally, uint64_t rows, bool judges)
 {
-    if (t->n)
-        printf("%s %u alarm%s, the first at step %" PRId64, name, t->n, t->n == 1 ? "" : "s", t->first);
+    if (tally->n)
+        printf("%s %u alarm%s, the first at step %" PRId64, name, tally->n, tally->n == 1 ? "" : "s", tally->first);
     else if (!rows)
         printf("%s has nothing to read", name);
     else if (!judges)
@@ -196,10 +196,11 @@ static void print_holds(const lb_watch_report *report)
                report->holds[i].to, report->holds[i].open ? ", and not over yet" : "");
     if (report->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", report->n_holds - ROWS_SHOWN);
     for (uint32_t i = 0; i < report->n_checkpoints && i < ROWS_SHOWN; i++) {
-        const lb_watch_checkpoint *c = &report->checkpoints[i];
+        const lb_watch_checkpoint *checkpoint = &report->checkpoints[i];
         printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out of its usual range (%" PRId64
                " to %" PRId64 ")%s%s\n",
-               i ? "" : "spoiled", c->step, c->from, c->to, *c->text ? ": " : "", c->text);
+               i ? "" : "spoiled", checkpoint->step, checkpoint->from, checkpoint->to, *checkpoint->text ? ": " : "",
+               checkpoint->text);
     }
 }
 
@@ -349,18 +350,18 @@ static json_t *checkpoints_json(const lb_watch_report *report)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < report->n_checkpoints; i++) {
-        const lb_watch_checkpoint *c = &report->checkpoints[i];
-        json_array_append_new(list,
-                              json_pack("{s:I, s:I, s:I, s:o}", "step", (json_int_t)c->step, "from",
-                                        (json_int_t)c->from, "to", (json_int_t)c->to, "text", text_or_null(c->text)));
+        const lb_watch_checkpoint *checkpoint = &report->checkpoints[i];
+        json_array_append_new(list, json_pack("{s:I, s:I, s:I, s:o}", "step", (json_int_t)checkpoint->step, "from",
+                                              (json_int_t)checkpoint->from, "to", (json_int_t)checkpoint->to, "text",
+                                              text_or_null(checkpoint->text)));
     }
     return list;
 }
 
 static json_t *tally_json(const lb_watch_report *report, lb_alarm_kind kind, lb_alarm_detector detector)
 {
-    const tally t = tally_of(report, kind, detector);
-    return json_pack("{s:i, s:o}", "alarms", (int)t.n, "first", t.n ? json_integer(t.first) : json_null());
+    const tally tally = tally_of(report, kind, detector);
+    return json_pack("{s:i, s:o}", "alarms", (int)tally.n, "first", tally.n ? json_integer(tally.first) : json_null());
 }
 
 static json_t *detectors_json(const lb_watch_report *report)

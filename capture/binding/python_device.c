@@ -32,9 +32,10 @@ static int64_t call(PyObject *function, const uint64_t *numbers, int n)
 }
 
 /* What it answers; `failed` where it raised, `not_now` where it cannot be asked. */
-static int64_t ask(lb_binding *b, PyObject *function, const uint64_t *numbers, int n, int64_t failed, int64_t not_now)
+static int64_t ask(lb_binding *binding, PyObject *function, const uint64_t *numbers, int n, int64_t failed,
+                   int64_t not_now)
 {
-    if (b->ending || copying) return not_now;
+    if (binding->ending || copying) return not_now;
     PyObject *type, *value, *trace;
     const int state = py.PyGILState_Ensure();
     py.PyErr_Fetch(&type, &value, &trace);
@@ -42,7 +43,7 @@ static int64_t ask(lb_binding *b, PyObject *function, const uint64_t *numbers, i
     int64_t answer = call(function, numbers, n);
     copying = false;
     if (py.PyErr_Occurred())
-        answer = py.PyErr_ExceptionMatches(b->of.exception) ? failed : not_now; /* not now: Ctrl-C was pressed */
+        answer = py.PyErr_ExceptionMatches(binding->of.exception) ? failed : not_now; /* not now: Ctrl-C was pressed */
     py.PyErr_Clear();
     py.PyErr_Restore(type, value, trace);
     py.PyGILState_Release(state);
@@ -51,47 +52,48 @@ static int64_t ask(lb_binding *b, PyObject *function, const uint64_t *numbers, i
 
 static int copy(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last, void *to)
 {
-    lb_binding *b = context;
+    lb_binding *binding = context;
     (void)data;
     const uint64_t numbers[] = {(uint64_t)storage, first, last, (uint64_t)(uintptr_t)to};
-    return (int)ask(b, b->of.copy_bytes, numbers, 4, -1, 1);
+    return (int)ask(binding, binding->of.copy_bytes, numbers, 4, -1, 1);
 }
 
 static uint64_t hold(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last)
 {
-    lb_binding *b = context;
+    lb_binding *binding = context;
     (void)data;
     const uint64_t numbers[] = {(uint64_t)storage, first, last};
-    return (uint64_t)ask(b, b->of.hold_bytes, numbers, 3, 0, 0);
+    return (uint64_t)ask(binding, binding->of.hold_bytes, numbers, 3, 0, 0);
 }
 
 static int copy_held(void *context, uint64_t held, uint64_t bytes, void *to)
 {
-    lb_binding *b = context;
+    lb_binding *binding = context;
     const uint64_t numbers[] = {held, bytes, (uint64_t)(uintptr_t)to};
-    return (int)ask(b, b->of.copy_held, numbers, 3, -1, 1);
+    return (int)ask(binding, binding->of.copy_held, numbers, 3, -1, 1);
 }
 
 static void let_go(void *context, uint64_t held)
 {
-    lb_binding *b = context;
-    ask(b, b->of.let_go, &held, 1, 0, 0);
+    lb_binding *binding = context;
+    ask(binding, binding->of.let_go, &held, 1, 0, 0);
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-void lb_devices_wait(lb_binding *b, const lb_object_intake *intake, const lb_pending *pending)
+void lb_devices_wait(lb_binding *binding, const lb_object_intake *intake, const lb_pending *pending)
 {
-    if (copying || !b->reads_devices || !(intake->n_on_devices || pending)) return;
+    if (copying || !binding->reads_devices || !(intake->n_on_devices || pending)) return;
     lb_device_wait wait;
     uint8_t byte;
-    lb_binding_lock(b);
-    const bool waits = b->recorder && lb_recorder_waits(b->recorder, intake->on_devices, intake->n_on_devices, pending,
-                                                        b->optimizer_depth > 0, &wait);
-    pthread_mutex_unlock(&b->lock);
+    lb_binding_lock(binding);
+    const bool waits =
+        binding->recorder && lb_recorder_waits(binding->recorder, intake->on_devices, intake->n_on_devices, pending,
+                                               binding->optimizer_depth > 0, &wait);
+    pthread_mutex_unlock(&binding->lock);
     if (!waits) return;
     if (wait.copies) {
-        copy(b, wait.storage, NULL, 0, 1, &byte); /* what it cannot do is found out, and noted, by the call */
+        copy(binding, wait.storage, NULL, 0, 1, &byte); /* what it cannot do is found out, and noted, by the call */
     } else {
         void *state = py.PyEval_SaveThread();
         lb_device_wait_for(&wait);
@@ -101,31 +103,32 @@ void lb_devices_wait(lb_binding *b, const lb_object_intake *intake, const lb_pen
 
 #define MOST_STREAMS 16
 
-void lb_devices_wait_at_end(lb_binding *b)
+void lb_devices_wait_at_end(lb_binding *binding)
 {
-    if (!b->reads_devices) return;
+    if (!binding->reads_devices) return;
     lb_device_wait list[MOST_STREAMS];
     void *state = py.PyEval_SaveThread();
-    pthread_mutex_lock(&b->lock);
-    const uint32_t n = b->recorder ? lb_recorder_waits_at_end(b->recorder, list, MOST_STREAMS) : 0;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_lock(&binding->lock);
+    const uint32_t n = binding->recorder ? lb_recorder_waits_at_end(binding->recorder, list, MOST_STREAMS) : 0;
+    pthread_mutex_unlock(&binding->lock);
     for (uint32_t i = 0; i < n; i++) lb_device_wait_for(&list[i]);
     py.PyEval_RestoreThread(state);
 }
 
-lb_status lb_devices_register(lb_binding *b, lb_err *err)
+lb_status lb_devices_register(lb_binding *binding, lb_err *err)
 {
     const char *cuda = getenv("LASTBIT_CUDA"), *bytes = getenv("LASTBIT_DEVICE_MEMORY");
-    const bool wanted = b->shortcut.works && b->shortcut.get_cuda_stream && !(cuda && strcmp(cuda, "0") == 0);
-    if (wanted) LB_TRY(lb_recorder_cuda(b->recorder, bytes ? strtoull(bytes, NULL, 10) : 0, err));
-    if (b->of.copy_bytes == b->of.none) return LB_OK;
+    const bool wanted =
+        binding->shortcut.works && binding->shortcut.get_cuda_stream && !(cuda && strcmp(cuda, "0") == 0);
+    if (wanted) LB_TRY(lb_recorder_cuda(binding->recorder, bytes ? strtoull(bytes, NULL, 10) : 0, err));
+    if (binding->of.copy_bytes == binding->of.none) return LB_OK;
     const lb_device_access access = {.size = sizeof access,
                                      .copy = copy,
-                                     .context = b,
+                                     .context = binding,
                                      .hold = hold,
                                      .copy_held = copy_held,
                                      .let_go = let_go,
                                      .device_bytes = bytes ? strtoull(bytes, NULL, 10) : 0};
-    LB_TRY(lb_recorder_device(b->recorder, 1, LB_EVERY_UNIT, &access, err));
-    return lb_recorder_device(b->recorder, 2, LB_EVERY_UNIT, &access, err);
+    LB_TRY(lb_recorder_device(binding->recorder, 1, LB_EVERY_UNIT, &access, err));
+    return lb_recorder_device(binding->recorder, 2, LB_EVERY_UNIT, &access, err);
 }

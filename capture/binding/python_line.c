@@ -27,24 +27,24 @@ struct lb_line_cache {
     lb_hash by_code, by_site;
 };
 
-void lb_lines_release(lb_binding *b)
+void lb_lines_release(lb_binding *binding)
 {
-    struct lb_line_cache *c = b->lines;
-    if (!c) return;
-    for (uint32_t i = 0; i < c->by_code.n; i++) py.Py_DecRef(c->codes[i].code);
-    free(c->codes);
-    free(c->sites);
-    lb_hash_release(&c->by_code);
-    lb_hash_release(&c->by_site);
-    free(c);
-    b->lines = NULL;
+    struct lb_line_cache *cache = binding->lines;
+    if (!cache) return;
+    for (uint32_t i = 0; i < cache->by_code.n; i++) py.Py_DecRef(cache->codes[i].code);
+    free(cache->codes);
+    free(cache->sites);
+    lb_hash_release(&cache->by_code);
+    lb_hash_release(&cache->by_site);
+    free(cache);
+    binding->lines = NULL;
 }
 
-static bool no_memory(lb_binding *b)
+static bool no_memory(lb_binding *binding)
 {
     lb_err err = LB_ERR_INIT;
     lb_fail(&err, LB_ERR_NOMEM, "out of memory in the recorder");
-    lb_binding_raise(b, &err);
+    lb_binding_raise(binding, &err);
     return false;
 }
 
@@ -55,86 +55,86 @@ static uint64_t site_hash(const PyObject *code, int at)
 
 /* ---- what is asked of Python ------------------------------------------------------------------------------------- */
 
-static bool ask_kind(lb_binding *b, PyObject *code, lb_code_kind *kind)
+static bool ask_kind(lb_binding *binding, PyObject *code, lb_code_kind *kind)
 {
-    struct lb_line_cache *c = b->lines;
+    struct lb_line_cache *cache = binding->lines;
     *kind = LB_CODE_LIBRARY;
-    if (c->by_code.n >= MOST_CODES) return true; /* a program that makes code without end */
-    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.code_kind, code, NULL);
+    if (cache->by_code.n >= MOST_CODES) return true; /* a program that makes code without end */
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(binding->of.code_kind, code, NULL);
     if (!answer) return false;
     *kind = (lb_code_kind)py.PyLong_AsLongLong(answer);
     py.Py_DecRef(answer);
-    known_code *codes =
-        lb_array_grow(c->codes, c->by_code.n, sizeof *codes); /* Python has run: another thread may have grown it */
-    if (!codes) return no_memory(b);
-    c->codes = codes;
-    codes[c->by_code.n] = (known_code){code, *kind};
-    if (!lb_hash_add(&c->by_code, (uint64_t)(uintptr_t)code, c->by_code.n)) return no_memory(b);
+    known_code *codes = lb_array_grow(cache->codes, cache->by_code.n,
+                                      sizeof *codes); /* Python has run: another thread may have grown it */
+    if (!codes) return no_memory(binding);
+    cache->codes = codes;
+    codes[cache->by_code.n] = (known_code){code, *kind};
+    if (!lb_hash_add(&cache->by_code, (uint64_t)(uintptr_t)code, cache->by_code.n)) return no_memory(binding);
     py.Py_IncRef(code);
     return true;
 }
 
-uint32_t lb_line_add(lb_binding *b, const char *file, uint32_t number, const char *function, const char *text)
+uint32_t lb_line_add(lb_binding *binding, const char *file, uint32_t number, const char *function, const char *text)
 {
-    lb_binding_lock(b);
-    const uint32_t line = b->recorder ? lb_recorder_line(b->recorder, file, number, function, text) : 0;
-    pthread_mutex_unlock(&b->lock);
+    lb_binding_lock(binding);
+    const uint32_t line = binding->recorder ? lb_recorder_line(binding->recorder, file, number, function, text) : 0;
+    pthread_mutex_unlock(&binding->lock);
     return line;
 }
 
-static bool ask_line(lb_binding *b, PyObject *code, int number, uint32_t *line)
+static bool ask_line(lb_binding *binding, PyObject *code, int number, uint32_t *line)
 {
     const char *texts[3];
     PyObject *where = py.PyLong_FromLongLong(number);
-    PyObject *answer = where ? py.PyObject_CallFunctionObjArgs(b->of.line_of, code, where, NULL) : NULL;
+    PyObject *answer = where ? py.PyObject_CallFunctionObjArgs(binding->of.line_of, code, where, NULL) : NULL;
     py.Py_DecRef(where);
     bool fine = answer && py.PyTuple_Size(answer) == 3;
     for (int i = 0; i < 3 && fine; i++) fine = (texts[i] = lb_python_text(py.PyTuple_GetItem(answer, i))) != NULL;
-    if (fine && *texts[0]) *line = lb_line_add(b, texts[0], (uint32_t)number, texts[1], texts[2]);
+    if (fine && *texts[0]) *line = lb_line_add(binding, texts[0], (uint32_t)number, texts[1], texts[2]);
     py.Py_DecRef(answer);
     return fine;
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
 
-static bool kind_of(lb_binding *b, PyObject *code, lb_code_kind *kind)
+static bool kind_of(lb_binding *binding, PyObject *code, lb_code_kind *kind)
 {
-    struct lb_line_cache *c = b->lines;
-    LB_HASH_EACH(row, &c->by_code, (uint64_t)(uintptr_t)code)
-    if (c->codes[row].code == code) return *kind = c->codes[row].kind, true;
-    return ask_kind(b, code, kind);
+    struct lb_line_cache *cache = binding->lines;
+    LB_HASH_EACH(row, &cache->by_code, (uint64_t)(uintptr_t)code)
+    if (cache->codes[row].code == code) return *kind = cache->codes[row].kind, true;
+    return ask_kind(binding, code, kind);
 }
 
-static bool line_of(lb_binding *b, PyObject *frame, PyObject *code, uint32_t *line)
+static bool line_of(lb_binding *binding, PyObject *frame, PyObject *code, uint32_t *line)
 {
-    struct lb_line_cache *c = b->lines;
+    struct lb_line_cache *cache = binding->lines;
     const int at = py.PyFrame_GetLasti ? py.PyFrame_GetLasti(frame) : py.PyFrame_GetLineNumber(frame);
     const uint64_t hash = site_hash(code, at);
-    LB_HASH_EACH(row, &c->by_site, hash)
-    if (c->sites[row].code == code && c->sites[row].at == at) return *line = c->sites[row].line, true;
-    if (c->by_site.n >= MOST_SITES || !b->recorder) return true;
-    if (!ask_line(b, code, py.PyFrame_GetLineNumber(frame), line)) return false;
-    known_site *sites = lb_array_grow(c->sites, c->by_site.n, sizeof *sites);
-    if (!sites) return no_memory(b);
-    c->sites = sites;
-    sites[c->by_site.n] = (known_site){code, at, *line};
-    return lb_hash_add(&c->by_site, hash, c->by_site.n) || no_memory(b);
+    LB_HASH_EACH(row, &cache->by_site, hash)
+    if (cache->sites[row].code == code && cache->sites[row].at == at) return *line = cache->sites[row].line, true;
+    if (cache->by_site.n >= MOST_SITES || !binding->recorder) return true;
+    if (!ask_line(binding, code, py.PyFrame_GetLineNumber(frame), line)) return false;
+    known_site *sites = lb_array_grow(cache->sites, cache->by_site.n, sizeof *sites);
+    if (!sites) return no_memory(binding);
+    cache->sites = sites;
+    sites[cache->by_site.n] = (known_site){code, at, *line};
+    return lb_hash_add(&cache->by_site, hash, cache->by_site.n) || no_memory(binding);
 }
 
-bool lb_line_here(lb_binding *b, bool in_backward, uint32_t *line)
+bool lb_line_here(lb_binding *binding, bool in_backward, uint32_t *line)
 {
     *line = 0;
-    if (b->of.code_kind == b->of.none) return true;
-    if (!b->lines && !(b->lines = calloc(1, sizeof *b->lines))) return no_memory(b);
+    if (binding->of.code_kind == binding->of.none) return true;
+    if (!binding->lines && !(binding->lines = calloc(1, sizeof *binding->lines))) return no_memory(binding);
     PyObject *frame = py.PyEval_GetFrame();
     bool fine = true, more = frame;
     py.Py_IncRef(frame);
     while (fine && more) {
         PyObject *code = py.PyFrame_GetCode(frame);
         lb_code_kind kind = LB_CODE_LIBRARY;
-        fine = kind_of(b, code, &kind);
+        fine = kind_of(binding, code, &kind);
         more = fine && (kind == LB_CODE_LIBRARY || (kind == LB_CODE_ENGINE && !in_backward));
-        if (fine && kind == LB_CODE_PROGRAM) fine = line_of(b, frame, code, line);
+        if (fine && kind == LB_CODE_PROGRAM) fine = line_of(binding, frame, code, line);
         py.Py_DecRef(code);
         PyObject *caller = more ? py.PyFrame_GetBack(frame) : NULL;
         py.Py_DecRef(frame);

@@ -34,11 +34,11 @@ void lb_object_scratch_free(lb_object_scratch *scratch)
     }
 }
 
-static void no_memory(lb_binding *b)
+static void no_memory(lb_binding *binding)
 {
     lb_err err = LB_ERR_INIT;
     lb_fail(&err, LB_ERR_NOMEM, "out of memory in the recorder");
-    lb_binding_raise(b, &err);
+    lb_binding_raise(binding, &err);
 }
 
 static lb_object_scratch *scratch_new(size_t size)
@@ -62,35 +62,35 @@ lb_object_intake lb_object_intake_begin(lb_binding *binding, lb_thread *thread)
 
 void lb_object_intake_end(lb_object_intake *intake)
 {
-    lb_object_scratch *s = *intake->scratch;
-    while (s && s->n_kept) py.Py_DecRef(s->kept[--s->n_kept]);
+    lb_object_scratch *scratch = *intake->scratch;
+    while (scratch && scratch->n_kept) py.Py_DecRef(scratch->kept[--scratch->n_kept]);
     lb_place_thread_set_busy(intake->thread, false);
 }
 
 /* Pointers into it stay valid until the next call begins. */
 void *lb_object_intake_room(lb_object_intake *intake, size_t bytes)
 {
-    lb_object_scratch *s = *intake->scratch;
+    lb_object_scratch *scratch = *intake->scratch;
     bytes = (bytes + 15) & ~(size_t)15;
-    if (!s || s->size - s->used < bytes) {
-        size_t size = s ? 2 * s->size : CHUNK;
+    if (!scratch || scratch->size - scratch->used < bytes) {
+        size_t size = scratch ? 2 * scratch->size : CHUNK;
         lb_object_scratch *wider = scratch_new(size > bytes ? size : bytes);
         if (!wider) {
             no_memory(intake->binding);
             return NULL;
         }
-        if (s) { /* what is kept moves to the chunk in front */
-            wider->kept = s->kept;
-            wider->n_kept = s->n_kept;
-            wider->cap_kept = s->cap_kept;
-            s->kept = NULL;
-            s->n_kept = s->cap_kept = 0;
+        if (scratch) { /* what is kept moves to the chunk in front */
+            wider->kept = scratch->kept;
+            wider->n_kept = scratch->n_kept;
+            wider->cap_kept = scratch->cap_kept;
+            scratch->kept = NULL;
+            scratch->n_kept = scratch->cap_kept = 0;
         }
-        wider->next = s;
-        *intake->scratch = s = wider;
+        wider->next = scratch;
+        *intake->scratch = scratch = wider;
     }
-    void *room = s->bytes + s->used;
-    s->used += bytes;
+    void *room = scratch->bytes + scratch->used;
+    scratch->used += bytes;
     return room;
 }
 
@@ -98,112 +98,112 @@ void *lb_object_intake_room(lb_object_intake *intake, size_t bytes)
 static bool keep(lb_object_intake *intake, PyObject *object)
 {
     if (!*intake->scratch && !lb_object_intake_room(intake, 1)) return false;
-    lb_object_scratch *s = *intake->scratch;
-    PyObject **kept = lb_array_fit(s->kept, &s->cap_kept, s->n_kept + 1, sizeof *kept);
+    lb_object_scratch *scratch = *intake->scratch;
+    PyObject **kept = lb_array_fit(scratch->kept, &scratch->cap_kept, scratch->n_kept + 1, sizeof *kept);
     if (!kept) {
         no_memory(intake->binding);
         return false;
     }
-    s->kept = kept;
-    s->kept[s->n_kept++] = object;
+    scratch->kept = kept;
+    scratch->kept[scratch->n_kept++] = object;
     return true;
 }
 
 /* ---- storages ---------------------------------------------------------------------------------------------------- */
 
-static uint32_t storage_row(const lb_binding *b, int64_t key)
+static uint32_t storage_row(const lb_binding *binding, int64_t key)
 {
-    LB_HASH_EACH(row, &b->storages.by_key, (uint64_t)key)
-    if (b->storages.rows[row] == key) return row;
+    LB_HASH_EACH(row, &binding->storages.by_key, (uint64_t)key)
+    if (binding->storages.rows[row] == key) return row;
     return LB_NONE;
 }
 
 /* What is in it stays as it is. */
-static bool storage_add(lb_binding *b, int64_t key)
+static bool storage_add(lb_binding *binding, int64_t key)
 {
-    const uint32_t n = b->storages.by_key.n;
-    if (storage_row(b, key) != LB_NONE) return true;
-    int64_t *rows = lb_array_grow(b->storages.rows, n, sizeof *rows);
-    if (rows) b->storages.rows = rows, rows[n] = key;
-    if (rows && lb_hash_add(&b->storages.by_key, (uint64_t)key, n)) return true;
-    no_memory(b);
+    const uint32_t n = binding->storages.by_key.n;
+    if (storage_row(binding, key) != LB_NONE) return true;
+    int64_t *rows = lb_array_grow(binding->storages.rows, n, sizeof *rows);
+    if (rows) binding->storages.rows = rows, rows[n] = key;
+    if (rows && lb_hash_add(&binding->storages.by_key, (uint64_t)key, n)) return true;
+    no_memory(binding);
     return false;
 }
 
-void lb_object_storages_release(lb_binding *b)
+void lb_object_storages_release(lb_binding *binding)
 {
-    free(b->storages.rows);
-    b->storages.rows = NULL;
-    lb_hash_release(&b->storages.by_key);
+    free(binding->storages.rows);
+    binding->storages.rows = NULL;
+    lb_hash_release(&binding->storages.by_key);
 }
 
 /* Gives one weak reference back. Until the last one of a storage is, no other storage can have its address. */
-static bool free_reference(lb_binding *b, PyObject *address)
+static bool free_reference(lb_binding *binding, PyObject *address)
 {
-    PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
+    PyObject *freed = py.PyObject_CallFunctionObjArgs(binding->of.free_weak_ref, address, NULL);
     py.Py_DecRef(freed);
     return freed != NULL;
 }
 
 /* Meets a storage: from its first sight on its address is taken, by one weak reference for its row. Another thread may
  * meet it while the reference is taken, for Python runs then; the one that comes second gives its own back. */
-bool lb_object_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
+bool lb_object_storage_key(lb_binding *binding, PyObject *storage, int64_t *key)
 {
-    PyObject *address = py.PyObject_GetAttr(storage, b->names._cdata);
+    PyObject *address = py.PyObject_GetAttr(storage, binding->names._cdata);
     if (!address) return false;
     *key = (int64_t)py.PyLong_AsUnsignedLongLongMask(address);
     py.Py_DecRef(address);
     if (*key == 0 || *key == -1) {
-        if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "a storage has no address");
+        if (!py.PyErr_Occurred()) py.PyErr_SetString(binding->of.exception, "a storage has no address");
         return false;
     }
-    if (storage_row(b, *key) != LB_NONE) return true;
-    PyObject *reference = py.PyObject_CallFunctionObjArgs(b->of.weak_ref, storage, NULL);
+    if (storage_row(binding, *key) != LB_NONE) return true;
+    PyObject *reference = py.PyObject_CallFunctionObjArgs(binding->of.weak_ref, storage, NULL);
     if (!reference) return false;
-    const bool first = storage_row(b, *key) == LB_NONE, fine = first && storage_add(b, *key);
-    const bool given = fine || free_reference(b, reference);
+    const bool first = storage_row(binding, *key) == LB_NONE, fine = first && storage_add(binding, *key);
+    const bool given = fine || free_reference(binding, reference);
     py.Py_DecRef(reference);
     return first ? fine : given;
 }
 
-bool lb_object_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
+bool lb_object_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key)
 {
-    PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, tensor, NULL);
-    bool known = storage && lb_object_storage_key(b, storage, key);
+    PyObject *storage = py.PyObject_CallFunctionObjArgs(binding->of.untyped_storage, tensor, NULL);
+    bool known = storage && lb_object_storage_key(binding, storage, key);
     py.Py_DecRef(storage);
     return known;
 }
 
-static bool is_gone(lb_binding *b, PyObject *address)
+static bool is_gone(lb_binding *binding, PyObject *address)
 {
-    PyObject *answer = py.PyObject_CallFunctionObjArgs(b->of.expired, address, NULL);
+    PyObject *answer = py.PyObject_CallFunctionObjArgs(binding->of.expired, address, NULL);
     int gone = answer ? py.PyObject_IsTrue(answer) : -1;
     py.Py_DecRef(answer);
     return gone == 1;
 }
 
 /* Lets the address go, here and in the recorder. */
-static bool let_go(lb_binding *b, int64_t key, PyObject *address)
+static bool let_go(lb_binding *binding, int64_t key, PyObject *address)
 {
-    lb_binding_lock(b);
-    if (b->recorder) lb_recorder_forget(b->recorder, key);
-    pthread_mutex_unlock(&b->lock);
-    return free_reference(b, address);
+    lb_binding_lock(binding);
+    if (binding->recorder) lb_recorder_forget(binding->recorder, key);
+    pthread_mutex_unlock(&binding->lock);
+    return free_reference(binding, address);
 }
 
 /* Other threads meet storages meanwhile: one that stands in the new table has a reference there. */
-bool lb_object_storages_sweep(lb_binding *b)
+bool lb_object_storages_sweep(lb_binding *binding)
 {
-    struct lb_storage_keys all = b->storages;
+    struct lb_storage_keys all = binding->storages;
     bool fine = true;
-    b->storages = (struct lb_storage_keys){0};
+    binding->storages = (struct lb_storage_keys){0};
     for (uint32_t i = 0; i < all.by_key.n; i++) {
         PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)all.rows[i]);
-        const bool gone = address && is_gone(b, address);
-        if (address && storage_row(b, all.rows[i]) != LB_NONE)
-            fine &= free_reference(b, address);
+        const bool gone = address && is_gone(binding, address);
+        if (address && storage_row(binding, all.rows[i]) != LB_NONE)
+            fine &= free_reference(binding, address);
         else
-            fine &= gone ? let_go(b, all.rows[i], address) : storage_add(b, all.rows[i]);
+            fine &= gone ? let_go(binding, all.rows[i], address) : storage_add(binding, all.rows[i]);
         py.Py_DecRef(address);
         fine &= address && !py.PyErr_Occurred();
     }
@@ -212,19 +212,19 @@ bool lb_object_storages_sweep(lb_binding *b)
     return fine;
 }
 
-bool lb_object_storages_forget(lb_binding *b, int64_t key)
+bool lb_object_storages_forget(lb_binding *binding, int64_t key)
 {
-    const uint32_t row = storage_row(b, key);
+    const uint32_t row = storage_row(binding, key);
     if (row == LB_NONE) return true;
-    lb_hash_remove(&b->storages.by_key, (uint64_t)key, row);
-    const uint32_t end = b->storages.by_key.n;
+    lb_hash_remove(&binding->storages.by_key, (uint64_t)key, row);
+    const uint32_t end = binding->storages.by_key.n;
     if (row != end) { /* the last one takes its place */
-        const int64_t last = b->storages.rows[row] = b->storages.rows[end];
-        lb_hash_remove(&b->storages.by_key, (uint64_t)last, end);
-        lb_hash_add(&b->storages.by_key, (uint64_t)last, row); /* there is room */
+        const int64_t last = binding->storages.rows[row] = binding->storages.rows[end];
+        lb_hash_remove(&binding->storages.by_key, (uint64_t)last, end);
+        lb_hash_add(&binding->storages.by_key, (uint64_t)last, row); /* there is room */
     }
     PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)key);
-    const bool fine = address && let_go(b, key, address);
+    const bool fine = address && let_go(binding, key, address);
     py.Py_DecRef(address);
     return fine;
 }
@@ -252,10 +252,10 @@ static bool take_sizes(PyObject *sizes, int64_t *values, int32_t *ndim)
     return fine;
 }
 
-static lb_dtype code_of(const lb_binding *b, PyObject *dtype)
+static lb_dtype code_of(const lb_binding *binding, PyObject *dtype)
 {
-    for (size_t i = 0; i < b->n_dtypes; i++)
-        if (b->dtypes[i].dtype == dtype) return b->dtypes[i].code;
+    for (size_t i = 0; i < binding->n_dtypes; i++)
+        if (binding->dtypes[i].dtype == dtype) return binding->dtypes[i].code;
     return (lb_dtype)0;
 }
 
@@ -266,64 +266,67 @@ static int truth(PyObject *answer)
     return value;
 }
 
-static bool take_layout(lb_binding *b, PyObject *t, lb_host_tensor *seen)
+static bool take_layout(lb_binding *binding, PyObject *tensor, lb_host_tensor *seen)
 {
-    PyObject *dtype = py.PyObject_GetAttr(t, b->names.dtype);
-    seen->dtype = code_of(b, dtype);
+    PyObject *dtype = py.PyObject_GetAttr(tensor, binding->names.dtype);
+    seen->dtype = code_of(binding, dtype);
     py.Py_DecRef(dtype);
     int32_t strides;
-    return seen->dtype && take_sizes(py.PyObject_GetAttr(t, b->names.shape), seen->layout.shape, &seen->layout.ndim) &&
-           take_sizes(py.PyObject_CallFunctionObjArgs(b->of.stride, t, NULL), seen->layout.stride, &strides) &&
+    return seen->dtype &&
+           take_sizes(py.PyObject_GetAttr(tensor, binding->names.shape), seen->layout.shape, &seen->layout.ndim) &&
+           take_sizes(py.PyObject_CallFunctionObjArgs(binding->of.stride, tensor, NULL), seen->layout.stride,
+                      &strides) &&
            strides == seen->layout.ndim;
 }
 
 /* torch keeps by a bit that a view is of conjugates, or of opposites. Complex tensors may be either. */
-static bool take_lazy(lb_binding *b, PyObject *t, lb_host_tensor *seen)
+static bool take_lazy(lb_binding *binding, PyObject *tensor, lb_host_tensor *seen)
 {
     const bool complex = lb_dtype_is_complex(seen->dtype);
-    if (!complex && !b->negates) return true;
-    const int conjugated = complex ? truth(py.PyObject_CallMethodObjArgs(t, b->names.is_conj, NULL)) : 0;
-    const int negated = truth(py.PyObject_CallMethodObjArgs(t, b->names.is_neg, NULL));
+    if (!complex && !binding->negates) return true;
+    const int conjugated = complex ? truth(py.PyObject_CallMethodObjArgs(tensor, binding->names.is_conj, NULL)) : 0;
+    const int negated = truth(py.PyObject_CallMethodObjArgs(tensor, binding->names.is_neg, NULL));
     if (conjugated == 1) seen->lazy |= LB_VALUE_CONJUGATED;
     if (negated == 1) seen->lazy |= LB_VALUE_NEGATED;
     return conjugated >= 0 && negated >= 0;
 }
 
 /* Tensors without memory (meta, fake) have no address. */
-static bool take_device_place(lb_binding *b, PyObject *t, lb_host_tensor *seen)
+static bool take_device_place(lb_binding *binding, PyObject *tensor, lb_host_tensor *seen)
 {
     int64_t data = 0, unit = 0;
-    if (take_number(py.PyObject_CallFunctionObjArgs(b->of.data_ptr, t, NULL), &data) &&
-        take_number(py.PyObject_CallMethodObjArgs(t, b->names.get_device, NULL), &unit)) {
+    if (take_number(py.PyObject_CallFunctionObjArgs(binding->of.data_ptr, tensor, NULL), &data) &&
+        take_number(py.PyObject_CallMethodObjArgs(tensor, binding->names.get_device, NULL), &unit)) {
         seen->data = (const void *)(uintptr_t)data;
         seen->unit = (uint8_t)(unit < 0 ? 0 : unit);
-        lb_tensor_shortcut_stream(&b->shortcut, seen);
+        lb_tensor_shortcut_stream(&binding->shortcut, seen);
     }
-    if (py.PyErr_Occurred() && !py.PyErr_ExceptionMatches(b->of.exception)) return false;
+    if (py.PyErr_Occurred() && !py.PyErr_ExceptionMatches(binding->of.exception)) return false;
     py.PyErr_Clear();
     return true;
 }
 
-static bool take_place(lb_binding *b, PyObject *t, lb_host_tensor *seen)
+static bool take_place(lb_binding *binding, PyObject *tensor, lb_host_tensor *seen)
 {
     int64_t bytes, data = 0;
-    PyObject *storage = py.PyObject_CallFunctionObjArgs(b->of.untyped_storage, t, NULL);
-    bool fine = storage && lb_object_storage_key(b, storage, &seen->storage) &&
-                take_number(py.PyObject_CallFunctionObjArgs(b->of.nbytes, storage, NULL), &bytes);
+    PyObject *storage = py.PyObject_CallFunctionObjArgs(binding->of.untyped_storage, tensor, NULL);
+    bool fine = storage && lb_object_storage_key(binding, storage, &seen->storage) &&
+                take_number(py.PyObject_CallFunctionObjArgs(binding->of.nbytes, storage, NULL), &bytes);
     py.Py_DecRef(storage);
-    fine = fine && take_number(py.PyObject_CallFunctionObjArgs(b->of.storage_offset, t, NULL), &seen->layout.offset);
+    fine = fine &&
+           take_number(py.PyObject_CallFunctionObjArgs(binding->of.storage_offset, tensor, NULL), &seen->layout.offset);
     if (!fine) return false;
     seen->storage_bytes = (uint64_t)bytes;
-    int is_cpu = truth(py.PyObject_GetAttr(t, b->names.is_cpu));
+    int is_cpu = truth(py.PyObject_GetAttr(tensor, binding->names.is_cpu));
     if (is_cpu < 0) return false;
     if (is_cpu) {
-        if (!take_number(py.PyObject_CallFunctionObjArgs(b->of.data_ptr, t, NULL), &data)) return false;
+        if (!take_number(py.PyObject_CallFunctionObjArgs(binding->of.data_ptr, tensor, NULL), &data)) return false;
         seen->data = (const void *)(uintptr_t)data;
         return true;
     }
-    int is_cuda = truth(py.PyObject_GetAttr(t, b->names.is_cuda));
+    int is_cuda = truth(py.PyObject_GetAttr(tensor, binding->names.is_cuda));
     seen->device = is_cuda == 1 ? 1 : 2;
-    return is_cuda >= 0 && take_device_place(b, t, seen);
+    return is_cuda >= 0 && take_device_place(binding, tensor, seen);
 }
 
 static uint64_t bytes_of(const lb_host_tensor *seen)
@@ -381,14 +384,14 @@ static bool take_text(lb_object_intake *intake, PyObject *text, lb_recorded_oper
 
 /* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs
  * to find that out are none of the host's.) */
-static bool take_instead(lb_object_intake *intake, PyObject *t, int depth, lb_recorded_operand *operand)
+static bool take_instead(lb_object_intake *intake, PyObject *tensor, int depth, lb_recorded_operand *operand)
 {
-    lb_binding *b = intake->binding;
+    lb_binding *binding = intake->binding;
     if (py.PyErr_Occurred()) {
-        if (!py.PyErr_ExceptionMatches(b->of.exception)) return false;
+        if (!py.PyErr_ExceptionMatches(binding->of.exception)) return false;
         py.PyErr_Clear();
     }
-    PyObject *other = depth < MAX_DEPTH ? py.PyObject_CallFunctionObjArgs(b->of.instead, t, NULL) : NULL;
+    PyObject *other = depth < MAX_DEPTH ? py.PyObject_CallFunctionObjArgs(binding->of.instead, tensor, NULL) : NULL;
     if (!other) return false;
     if (!keep(intake, other)) {
         py.Py_DecRef(other);
@@ -400,28 +403,28 @@ static bool take_instead(lb_object_intake *intake, PyObject *t, int depth, lb_re
 }
 
 /* By the short way: a plain tensor. Its storage may be a new one, and Python is told of it. */
-static bool take_plain(lb_binding *b, PyObject *t, lb_host_tensor *seen)
+static bool take_plain(lb_binding *binding, PyObject *tensor, lb_host_tensor *seen)
 {
-    PyObject *type = py.PyObject_Type(t);
+    PyObject *type = py.PyObject_Type(tensor);
     py.Py_DecRef(type);
-    if (!b->shortcut.works || (type != b->of.tensor && type != b->of.parameter)) return false;
-    if (!lb_tensor_shortcut_take(&b->shortcut, t, seen) || !take_lazy(b, t, seen)) return false;
-    if (storage_row(b, seen->storage) != LB_NONE) return true;
+    if (!binding->shortcut.works || (type != binding->of.tensor && type != binding->of.parameter)) return false;
+    if (!lb_tensor_shortcut_take(&binding->shortcut, tensor, seen) || !take_lazy(binding, tensor, seen)) return false;
+    if (storage_row(binding, seen->storage) != LB_NONE) return true;
     int64_t key;
-    return lb_object_take_storage(b, t, &key) && key == seen->storage;
+    return lb_object_take_storage(binding, tensor, &key) && key == seen->storage;
 }
 
-static bool take_tensor(lb_object_intake *intake, PyObject *t, int depth, lb_recorded_operand *operand)
+static bool take_tensor(lb_object_intake *intake, PyObject *tensor, int depth, lb_recorded_operand *operand)
 {
     lb_host_tensor *seen = lb_object_intake_room(intake, sizeof *seen);
     if (!seen) return false;
     memset(seen, 0, sizeof *seen);
-    if (!take_plain(intake->binding, t, seen)) {
-        if (py.PyErr_Occurred()) return take_instead(intake, t, depth, operand);
+    if (!take_plain(intake->binding, tensor, seen)) {
+        if (py.PyErr_Occurred()) return take_instead(intake, tensor, depth, operand);
         memset(seen, 0, sizeof *seen);
-        if (!take_layout(intake->binding, t, seen) || !take_lazy(intake->binding, t, seen) ||
-            !take_place(intake->binding, t, seen))
-            return take_instead(intake, t, depth, operand);
+        if (!take_layout(intake->binding, tensor, seen) || !take_lazy(intake->binding, tensor, seen) ||
+            !take_place(intake->binding, tensor, seen))
+            return take_instead(intake, tensor, depth, operand);
     }
     intake->bytes += bytes_of(seen);
     intake->binding->reads_devices |= seen->device != 0;
@@ -481,11 +484,11 @@ static bool take_items(lb_object_intake *intake, PyObject *sequence, bool tuple,
 
 static bool take_stranger(lb_object_intake *intake, PyObject *object, int depth, lb_recorded_operand *operand)
 {
-    lb_binding *b = intake->binding;
-    int is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
+    lb_binding *binding = intake->binding;
+    int is_tensor = py.PyObject_IsInstance(object, binding->of.tensor);
     if (is_tensor < 0) return false;
     if (is_tensor) return take_tensor(intake, object, depth, operand);
-    PyObject *other = py.PyObject_CallFunctionObjArgs(b->of.plain, object, NULL);
+    PyObject *other = py.PyObject_CallFunctionObjArgs(binding->of.plain, object, NULL);
     if (!other) return false;
     if (!keep(intake, other)) {
         py.Py_DecRef(other);
@@ -496,33 +499,33 @@ static bool take_stranger(lb_object_intake *intake, PyObject *object, int depth,
 
 bool lb_object_take_operand(lb_object_intake *intake, PyObject *object, int depth, lb_recorded_operand *operand)
 {
-    lb_binding *b = intake->binding;
+    lb_binding *binding = intake->binding;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type); /* the object keeps it */
     memset(operand, 0, sizeof *operand);
     if (depth > MAX_DEPTH) {
-        py.PyErr_SetString(b->of.exception, "an argument nests too deeply");
+        py.PyErr_SetString(binding->of.exception, "an argument nests too deeply");
         return false;
     }
-    if (type == b->of.tensor || type == b->of.parameter) return take_tensor(intake, object, depth, operand);
-    if (object == b->of.none) return true;
-    if (type == b->of.int_) return take_integer(object, operand);
-    if (type == b->of.float_) {
+    if (type == binding->of.tensor || type == binding->of.parameter) return take_tensor(intake, object, depth, operand);
+    if (object == binding->of.none) return true;
+    if (type == binding->of.int_) return take_integer(object, operand);
+    if (type == binding->of.float_) {
         *operand = (lb_recorded_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyFloat_AsDouble(object)};
         return true;
     }
-    if (type == b->of.bool_) {
-        *operand = (lb_recorded_operand){.tag = LB_ARG_BOOL, .u.i = object == b->of.true_};
+    if (type == binding->of.bool_) {
+        *operand = (lb_recorded_operand){.tag = LB_ARG_BOOL, .u.i = object == binding->of.true_};
         return true;
     }
-    if (type == b->of.list) return take_items(intake, object, false, depth, operand);
-    if (type == b->of.tuple || type == b->of.size) return take_items(intake, object, true, depth, operand);
-    if (type == b->of.dtype) {
-        *operand = (lb_recorded_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(b, object)};
+    if (type == binding->of.list) return take_items(intake, object, false, depth, operand);
+    if (type == binding->of.tuple || type == binding->of.size) return take_items(intake, object, true, depth, operand);
+    if (type == binding->of.dtype) {
+        *operand = (lb_recorded_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(binding, object)};
         return operand->u.i ? true : take_stranger(intake, object, depth, operand);
     }
-    if (type == b->of.str_) return take_text(intake, object, operand);
-    if (type == b->of.complex_) return take_complex(intake, object, operand);
+    if (type == binding->of.str_) return take_text(intake, object, operand);
+    if (type == binding->of.complex_) return take_complex(intake, object, operand);
     return take_stranger(intake, object, depth, operand);
 }
 
@@ -535,67 +538,68 @@ typedef struct found {
 
 static bool find(lb_object_intake *intake, PyObject *object, int depth, found *f);
 
-static bool find_in_sequence(lb_object_intake *intake, PyObject *sequence, bool tuple, int depth, found *f)
+static bool find_in_sequence(lb_object_intake *intake, PyObject *sequence, bool tuple, int depth, found *found)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     bool fine = n >= 0;
     for (Py_ssize_t i = 0; i < n && fine; i++) {
         PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
-        fine = item && find(intake, item, depth + 1, f);
+        fine = item && find(intake, item, depth + 1, found);
     }
     return fine;
 }
 
-static bool find_in_dict(lb_object_intake *intake, PyObject *dict, int depth, found *f)
+static bool find_in_dict(lb_object_intake *intake, PyObject *dict, int depth, found *found)
 {
     PyObject *key, *value;
     bool fine = true;
-    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);) fine = find(intake, value, depth + 1, f);
+    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);)
+        fine = find(intake, value, depth + 1, found);
     return fine;
 }
 
 /* Named tuples, output classes, data classes, what unwraps itself. */
-static bool find_in_stranger(lb_object_intake *intake, PyObject *object, int depth, found *f)
+static bool find_in_stranger(lb_object_intake *intake, PyObject *object, int depth, found *found)
 {
     PyObject *held = py.PyObject_CallFunctionObjArgs(intake->binding->of.fields, object, NULL);
     if (!held) return false;
-    bool fine = held == intake->binding->of.none || find_in_sequence(intake, held, false, depth, f);
+    bool fine = held == intake->binding->of.none || find_in_sequence(intake, held, false, depth, found);
     py.Py_DecRef(held); /* what it lists is held by `object` */
     return fine;
 }
 
-static bool find(lb_object_intake *intake, PyObject *object, int depth, found *f)
+static bool find(lb_object_intake *intake, PyObject *object, int depth, found *found)
 {
-    const lb_binding *b = intake->binding;
+    const lb_binding *binding = intake->binding;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
-    if (f->n == LB_MAX_TENSORS || depth > 6 || object == b->of.none || type == b->of.int_ || type == b->of.float_ ||
-        type == b->of.bool_ || type == b->of.str_)
+    if (found->n == LB_MAX_TENSORS || depth > 6 || object == binding->of.none || type == binding->of.int_ ||
+        type == binding->of.float_ || type == binding->of.bool_ || type == binding->of.str_)
         return true;
-    int is_tensor = type == b->of.tensor || type == b->of.parameter ? 1 : -2;
+    int is_tensor = type == binding->of.tensor || type == binding->of.parameter ? 1 : -2;
     if (is_tensor < 0) {
-        if (type == b->of.tuple) return find_in_sequence(intake, object, true, depth, f);
-        if (type == b->of.list) return find_in_sequence(intake, object, false, depth, f);
-        if (type == b->of.dict) return find_in_dict(intake, object, depth, f);
-        is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
+        if (type == binding->of.tuple) return find_in_sequence(intake, object, true, depth, found);
+        if (type == binding->of.list) return find_in_sequence(intake, object, false, depth, found);
+        if (type == binding->of.dict) return find_in_dict(intake, object, depth, found);
+        is_tensor = py.PyObject_IsInstance(object, binding->of.tensor);
     }
     if (is_tensor < 0) return false;
-    if (!is_tensor) return find_in_stranger(intake, object, depth, f);
+    if (!is_tensor) return find_in_stranger(intake, object, depth, found);
     lb_recorded_operand operand;
     if (!take_tensor(intake, object, 0, &operand)) return false;
-    if (operand.tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.tensor;
-    for (uint32_t i = 0; operand.tag == LB_ARG_LIST && i < operand.count && f->n < LB_MAX_TENSORS; i++)
-        if (operand.u.items[i].tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.items[i].u.tensor;
+    if (operand.tag == LB_ARG_VALUE) found->seen[found->n++] = *operand.u.tensor;
+    for (uint32_t i = 0; operand.tag == LB_ARG_LIST && i < operand.count && found->n < LB_MAX_TENSORS; i++)
+        if (operand.u.items[i].tag == LB_ARG_VALUE) found->seen[found->n++] = *operand.u.items[i].u.tensor;
     return true;
 }
 
 bool lb_object_take_tensors(lb_object_intake *intake, PyObject *const *objects, int n, lb_host_tensor **seen,
                             uint32_t *count)
 {
-    found f = {lb_object_intake_room(intake, LB_MAX_TENSORS * sizeof(lb_host_tensor)), 0};
-    bool fine = f.seen != NULL;
-    for (int i = 0; i < n && fine; i++) fine = find(intake, objects[i], 0, &f);
-    *seen = f.seen;
-    *count = f.n;
+    found found = {lb_object_intake_room(intake, LB_MAX_TENSORS * sizeof(lb_host_tensor)), 0};
+    bool fine = found.seen != NULL;
+    for (int i = 0; i < n && fine; i++) fine = find(intake, objects[i], 0, &found);
+    *seen = found.seen;
+    *count = found.n;
     return fine;
 }

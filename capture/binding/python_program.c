@@ -15,12 +15,12 @@ LB_PYTHON_CALL(plan, 1)
 /* func, args, kwargs or None -> number of the op that has begun */
 LB_PYTHON_CALL(begin, 3)
 {
-    lb_dispatch_plan *p = lb_dispatch_plan_find(b, args[0]);
-    if (!p) {
+    lb_dispatch_plan *plan = lb_dispatch_plan_find(b, args[0]);
+    if (!plan) {
         py.PyErr_SetString(b->of.exception, "an op has no plan");
         return NULL;
     }
-    lb_pending *pending = lb_dispatch_op_begin(b, p, args[1], args[2] == b->of.none ? NULL : args[2]);
+    lb_pending *pending = lb_dispatch_op_begin(b, plan, args[1], args[2] == b->of.none ? NULL : args[2]);
     if (!pending) return NULL;
     for (int i = 0; i < LB_MAX_BEGUN; i++) {
         if (b->begun[i]) continue;
@@ -34,14 +34,14 @@ LB_PYTHON_CALL(begin, 3)
     return NULL;
 }
 
-static lb_pending *take_begun(lb_binding *b, PyObject *number)
+static lb_pending *take_begun(lb_binding *binding, PyObject *number)
 {
     int64_t i = integer(number);
-    lb_pending *pending = i >= 0 && i < LB_MAX_BEGUN ? b->begun[i] : NULL;
+    lb_pending *pending = i >= 0 && i < LB_MAX_BEGUN ? binding->begun[i] : NULL;
     if (pending)
-        b->begun[i] = NULL;
+        binding->begun[i] = NULL;
     else if (!py.PyErr_Occurred())
-        py.PyErr_SetString(b->of.exception, "no such op has begun");
+        py.PyErr_SetString(binding->of.exception, "no such op has begun");
     return pending;
 }
 
@@ -134,21 +134,21 @@ static bool take_extent(PyObject *tuple, lb_extent *extent)
 }
 
 /* A tuple of (name or None, ranks, placement, dimension, reduction or None). */
-static bool take_axis(lb_binding *b, PyObject *tuple, lb_sharding_axis *axis)
+static bool take_axis(lb_binding *binding, PyObject *tuple, lb_sharding_axis *axis)
 {
     if (!tuple) return false;
-    axis->name = text_or_null(b, py.PyTuple_GetItem(tuple, 0));
+    axis->name = text_or_null(binding, py.PyTuple_GetItem(tuple, 0));
     axis->size = (uint32_t)natural(py.PyTuple_GetItem(tuple, 1));
     axis->kind = (uint8_t)natural(py.PyTuple_GetItem(tuple, 2));
     axis->dim = (int32_t)integer(py.PyTuple_GetItem(tuple, 3));
-    axis->reduce = text_or_null(b, py.PyTuple_GetItem(tuple, 4));
+    axis->reduce = text_or_null(binding, py.PyTuple_GetItem(tuple, 4));
     return !py.PyErr_Occurred();
 }
 
 /* Of lists of extents, axes and ranks. */
-static bool take_sharding(lb_object_intake *intake, PyObject *const *lists, lb_sharding *s)
+static bool take_sharding(lb_object_intake *intake, PyObject *const *lists, lb_sharding *sharding)
 {
-    lb_binding *b = intake->binding;
+    lb_binding *binding = intake->binding;
     const Py_ssize_t n[] = {py.PyList_Size(lists[0]), py.PyList_Size(lists[1]), py.PyList_Size(lists[2])};
     if (py.PyErr_Occurred()) return false;
     lb_extent *extents = lb_object_intake_room(intake, (size_t)(n[0] + 1) * sizeof *extents);
@@ -156,11 +156,11 @@ static bool take_sharding(lb_object_intake *intake, PyObject *const *lists, lb_s
     int32_t *ranks = lb_object_intake_room(intake, (size_t)(n[2] + 1) * sizeof *ranks);
     bool fine = extents && axes && ranks;
     for (Py_ssize_t i = 0; i < n[0] && fine; i++) fine = take_extent(py.PyList_GetItem(lists[0], i), &extents[i]);
-    for (Py_ssize_t i = 0; i < n[1] && fine; i++) fine = take_axis(b, py.PyList_GetItem(lists[1], i), &axes[i]);
+    for (Py_ssize_t i = 0; i < n[1] && fine; i++) fine = take_axis(binding, py.PyList_GetItem(lists[1], i), &axes[i]);
     for (Py_ssize_t i = 0; i < n[2] && fine; i++) ranks[i] = (int32_t)integer(py.PyList_GetItem(lists[2], i));
-    s->extents = extents, s->n_extents = (uint32_t)n[0];
-    s->axes = axes, s->n_axes = (uint32_t)n[1];
-    s->ranks = ranks, s->n_ranks = (uint32_t)n[2];
+    sharding->extents = extents, sharding->n_extents = (uint32_t)n[0];
+    sharding->axes = axes, sharding->n_axes = (uint32_t)n[1];
+    sharding->ranks = ranks, sharding->n_ranks = (uint32_t)n[2];
     return fine && !py.PyErr_Occurred();
 }
 
@@ -276,11 +276,11 @@ static bool take_key(lb_object_intake *intake, PyObject *tensor, int64_t *key)
 /* The members of a group: [(name, tensor, gradient or None)]. */
 static bool take_members(lb_object_intake *intake, PyObject *list, lb_member *members, Py_ssize_t n)
 {
-    lb_binding *b = intake->binding;
+    lb_binding *binding = intake->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *member = py.PyList_GetItem(list, i), *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
         if (!gradient) return false;
-        members[i] = (lb_member){text(b, py.PyTuple_GetItem(member, 0)), -1, -1};
+        members[i] = (lb_member){text(binding, py.PyTuple_GetItem(member, 0)), -1, -1};
         if (!members[i].name || !take_key(intake, py.PyTuple_GetItem(member, 1), &members[i].storage) ||
             !take_key(intake, gradient, &members[i].gradient))
             return false;
@@ -288,12 +288,12 @@ static bool take_members(lb_object_intake *intake, PyObject *list, lb_member *me
     return true;
 }
 
-static bool take_options(lb_binding *b, PyObject *list, lb_option *options, Py_ssize_t n)
+static bool take_options(lb_binding *binding, PyObject *list, lb_option *options, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *option = py.PyList_GetItem(list, i), *number = option ? py.PyTuple_GetItem(option, 1) : NULL;
         if (!number) return false;
-        options[i] = (lb_option){text(b, py.PyTuple_GetItem(option, 0)), py.PyFloat_AsDouble(number)};
+        options[i] = (lb_option){text(binding, py.PyTuple_GetItem(option, 0)), py.PyFloat_AsDouble(number)};
         if (!options[i].name || py.PyErr_Occurred()) return false;
     }
     return true;

@@ -83,39 +83,39 @@ LB_PYTHON_CALL(stop, 1)
 /* The binding, locked, when a signal is about to end the process; NULL when another thread does not let go of it. */
 static lb_binding *last_hold(void)
 {
-    lb_binding *b = lb_active;
+    lb_binding *binding = lb_active;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 5;
-    return b && pthread_mutex_timedlock(&b->lock, &until) == 0 ? b : NULL;
+    return binding && pthread_mutex_timedlock(&binding->lock, &until) == 0 ? binding : NULL;
 }
 
 static void rescue_window(int signal)
 {
-    lb_binding *b = last_hold();
-    if (!b) return;
-    b->live = false;
-    b->ending = true;
-    if (b->recorder) {
+    lb_binding *binding = last_hold();
+    if (!binding) return;
+    binding->live = false;
+    binding->ending = true;
+    if (binding->recorder) {
         char why[32];
         snprintf(why, sizeof why, "signal %d", signal);
-        lb_recorder_trigger(b->recorder, why, NULL);
-        lb_recorder_step_end(b->recorder, false, NULL);
-        if (lb_recorder_close(b->recorder, NULL) == LB_OK)
+        lb_recorder_trigger(binding->recorder, why, NULL);
+        lb_recorder_step_end(binding->recorder, false, NULL);
+        if (lb_recorder_close(binding->recorder, NULL) == LB_OK)
             dprintf(STDERR_FILENO, "lastbit: the flight recorder wrote its steps: %s\n", why);
-        b->recorder = NULL;
+        binding->recorder = NULL;
     }
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_unlock(&binding->lock);
 }
 
 static void rescue_steps(int signal)
 {
     (void)signal;
-    lb_binding *b = last_hold();
-    if (!b) return;
-    b->ending = true;
-    if (b->recorder) lb_recorder_flush(b->recorder);
-    pthread_mutex_unlock(&b->lock);
+    lb_binding *binding = last_hold();
+    if (!binding) return;
+    binding->ending = true;
+    if (binding->recorder) lb_recorder_flush(binding->recorder);
+    pthread_mutex_unlock(&binding->lock);
 }
 
 /* The flight recorder gets to disk also when a signal ends the process. */
@@ -229,22 +229,22 @@ LB_PYTHON_CALL(step_begin, 2)
 #define MOST_PARTIAL 4096
 
 /* What storages hold that were written in parts, of those that are still there. */
-static void remember_partial(lb_binding *b)
+static void remember_partial(lb_binding *binding)
 {
-    int64_t *keys = b->of.hold == b->of.none ? NULL : malloc(MOST_PARTIAL * sizeof *keys);
+    int64_t *keys = binding->of.hold == binding->of.none ? NULL : malloc(MOST_PARTIAL * sizeof *keys);
     if (!keys) return;
-    lb_binding_lock(b);
-    const uint32_t n = b->recorder ? lb_recorder_partial(b->recorder, keys, MOST_PARTIAL) : 0;
-    pthread_mutex_unlock(&b->lock);
+    lb_binding_lock(binding);
+    const uint32_t n = binding->recorder ? lb_recorder_partial(binding->recorder, keys, MOST_PARTIAL) : 0;
+    pthread_mutex_unlock(&binding->lock);
     for (uint32_t i = 0; i < n; i++) {
         PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)keys[i]);
-        PyObject *storage = address ? py.PyObject_CallFunctionObjArgs(b->of.hold, address, NULL) : NULL;
+        PyObject *storage = address ? py.PyObject_CallFunctionObjArgs(binding->of.hold, address, NULL) : NULL;
         py.Py_DecRef(address);
         if (!storage) py.PyErr_Clear();
-        if (storage && storage != b->of.none) {
-            void *state = lb_binding_enter(b, UINT64_MAX);
-            if (b->recorder) lb_recorder_remember(b->recorder, keys[i]);
-            lb_binding_leave(b, state);
+        if (storage && storage != binding->of.none) {
+            void *state = lb_binding_enter(binding, UINT64_MAX);
+            if (binding->recorder) lb_recorder_remember(binding->recorder, keys[i]);
+            lb_binding_leave(binding, state);
         }
         py.Py_DecRef(storage);
     }

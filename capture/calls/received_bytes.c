@@ -17,9 +17,9 @@ const lb_received_window *lb_received_bytes_find(const lb_received_bytes *receiv
                                                  lb_dtype dtype, const void *sent)
 {
     for (uint32_t i = 0; sent && bytes && i < received->n; i++) {
-        const lb_received_window *w = &received->windows[i];
-        if (w->address == address && w->bytes == bytes && w->dtype == dtype)
-            return memcmp(w->copy, sent, bytes) ? NULL : w;
+        const lb_received_window *window = &received->windows[i];
+        if (window->address == address && window->bytes == bytes && window->dtype == dtype)
+            return memcmp(window->copy, sent, bytes) ? NULL : window;
     }
     return NULL;
 }

@@ -201,10 +201,11 @@ static void print(const json_t *checks, const char *python, int worst)
         if (advice && *advice) printf("%-10s  %-13s  -> %s\n", "", "", advice);
     }
     if (worst < IMPOSSIBLE)
-        printf("\nNever seen: processes started with -S, -I or -E or without our environment (env -i, ssh, "
-               "containers), and\n"
-               "writes that pass PyTorch by (NumPy views, C extensions); these are found by their digests and "
-               "reported.\n");
+        printf("\n"
+               "Never seen: processes started with -S, -I or -E or without our environment (env -i, ssh, containers), "
+               "and\n"
+               "writes that pass PyTorch by (NumPy views, C extensions); "
+               "these are found by their digests and reported.\n");
     printf("\n%s: %s%s\n", python, verdicts[worst],
            worst < IMPOSSIBLE ? ". Next: lastbit record -o run.lb -- python train.py" : "");
 }

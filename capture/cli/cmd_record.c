@@ -38,11 +38,13 @@ typedef struct lb_record_options {
     unsigned long ring_steps, close_steps;
 } lb_record_options;
 
-static void release(lb_record_options *o)
+static void release(lb_record_options *options)
 {
-    char *texts[] = {o->out,    o->level,     o->steps,    o->ranks,         o->keep, /* popt's copies */
-                     o->layers, o->budget,    o->ring,     o->compiled,      o->step_at, o->like,
-                     o->nccl,   o->nccl_step, o->mpi_step, o->device_memory, o->sync,    o->close_each};
+    char *texts[] = {options->out,      options->level,         options->steps, options->ranks,
+                     options->keep, /* popt's copies */
+                     options->layers,   options->budget,        options->ring,  options->compiled,
+                     options->step_at,  options->like,          options->nccl,  options->nccl_step,
+                     options->mpi_step, options->device_memory, options->sync,  options->close_each};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -91,61 +93,70 @@ static bool is_number_of_calls(const char *text)
 }
 
 /* 0, or the exit code of a misuse. */
-static int check_options(lb_record_options *o)
+static int check_options(lb_record_options *options)
 {
     static const char *const levels[] = {"auto", "stats", "sources", "layers", "ops"};
-    bool known = !o->level;
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) known = known || strcmp(o->level, levels[i]) == 0;
-    if (!known) return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", o->level);
-    if (o->steps && !is_ranges(o->steps))
-        return lb_command_misused(NAME, "--steps: `%s` is not a list of steps such as 3, 3-5 or 0,10-12", o->steps);
-    if (o->ranks && !is_ranges(o->ranks))
-        return lb_command_misused(NAME, "--ranks: `%s` is not a list of ranks such as 0, 0-3 or 0,5", o->ranks);
-    if (o->budget && !lb_command_parse_size(o->budget, &o->budget_bytes))
-        return lb_command_misused(NAME, "--budget: `%s` is not a size such as 500M or 2G", o->budget);
-    if (o->device_memory && (!lb_command_parse_size(o->device_memory, &o->device_bytes) || !o->device_bytes))
-        return lb_command_misused(NAME, "--device-memory: `%s` is not a size such as 64M or 1G", o->device_memory);
-    if (o->ring) {
+    bool known = !options->level;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) known = known || strcmp(options->level, levels[i]) == 0;
+    if (!known)
+        return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", options->level);
+    if (options->steps && !is_ranges(options->steps))
+        return lb_command_misused(NAME, "--steps: `%s` is not a list of steps such as 3, 3-5 or 0,10-12",
+                                  options->steps);
+    if (options->ranks && !is_ranges(options->ranks))
+        return lb_command_misused(NAME, "--ranks: `%s` is not a list of ranks such as 0, 0-3 or 0,5", options->ranks);
+    if (options->budget && !lb_command_parse_size(options->budget, &options->budget_bytes))
+        return lb_command_misused(NAME, "--budget: `%s` is not a size such as 500M or 2G", options->budget);
+    if (options->device_memory &&
+        (!lb_command_parse_size(options->device_memory, &options->device_bytes) || !options->device_bytes))
+        return lb_command_misused(NAME, "--device-memory: `%s` is not a size such as 64M or 1G",
+                                  options->device_memory);
+    if (options->ring) {
         char *end;
-        o->ring_steps = strtoul(o->ring, &end, 10);
-        if (!isdigit((unsigned char)o->ring[0]) || *end || o->ring_steps < 1 || o->ring_steps > 1000000)
-            return lb_command_misused(NAME, "--ring: `%s` is not a number of steps from 1 to 1000000", o->ring);
-        if (o->steps)
+        options->ring_steps = strtoul(options->ring, &end, 10);
+        if (!isdigit((unsigned char)options->ring[0]) || *end || options->ring_steps < 1 ||
+            options->ring_steps > 1000000)
+            return lb_command_misused(NAME, "--ring: `%s` is not a number of steps from 1 to 1000000", options->ring);
+        if (options->steps)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
-    if (o->close_each) {
+    if (options->close_each) {
         char *end;
-        o->close_steps = strcmp(o->close_each, "step") ? strtoul(o->close_each, &end, 10) : 1;
-        if (strcmp(o->close_each, "step") &&
-            (!isdigit((unsigned char)o->close_each[0]) || *end || o->close_steps < 1 || o->close_steps > 1000000))
-            return lb_command_misused(
-                NAME, "--close-each: `%s` is neither `step` nor a number of steps from 1 to 1000000", o->close_each);
-        if (o->ring)
+        options->close_steps = strcmp(options->close_each, "step") ? strtoul(options->close_each, &end, 10) : 1;
+        if (strcmp(options->close_each, "step") && (!isdigit((unsigned char)options->close_each[0]) || *end ||
+                                                    options->close_steps < 1 || options->close_steps > 1000000))
+            return lb_command_misused(NAME,
+                                      "--close-each: `%s` is neither `step` nor a number of steps from 1 to 1000000",
+                                      options->close_each);
+        if (options->ring)
             return lb_command_misused(NAME,
                                       "--close-each and --ring exclude each other: a ring is written at a trigger");
     }
-    if (o->like && (o->level || o->keep || o->layers))
+    if (options->like && (options->level || options->keep || options->layers))
         return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers",
-                                  o->like);
-    if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
-    if (o->compiled && strcmp(o->compiled, "eager") && strcmp(o->compiled, "graph") && strcmp(o->compiled, "kernels"))
-        return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph, kernels", o->compiled);
-    if (o->sync && strcmp(o->sync, "never") && strcmp(o->sync, "close") && strcmp(o->sync, "step"))
-        return lb_command_misused(NAME, "--sync: `%s` is none of never, close, step", o->sync);
-    if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
-        return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
-    if (o->nccl_step && !is_number_of_calls(o->nccl_step))
-        return lb_command_misused(NAME, "--nccl-step: `%s` is not a number of calls", o->nccl_step);
-    if (o->mpi_step && !is_number_of_calls(o->mpi_step))
-        return lb_command_misused(NAME, "--mpi-step: `%s` is not a number of calls", o->mpi_step);
-    if (o->mpi_step && !o->mpi) return lb_command_misused(NAME, "--mpi-step goes with --mpi");
-    if (o->mpi && (o->nccl || o->compiled || o->step_at))
-        return lb_command_misused(NAME, "--mpi records calls of MPI alone: --nccl, --compiled and --step-at do not go "
-                                        "with it");
-    int code = check_regex("--keep", o->keep);
-    if (code == 0 && o->step_at && !o->step_at[strspn(o->step_at, " \t")])
+                                  options->like);
+    if (options->like && options->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
+    if (options->compiled && strcmp(options->compiled, "eager") && strcmp(options->compiled, "graph") &&
+        strcmp(options->compiled, "kernels"))
+        return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph, kernels", options->compiled);
+    if (options->sync && strcmp(options->sync, "never") && strcmp(options->sync, "close") &&
+        strcmp(options->sync, "step"))
+        return lb_command_misused(NAME, "--sync: `%s` is none of never, close, step", options->sync);
+    if (options->nccl && strcmp(options->nccl, "bytes") != 0 && strcmp(options->nccl, "calls") != 0 &&
+        strcmp(options->nccl, "off") != 0)
+        return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", options->nccl);
+    if (options->nccl_step && !is_number_of_calls(options->nccl_step))
+        return lb_command_misused(NAME, "--nccl-step: `%s` is not a number of calls", options->nccl_step);
+    if (options->mpi_step && !is_number_of_calls(options->mpi_step))
+        return lb_command_misused(NAME, "--mpi-step: `%s` is not a number of calls", options->mpi_step);
+    if (options->mpi_step && !options->mpi) return lb_command_misused(NAME, "--mpi-step goes with --mpi");
+    if (options->mpi && (options->nccl || options->compiled || options->step_at))
+        return lb_command_misused(NAME, "--mpi records calls of MPI alone: --nccl, "
+                                        "--compiled and --step-at do not go with it");
+    int code = check_regex("--keep", options->keep);
+    if (code == 0 && options->step_at && !options->step_at[strspn(options->step_at, " \t")])
         return lb_command_misused(NAME, "--step-at: the name of a module or a function is missing");
-    return code ? code : check_regex("--layers", o->layers);
+    return code ? code : check_regex("--layers", options->layers);
 }
 
 /* ---- the environment --------------------------------------------------------------------------------------------- */
@@ -156,39 +167,40 @@ static int put(const char *name, const char *text)
     return text ? setenv(name, text, 1) : unsetenv(name);
 }
 
-static lb_status tell_child(const lb_record_options *o, const char *folder, const lb_launch *launch, lb_err *err)
+static lb_status tell_child(const lb_record_options *options, const char *folder, const lb_launch *launch, lb_err *err)
 {
     char number[32];
     int failed = put("LASTBIT_OUT", folder);
-    failed |= put("LASTBIT_LEVEL", o->level ? o->level : "auto");
-    failed |= put("LASTBIT_STEPS", o->steps) | put("LASTBIT_RANKS", o->ranks);
-    failed |= put("LASTBIT_KEEP", o->keep) | put("LASTBIT_LAYERS", o->layers);
-    snprintf(number, sizeof number, "%" PRIu64, o->budget_bytes);
-    failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
-    snprintf(number, sizeof number, "%" PRIu64, o->device_bytes);
-    failed |= put("LASTBIT_DEVICE_MEMORY", o->device_memory ? number : NULL);
-    snprintf(number, sizeof number, "%lu", o->ring_steps);
-    failed |= put("LASTBIT_RING", o->ring ? number : NULL);
-    failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
-    failed |= put("LASTBIT_SYNC", o->sync);
-    snprintf(number, sizeof number, "%lu", o->close_steps);
-    failed |= put("LASTBIT_CLOSE_EACH", o->close_each ? number : NULL);
-    failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
-    failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
-    failed |= put("LASTBIT_RECEIPT_HOST", o->receipt_host ? "1" : NULL);
-    failed |= put("LASTBIT_POISON", o->poison ? "1" : NULL);
-    failed |= put("LASTBIT_NCCL_KEEP", o->mpi ? "off" : o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
-    failed |= put("LASTBIT_MPI_KEEP", o->mpi ? "bytes" : "off") | put("LASTBIT_MPI_STEP", o->mpi_step);
+    failed |= put("LASTBIT_LEVEL", options->level ? options->level : "auto");
+    failed |= put("LASTBIT_STEPS", options->steps) | put("LASTBIT_RANKS", options->ranks);
+    failed |= put("LASTBIT_KEEP", options->keep) | put("LASTBIT_LAYERS", options->layers);
+    snprintf(number, sizeof number, "%" PRIu64, options->budget_bytes);
+    failed |= put("LASTBIT_BUDGET", options->budget ? number : NULL);
+    snprintf(number, sizeof number, "%" PRIu64, options->device_bytes);
+    failed |= put("LASTBIT_DEVICE_MEMORY", options->device_memory ? number : NULL);
+    snprintf(number, sizeof number, "%lu", options->ring_steps);
+    failed |= put("LASTBIT_RING", options->ring ? number : NULL);
+    failed |= put("LASTBIT_RING_FILES", options->ring ? "1" : NULL);
+    failed |= put("LASTBIT_SYNC", options->sync);
+    snprintf(number, sizeof number, "%lu", options->close_steps);
+    failed |= put("LASTBIT_CLOSE_EACH", options->close_each ? number : NULL);
+    failed |= put("LASTBIT_COMPILED", options->compiled) | put("LASTBIT_STEP_AT", options->step_at);
+    failed |= put("LASTBIT_LIKE", options->like) | put("LASTBIT_LINES", options->no_lines ? "0" : NULL);
+    failed |= put("LASTBIT_RECEIPT_HOST", options->receipt_host ? "1" : NULL);
+    failed |= put("LASTBIT_POISON", options->poison ? "1" : NULL);
+    failed |=
+        put("LASTBIT_NCCL_KEEP", options->mpi ? "off" : options->nccl) | put("LASTBIT_NCCL_STEP", options->nccl_step);
+    failed |= put("LASTBIT_MPI_KEEP", options->mpi ? "bytes" : "off") | put("LASTBIT_MPI_STEP", options->mpi_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
-    if (o->mpi) { /* one recorder to an archive: calls of MPI, and nothing of Python */
+    if (options->mpi) { /* one recorder to an archive: calls of MPI, and nothing of Python */
         LB_TRY(lb_launch_preload_mpi(launch, err));
         return lb_launch_library(launch, err);
     }
-    if (!o->nccl || strcmp(o->nccl, "off") != 0) {
+    if (!options->nccl || strcmp(options->nccl, "off") != 0) {
         if (launch->nccl && !lb_launch_preloads(launch))
             fprintf(stderr,
-                    "lastbit: calls of NCCL beneath PyTorch are not recorded: LD_PRELOAD takes no path with a space or "
-                    "a colon, as %s has\n",
+                    "lastbit: calls of NCCL beneath PyTorch are not recorded: "
+                    "LD_PRELOAD takes no path with a space or a colon, as %s has\n",
                     launch->nccl);
         LB_TRY(lb_launch_preload(launch, err));
         LB_TRY(lb_launch_nccl_behind(folder, err));
@@ -283,10 +295,10 @@ static const char *iterations(const lb_launch_report *notes, char *text, size_t 
 }
 
 /* What the flight recorder left in its files becomes the capture where the program ended badly, whatever ended it. */
-static void rescue(const lb_record_options *o, const char *folder, lb_recorded *recorded)
+static void rescue(const lb_record_options *options, const char *folder, lb_recorded *recorded)
 {
     char ended[64], why[96];
-    if (!o->ring || lb_launch_is_shared())
+    if (!options->ring || lb_launch_is_shared())
         return; /* other processes may still be writing theirs: `recover` takes them */
     snprintf(why, sizeof why, "the program ended: %s", how_it_ended(recorded->code, ended, sizeof ended));
     bool whole = true;
@@ -298,7 +310,7 @@ static void rescue(const lb_record_options *o, const char *folder, lb_recorded *
 }
 
 /* Steps ran, and none of them is there. */
-static void explain_steps(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes,
+static void explain_steps(const lb_record_options *options, const lb_recorded *recorded, const lb_launch_report *notes,
                           char *why, size_t size)
 {
     char steps[64], ended[64];
@@ -306,22 +318,22 @@ static void explain_steps(const lb_record_options *o, const lb_recorded *recorde
         snprintf(steps, sizeof steps, "steps %ld to %ld ran", notes->first_step, notes->last_step);
     else
         snprintf(steps, sizeof steps, "step %ld ran", notes->first_step);
-    if (recorded->code > 128 || (recorded->code && o->ring))
+    if (recorded->code > 128 || (recorded->code && options->ring))
         snprintf(why, size, "%s ran, nothing was kept: %s", iterations(notes, steps, sizeof steps),
                  how_it_ended(recorded->code, ended, sizeof ended));
-    else if (o->ring)
+    else if (options->ring)
         snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
-    else if (o->ranks && !o->steps)
-        snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", o->ranks);
-    else if (o->steps)
-        snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps,
-                 o->ranks ? " and --ranks " : "", o->ranks ? o->ranks : "");
+    else if (options->ranks && !options->steps)
+        snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", options->ranks);
+    else if (options->steps)
+        snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, options->steps,
+                 options->ranks ? " and --ranks " : "", options->ranks ? options->ranks : "");
     else
         snprintf(why, size, "%s, and none was recorded to its end", steps);
 }
 
-static void explain_nothing(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes,
-                            char *why, size_t size)
+static void explain_nothing(const lb_record_options *options, const lb_recorded *recorded,
+                            const lb_launch_report *notes, char *why, size_t size)
 {
     if (notes->failure[0])
         snprintf(why, size, "%s", notes->failure);
@@ -330,50 +342,52 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
     else if (recorded->stopped[0])
         snprintf(why, size, "%s", recorded->stopped);
     else if (recorded->full)
-        snprintf(why, size, "the disk that holds %s is full", o->out);
+        snprintf(why, size, "the disk that holds %s is full", options->out);
     else if (notes->stepped)
-        explain_steps(o, recorded, notes, why, size);
+        explain_steps(options, recorded, notes, why, size);
     else if (recorded->archives)
         snprintf(why, size, "no step was finished; was any in the window?");
-    else if (o->mpi)
-        snprintf(
-            why, size,
-            "no call of MPI was seen: does the program call it, is it linked with its library (a static one is not "
-            "seen), and did LD_PRELOAD reach its processes (`mpirun -x LD_PRELOAD` on other machines)? `lastbit "
-            "doctor` says which MPI is known here");
+    else if (options->mpi)
+        snprintf(why, size,
+                 "no call of MPI was seen: does the program call it, "
+                 "is it linked with its library (a static one is not seen), "
+                 "and did LD_PRELOAD reach its processes (`mpirun -x LD_PRELOAD` on other machines)? "
+                 "`lastbit doctor` says which MPI is known here");
     else if (notes->bare[0])
         snprintf(why, size,
                  "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
                  "lastbit.torch.capture and its step() say themselves what a step is",
                  notes->bare);
-    else if (notes->torch && o->step_at)
+    else if (notes->torch && options->step_at)
         snprintf(why, size,
                  "nothing called %s was called after torch was imported, and --step-at has steps begin there alone",
-                 o->step_at);
+                 options->step_at);
     else if (notes->uncalled)
         snprintf(why, size,
-                 "modules were made, but none was called, and no backward ran (`model.forward(x)` passes by what "
-                 "`model(x)` tells): --step-at NAME has a step begin at each call of that function");
+                 "modules were made, but none was called, "
+                 "and no backward ran (`model.forward(x)` passes by what `model(x)` tells): "
+                 "--step-at NAME has a step begin at each call of that function");
     else if (notes->torch)
         snprintf(why, size,
-                 "torch was imported, but nothing was computed with it (workers of a pool or of a DataLoader are not "
-                 "recorded): is the program that computes the one that was started?");
+                 "torch was imported, "
+                 "but nothing was computed with it (workers of a pool or of a DataLoader are not recorded): "
+                 "is the program that computes the one that was started?");
     else if (notes->framework[0])
         snprintf(why, size,
                  "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
-                 "arrays handed over by DLPack from C or C++, to lb_host_tensor_of_dlpack of lastbit/capture.h, or in "
-                 "Python to torch.from_dlpack and lastbit.torch.tap inside lastbit.torch.capture",
+                 "arrays handed over by DLPack from C or C++, to lb_host_tensor_of_dlpack of lastbit/capture.h, "
+                 "or in Python to torch.from_dlpack and lastbit.torch.tap inside lastbit.torch.capture",
                  notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
     else if (notes->processes)
         snprintf(why, size,
-                 "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit "
-                 "doctor` says what it would see",
+                 "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; "
+                 "`lastbit doctor` says what it would see",
                  notes->processes, notes->processes == 1 ? "" : "es");
     else
         snprintf(why, size,
-                 "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher "
-                 "records PyTorch and calls of NCCL alone; a program in C, C++ or CUDA records itself, by "
-                 "lastbit/capture.h (samples/train_in_c.c)");
+                 "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. "
+                 "The launcher records PyTorch and calls of NCCL alone; a program in C, C++ or CUDA records itself, "
+                 "by lastbit/capture.h (samples/train_in_c.c)");
 }
 
 /* The path as a shell reads it. */
@@ -385,23 +399,23 @@ static const char *quoted(const char *path, char *text, size_t size)
 }
 
 /* What was not read whole was not removed either. */
-static void say_unread(const lb_record_options *o, const lb_recorded *recorded)
+static void say_unread(const lb_record_options *options, const lb_recorded *recorded)
 {
     char path[PATH_MAX + 2];
     if (recorded->unread)
         fprintf(stderr,
-                "lastbit: files of the flight recorder could not be read whole and stay in %s%s%s: `lastbit recover "
-                "%s` tries them again\n",
-                o->out, recorded->err.status != LB_OK ? ": " : "", recorded->err.message,
-                quoted(o->out, path, sizeof path));
+                "lastbit: files of the flight recorder could not be read whole and stay in %s%s%s: "
+                "`lastbit recover %s` tries them again\n",
+                options->out, recorded->err.status != LB_OK ? ": " : "", recorded->err.message,
+                quoted(options->out, path, sizeof path));
 }
 
-static void say(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes)
+static void say(const lb_record_options *options, const lb_recorded *recorded, const lb_launch_report *notes)
 {
     char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY], ended[64], ran[64], rescued[160] = "";
-    say_unread(o, recorded);
+    say_unread(options, recorded);
     if (!recorded->steps) {
-        explain_nothing(o, recorded, notes, why, sizeof why);
+        explain_nothing(options, recorded, notes, why, sizeof why);
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
         return;
     }
@@ -412,7 +426,7 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step,
                  recorded->last_step);
     /* After a trigger of its own the flight recorder counts no further. */
-    if (recorded->rescued || (recorded->code > 128 && !o->ring)) {
+    if (recorded->rescued || (recorded->code > 128 && !options->ring)) {
         how_it_ended(recorded->code, ended, sizeof ended);
         if (notes->stepped)
             snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran),
@@ -420,17 +434,18 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         else /* a program that is seen by its calls alone */
             snprintf(rescued, sizeof rescued, "; %s", ended);
     }
-    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps,
+    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", options->out, steps,
             recorded->ranks, recorded->ranks == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "", recorded->stopped,
             rescued, notes->failure[0] ? "; not every process recorded: " : "", notes->failure,
-            quoted(o->out, path, sizeof path));
+            quoted(options->out, path, sizeof path));
 }
 
-static void say_json(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, int code)
+static void say_json(const lb_record_options *options, const lb_recorded *recorded, const lb_launch_report *notes,
+                     int code)
 {
     char why[LB_WHY] = "";
-    if (!recorded->steps) explain_nothing(o, recorded, notes, why, sizeof why);
-    json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:i}", "capture", o->out, "exit", code, "bytes",
+    if (!recorded->steps) explain_nothing(options, recorded, notes, why, sizeof why);
+    json_t *object = json_pack("{s:s, s:i, s:I, s:i, s:i, s:i, s:i}", "capture", options->out, "exit", code, "bytes",
                                (json_int_t)recorded->bytes, "ranks", (int)recorded->ranks, "steps",
                                (int)recorded->steps, "processes", (int)notes->processes, "torch", (int)notes->torch);
     if (object && recorded->steps) {
@@ -466,21 +481,21 @@ static char *steps_of(lb_capture *other)
 
 /* Whether there is something to be like, before the program starts; its path from wherever a process of it stands, and
  * its steps. */
-static lb_status resolve_like(lb_record_options *o, lb_err *err)
+static lb_status resolve_like(lb_record_options *options, lb_err *err)
 {
     lb_capture *other = NULL;
     const int64_t *steps;
-    if (!o->like) return LB_OK;
-    LB_TRY(lb_capture_open(o->like, &other, err));
+    if (!options->like) return LB_OK;
+    LB_TRY(lb_capture_open(options->like, &other, err));
     lb_status status = LB_OK;
     if (!lb_capture_steps(other, &steps))
-        status = lb_fail(err, LB_ERR_INVALID, "--like: %s holds no recorded step", o->like);
-    char *path = realpath(o->like, NULL);
-    if (status == LB_OK && !o->steps) o->steps = steps_of(other);
+        status = lb_fail(err, LB_ERR_INVALID, "--like: %s holds no recorded step", options->like);
+    char *path = realpath(options->like, NULL);
+    if (status == LB_OK && !options->steps) options->steps = steps_of(other);
     lb_capture_close(other);
     if (path) {
-        free(o->like);
-        o->like = path;
+        free(options->like);
+        options->like = path;
     }
     return status;
 }
@@ -499,7 +514,7 @@ static lb_status run_program(const char **argv, bool json, int *code, lb_err *er
     return status;
 }
 
-static int run(lb_record_options *o, const char **argv, bool json)
+static int run(lb_record_options *options, const char **argv, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_launch launch;
@@ -507,11 +522,12 @@ static int run(lb_record_options *o, const char **argv, bool json)
     int code = LB_EXIT_FAILED;
     char *python = lb_command_python_folder();
     lb_status status = lb_launch_find(python, &launch, &err);
-    if (status == LB_OK) status = resolve_like(o, &err);
-    if (status == LB_OK && o->like) status = lb_output_inputs_refuse(o->out, (const char *[]){o->like, NULL}, &err);
+    if (status == LB_OK) status = resolve_like(options, &err);
+    if (status == LB_OK && options->like)
+        status = lb_output_inputs_refuse(options->out, (const char *[]){options->like, NULL}, &err);
     free(python);
-    if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
-    if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
+    if (status == LB_OK) status = lb_launch_folder_make(options->out, options->force, &folder, &err);
+    if (status == LB_OK) status = tell_child(options, folder, &launch, &err);
     if (status != LB_OK) {
         code = lb_command_fail(NAME, &err);
     } else if (run_program(argv, json, &code, &err) != LB_OK) {
@@ -521,7 +537,7 @@ static int run(lb_record_options *o, const char **argv, bool json)
         lb_recorded recorded = {.code = code};
         lb_launch_report notes;
         lb_refusal_pass_on(code);
-        rescue(o, folder, &recorded);
+        rescue(options, folder, &recorded);
         look(folder, &recorded);
         lb_launch_notes(folder, &notes);
         /* A folder without a step would be in the way of the next start. */
@@ -529,8 +545,8 @@ static int run(lb_record_options *o, const char **argv, bool json)
             lb_launch_folder_drop(folder);
         else
             lb_launch_folder_tidy(folder);
-        if (lb_launch_is_first()) say(o, &recorded, &notes);
-        if (json) say_json(o, &recorded, &notes, code);
+        if (lb_launch_is_first()) say(options, &recorded, &notes);
+        if (json) say_json(options, &recorded, &notes, code);
     }
     free(folder);
     lb_launch_release(&launch);
@@ -539,85 +555,87 @@ static int run(lb_record_options *o, const char **argv, bool json)
 
 int lb_cmd_record(int argc, const char **argv)
 {
-    lb_record_options o = {0};
+    lb_record_options given = {0};
     const struct poptOption options[] = {
-        {"output", 'o', POPT_ARG_STRING, &o.out, 0, "the capture's folder (run.lb), created for you alone", "FOLDER"},
-        {"level", 0, POPT_ARG_STRING, &o.level, 0,
-         "bytes kept: stats (none), sources (what replay cannot recompute), layers (and their inputs and outputs), ops "
-         "(and every result), auto (of each step the highest that fits whole into 256 MB, 2 GB per rank)",
+        {"output", 'o', POPT_ARG_STRING, &given.out, 0, "the capture's folder (run.lb), created for you alone",
+         "FOLDER"},
+        {"level", 0, POPT_ARG_STRING, &given.level, 0,
+         "bytes kept: stats (none), sources (what replay cannot recompute), layers (and their inputs and outputs), "
+         "ops (and every result), auto (of each step the highest that fits whole into 256 MB, 2 GB per rank)",
          "LEVEL"},
-        {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "record these steps only", "A-B"},
-        {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "record these ranks only", "A,B-C"},
-        {"keep", 0, POPT_ARG_STRING, &o.keep, 0, "keep the results of ops whose layer/op matches, at any level",
+        {"steps", 0, POPT_ARG_STRING, &given.steps, 0, "record these steps only", "A-B"},
+        {"ranks", 0, POPT_ARG_STRING, &given.ranks, 0, "record these ranks only", "A,B-C"},
+        {"keep", 0, POPT_ARG_STRING, &given.keep, 0, "keep the results of ops whose layer/op matches, at any level",
          "REGEX"},
-        {"layers", 0, POPT_ARG_STRING, &o.layers, 0, "levels layers and ops keep bytes in these layers only", "REGEX"},
-        {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
-        {"device-memory", 0, POPT_ARG_STRING, &o.device_memory, 0,
+        {"layers", 0, POPT_ARG_STRING, &given.layers, 0, "levels layers and ops keep bytes in these layers only",
+         "REGEX"},
+        {"budget", 0, POPT_ARG_STRING, &given.budget, 0, "write at most this much per rank", "SIZE"},
+        {"device-memory", 0, POPT_ARG_STRING, &given.device_memory, 0,
          "take at most this much memory of each GPU for what is measured there (256M)", "SIZE"},
-        {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
+        {"ring", 0, POPT_ARG_STRING, &given.ring, 0,
          "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed",
          "K"},
-        {"sync", 0, POPT_ARG_STRING, &o.sync, 0,
-         "when the system is made to write the capture to the disk, so that a power cut takes no more than what came "
-         "after: close (default: once, when recording ends), step (after each step, which waits for the disk), never",
+        {"sync", 0, POPT_ARG_STRING, &given.sync, 0,
+         "when the capture is forced to the disk; a power cut loses what came later: close (default: once, "
+         "when recording ends), step (after each step, which waits for the disk), never",
          "WHEN"},
-        {"close-each", 0, POPT_ARG_STRING, &o.close_each, 0,
-         "for object stores: each rank closes its file after every N steps (step: 1), which is whole then and stays as "
-         "it is, and begins another",
+        {"close-each", 0, POPT_ARG_STRING, &given.close_each, 0,
+         "for object stores: each rank closes its file after every N steps (step: 1) and begins another; "
+         "a closed file never changes",
          "N"},
-        {"like", 0, POPT_ARG_STRING, &o.like, 0,
-         "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
-         "levels, and of each op and layer what it has",
+        {"like", 0, POPT_ARG_STRING, &given.like, 0,
+         "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), "
+         "their levels, and of each op and layer what it has",
          "CAPTURE"},
-        {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
-         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), graph (the "
-         "graphs of ATen ops that the compiler makes, run op by op; in all steps), or kernels (as inductor compiled "
-         "them; the bits that enter and leave each compiled graph are recorded, and beside them its ops one by one)",
+        {"compiled", 0, POPT_ARG_STRING, &given.compiled, 0,
+         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), "
+         "graph (the graphs of ATen ops that the compiler makes, run op by op; in all steps), "
+         "or kernels (as inductor compiled them; the bits that enter and leave each compiled graph are recorded, "
+         "and beside them its ops one by one)",
          "HOW"},
-        {"step-at", 0, POPT_ARG_STRING, &o.step_at, 0,
+        {"step-at", 0, POPT_ARG_STRING, &given.step_at, 0,
          "a step begins at each call of this module (its path or class) or function (train_step, "
          "Trainer.training_step), and nowhere else",
          "NAME"},
-        {"nccl", 0, POPT_ARG_STRING, &o.nccl, 0,
-         "of programs that call NCCL without PyTorch: bytes (default: what each call sends and receives), calls "
-         "(neither bytes nor digests), off (no library is preloaded; programs built with AddressSanitizer need this)",
+        {"nccl", 0, POPT_ARG_STRING, &given.nccl, 0,
+         "of programs that call NCCL without PyTorch: bytes (default: what each call sends and receives), "
+         "calls (neither bytes nor digests), off (no library is preloaded; "
+         "programs built with AddressSanitizer need this)",
          "HOW"},
-        {"nccl-step", 0, POPT_ARG_STRING, &o.nccl_step, 0,
-         "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, or a step is N collectives of the "
-         "first communicator (100)",
+        {"nccl-step", 0, POPT_ARG_STRING, &given.nccl_step, 0,
+         "a step of such a program is N collectives of its first communicator (100), "
+         "unless it calls lb_nccl_step (lastbit/nccl.h)",
          "N"},
-        {"mpi", 0, POPT_ARG_NONE, &o.mpi, 0,
-         "record a program's calls of MPI (Open MPI, MPICH), in place of PyTorch's ops: what each collective and each "
-         "message sends and receives",
+        {"mpi", 0, POPT_ARG_NONE, &given.mpi, 0,
+         "record a program's calls of MPI (Open MPI, MPICH), in place of PyTorch's ops: "
+         "what each collective and each message sends and receives",
          NULL},
-        {"mpi-step", 0, POPT_ARG_STRING, &o.mpi_step, 0,
-         "such a program says by MPI_Pcontrol(2) or lb_mpi_step (lastbit/mpi.h) where a step begins, or a step is N "
-         "collectives of all ranks (100)",
+        {"mpi-step", 0, POPT_ARG_STRING, &given.mpi_step, 0,
+         "a step of such a program is N collectives of all ranks (100), unless it calls MPI_Pcontrol(2) "
+         "or lb_mpi_step (lastbit/mpi.h)",
          "N"},
-        {"no-lines", 0, POPT_ARG_NONE, &o.no_lines, 0,
+        {"no-lines", 0, POPT_ARG_NONE, &given.no_lines, 0,
          "leave out which line of the program's code called each op, and its text", NULL},
-        {"poison", 0, POPT_ARG_NONE, &o.poison, 0,
+        {"poison", 0, POPT_ARG_NONE, &given.poison, 0,
          "fill memory that torch.empty and its like leave unwritten with NaN, so that what no kernel writes is seen",
          NULL},
-        {"receipt-host", 0, POPT_ARG_NONE, &o.receipt_host, 0, "keep the machine's name in the receipt", NULL},
-        {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
+        {"receipt-host", 0, POPT_ARG_NONE, &given.receipt_host, 0, "keep the machine's name in the receipt", NULL},
+        {"force", 0, POPT_ARG_NONE, &given.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };
     const lb_command command = {
         .name = NAME,
         .synopsis = "-- COMMAND [ARGS]",
         .about =
-            "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
-            "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
-            "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
-            "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
-            "A capture holds data and weights: its folder is readable by you alone.\n"
-            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded, and with "
-            "--mpi\n"
-            "those of MPI; otherwise they run as they\n"
-            "would, and nothing is recorded of them: in C, C++ and CUDA they record themselves by lastbit/capture.h, "
-            "which takes\n"
-            "arrays of any framework by DLPack.",
+            "Runs COMMAND and records the PyTorch steps of every Python process it starts, "
+            "also under torchrun and multiprocessing. "
+            "The program needs no change and lastbit need not be installed in its environment. "
+            "Its exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, "
+            "misuse is 129. With --json stdout is one JSON object, and what the program prints there goes to stderr. "
+            "A capture holds data and weights: its folder is readable by you alone. "
+            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) the calls of NCCL are recorded, "
+            "and with --mpi those of MPI; nothing else of them is. Programs in C, "
+            "C++ and CUDA can record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",
         .options = options,
@@ -638,12 +656,12 @@ int lb_cmd_record(int argc, const char **argv)
             code = lb_command_misused(
                 NAME, "what is to be run? Put the program after `--`: lastbit record -o run.lb -- python train.py");
         else
-            code = check_options(&o);
-        if (code == 0 && !o.out) o.out = strdup("run.lb");
-        if (code == 0) code = run(&o, program, arguments.json);
+            code = check_options(&given);
+        if (code == 0 && !given.out) given.out = strdup("run.lb");
+        if (code == 0) code = run(&given, program, arguments.json);
         lb_command_arguments_release(&arguments);
     }
-    release(&o);
+    release(&given);
     free(ours);
     return code;
 }

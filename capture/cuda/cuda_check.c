@@ -22,18 +22,18 @@ static bool same(const lb_measured *a, const lb_measured *b)
 }
 
 /* What the device finds at `memory`, which is filled from `pinned`. */
-static bool find(lb_cuda *device, CUdeviceptr memory, const void *pinned, cases *c)
+static bool find(lb_cuda *device, CUdeviceptr memory, const void *pinned, cases *checked)
 {
-    for (; c->n < MOST; c->n++) {
-        c->works[c->n] = (lb_device_work){.measured = true};
-        if (!lb_kernel_case(c->n, (void *)(uintptr_t)memory, &c->works[c->n].item)) break;
-        c->list[c->n] = &c->works[c->n];
+    for (; checked->n < MOST; checked->n++) {
+        checked->works[checked->n] = (lb_device_work){.measured = true};
+        if (!lb_kernel_case(checked->n, (void *)(uintptr_t)memory, &checked->works[checked->n].item)) break;
+        checked->list[checked->n] = &checked->works[checked->n];
     }
     if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, memory, pinned, LB_KERNEL_CASE_BYTES, device->uploads)) return false;
-    device->base.ops->submit(&device->base, c->list, c->n, device->uploads, true);
+    device->base.ops->submit(&device->base, checked->list, checked->n, device->uploads, true);
     device->base.ops->collect(&device->base, NULL, true);
-    for (size_t i = 0; i < c->n; i++)
-        if (c->works[i].state != LB_WORK_DONE) return false;
+    for (size_t i = 0; i < checked->n; i++)
+        if (checked->works[i].state != LB_WORK_DONE) return false;
     return true;
 }
 
@@ -45,20 +45,20 @@ static lb_status differs(lb_cuda *device, const lb_measuring *host, size_t i, lb
     return lb_fail(err, LB_ERR_UNSUPPORTED, "%s", device->lost.message);
 }
 
-static lb_status compare(lb_cuda *device, const cases *c, void *pinned, lb_err *err)
+static lb_status compare(lb_cuda *device, const cases *checked, void *pinned, lb_err *err)
 {
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < checked->n; i++) {
         lb_measuring host;
         lb_kernel_case(i, pinned, &host);
         if (!lb_measure(&host, 1)) return lb_fail(err, LB_ERR_NOMEM, "no memory to check a device with");
-        const bool good = same(&host.out, &c->works[i].item.out);
+        const bool good = same(&host.out, &checked->works[i].item.out);
         free(host.out.leaves);
         if (!good) return differs(device, &host, i, err);
     }
     return LB_OK;
 }
 
-static lb_status check_with(lb_cuda *device, cases *c, lb_err *err)
+static lb_status check_with(lb_cuda *device, cases *checked, lb_err *err)
 {
     CUdeviceptr memory = 0;
     void *pinned = NULL;
@@ -66,9 +66,9 @@ static lb_status check_with(lb_cuda *device, cases *c, lb_err *err)
     if (LB_CUDA_CALL(device, MemAlloc, &memory, LB_KERNEL_CASE_BYTES) &&
         LB_CUDA_CALL(device, MemHostAlloc, &pinned, LB_KERNEL_CASE_BYTES, CU_MEMHOSTALLOC_PORTABLE)) {
         lb_kernel_case_fill(pinned);
-        status = find(device, memory, pinned, c) ? compare(device, c, pinned, err) : LB_ERR_IO;
+        status = find(device, memory, pinned, checked) ? compare(device, checked, pinned, err) : LB_ERR_IO;
     }
-    for (size_t i = 0; i < c->n; i++) free(c->works[i].item.out.leaves);
+    for (size_t i = 0; i < checked->n; i++) free(checked->works[i].item.out.leaves);
     if (memory) device->cuda->MemFree(memory);
     if (pinned) device->cuda->MemFreeHost(pinned);
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", device->lost.message);
@@ -76,10 +76,10 @@ static lb_status check_with(lb_cuda *device, cases *c, lb_err *err)
 
 static lb_status check(lb_cuda *device, lb_err *err)
 {
-    cases *c = calloc(1, sizeof *c);
-    if (!c) return lb_fail(err, LB_ERR_NOMEM, "no memory to check a device with");
-    const lb_status status = check_with(device, c, err);
-    free(c);
+    cases *cases = calloc(1, sizeof *cases);
+    if (!cases) return lb_fail(err, LB_ERR_NOMEM, "no memory to check a device with");
+    const lb_status status = check_with(device, cases, err);
+    free(cases);
     return status;
 }
 

@@ -19,12 +19,13 @@ bool lb_cuda_wait_for_reads(lb_cuda *device, CUstream stream, const lb_cuda_flig
     const lb_cuda_flight *last[MOST_STREAMS];
     const uint64_t own = from ? lb_cuda_stream_id(device, stream) : 0;
     int n = 0;
-    for (const lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) {
+    for (const lb_cuda_flight *cuda_flight = from; cuda_flight && cuda_flight->serial <= serial;
+         cuda_flight = cuda_flight->next) {
         int i = 0;
-        while (i < n && last[i]->stream_id != f->stream_id) i++;
-        if (f->stream_id == own) continue;
-        if (i == MOST_STREAMS && !LB_CUDA_CALL(device, StreamWaitEvent, stream, f->read, 0)) return false;
-        if (i < MOST_STREAMS) last[i] = f;
+        while (i < n && last[i]->stream_id != cuda_flight->stream_id) i++;
+        if (cuda_flight->stream_id == own) continue;
+        if (i == MOST_STREAMS && !LB_CUDA_CALL(device, StreamWaitEvent, stream, cuda_flight->read, 0)) return false;
+        if (i < MOST_STREAMS) last[i] = cuda_flight;
         if (i == n && n < MOST_STREAMS) n++;
     }
     for (int i = 0; i < n; i++)
@@ -45,29 +46,29 @@ typedef struct range {
     uint64_t from, to;
 } range;
 
-static bool fetch_range(lb_cuda *device, lb_cuda_ring_name ring, const range *r)
+static bool fetch_range(lb_cuda *device, lb_cuda_ring_name ring, const range *range)
 {
     const lb_cuda_ring *of = &device->rings[ring];
-    if (r->from == r->to) return true;
-    return LB_CUDA_CALL(device, MemcpyDtoHAsync, of->host + r->from, of->device + r->from, r->to - r->from,
-                        device->own);
+    if (range->from == range->to) return true;
+    return LB_CUDA_CALL(device, MemcpyDtoHAsync, of->host + range->from, of->device + range->from,
+                        range->to - range->from, device->own);
 }
 
 /* Pieces of flights that follow each other lie behind each other, but where the ring begins anew. */
 static bool fetch_ring(lb_cuda *device, lb_cuda_ring_name ring, const lb_cuda_flight *from, uint64_t serial)
 {
-    range r = {0, 0};
-    for (const lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) {
-        const lb_cuda_piece *p = &f->pieces[ring];
-        if (!p->taken) continue;
-        if (r.to <= p->at && p->at - r.to < LB_SPACE_ALIGN && r.from != r.to) {
-            r.to = p->at + p->bytes;
+    range piled = {0, 0};
+    for (const lb_cuda_flight *flight = from; flight && flight->serial <= serial; flight = flight->next) {
+        const lb_cuda_piece *piece = &flight->pieces[ring];
+        if (!piece->taken) continue;
+        if (piled.to <= piece->at && piece->at - piled.to < LB_SPACE_ALIGN && piled.from != piled.to) {
+            piled.to = piece->at + piece->bytes;
             continue;
         }
-        if (!fetch_range(device, ring, &r)) return false;
-        r = (range){p->at, p->at + p->bytes};
+        if (!fetch_range(device, ring, &piled)) return false;
+        piled = (range){piece->at, piece->at + piece->bytes};
     }
-    return fetch_range(device, ring, &r);
+    return fetch_range(device, ring, &piled);
 }
 
 /* All flights up to `serial` that are not fetched yet. */
@@ -75,14 +76,17 @@ static bool fetch(lb_cuda *device, uint64_t serial)
 {
     lb_cuda_flight *from = device->first, *last = NULL;
     while (from && from->fetching) from = from->next;
-    for (lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) last = f;
+    for (lb_cuda_flight *cuda_flight = from; cuda_flight && cuda_flight->serial <= serial;
+         cuda_flight = cuda_flight->next)
+        last = cuda_flight;
     if (!last) return true;
     CUevent done = lb_cuda_take_event(device);
     if (!done || !lb_cuda_wait_for_reads(device, device->own, from, serial) ||
         !fetch_ring(device, LB_CUDA_RESULTS, from, serial) || !fetch_ring(device, LB_CUDA_SCRATCH, from, serial) ||
         !LB_CUDA_CALL(device, EventRecord, done, device->own))
         return false;
-    for (lb_cuda_flight *f = from; f != last->next; f = f->next) f->fetching = true;
+    for (lb_cuda_flight *cuda_flight = from; cuda_flight != last->next; cuda_flight = cuda_flight->next)
+        cuda_flight->fetching = true;
     last->fetched = done;
     return true;
 }
@@ -91,9 +95,10 @@ static bool fetch(lb_cuda *device, uint64_t serial)
 static uint64_t last_read(lb_cuda *device)
 {
     uint64_t serial = 0;
-    lb_cuda_flight *f = device->first;
-    while (f && f->fetching) f = f->next;
-    for (; f && is_done(device, f->read); f = f->next) serial = f->serial;
+    lb_cuda_flight *cuda_flight = device->first;
+    while (cuda_flight && cuda_flight->fetching) cuda_flight = cuda_flight->next;
+    for (; cuda_flight && is_done(device, cuda_flight->read); cuda_flight = cuda_flight->next)
+        serial = cuda_flight->serial;
     return lb_cuda_is_lost(device) ? 0 : serial;
 }
 
@@ -109,16 +114,16 @@ typedef struct copy {
 
 static void copy_part(void *context, size_t i)
 {
-    const copy *c = context;
-    const uint64_t at = (uint64_t)i * COPY_PART, left = c->bytes - at;
-    memcpy(c->to + at, c->from + at, left < COPY_PART ? left : COPY_PART);
+    const copy *copy = context;
+    const uint64_t at = (uint64_t)i * COPY_PART, left = copy->bytes - at;
+    memcpy(copy->to + at, copy->from + at, left < COPY_PART ? left : COPY_PART);
 }
 
 /* One thread copies some GB a second, less than the device sends. */
 static void copy_bytes(void *to, const void *from, uint64_t bytes)
 {
-    copy c = {to, from, bytes};
-    lb_pool_run((size_t)((bytes + COPY_PART - 1) / COPY_PART), copy_part, &c);
+    copy copy = {to, from, bytes};
+    lb_pool_run((size_t)((bytes + COPY_PART - 1) / COPY_PART), copy_part, &copy);
 }
 
 /* ---- giving ------------------------------------------------------------------------------------------------------ */
@@ -207,18 +212,18 @@ typedef struct turns {
     CUstream stream;
 } turns;
 
-static uint64_t turn_bytes(const turns *t, uint64_t turn)
+static uint64_t turn_bytes(const turns *turns, uint64_t turn)
 {
-    const uint64_t at = turn * t->half;
-    return at >= t->bytes ? 0 : t->bytes - at < t->half ? t->bytes - at : t->half;
+    const uint64_t at = turn * turns->half;
+    return at >= turns->bytes ? 0 : turns->bytes - at < turns->half ? turns->bytes - at : turns->half;
 }
 
-static bool begin_turn(lb_cuda *device, const turns *t, uint64_t turn)
+static bool begin_turn(lb_cuda *device, const turns *turns, uint64_t turn)
 {
-    const uint64_t n = turn_bytes(t, turn);
-    return n == 0 ||
-           (LB_CUDA_CALL(device, MemcpyDtoHAsync, t->halves[turn % 2], t->from + turn * t->half, n, t->stream) &&
-            LB_CUDA_CALL(device, EventRecord, t->there[turn % 2], t->stream));
+    const uint64_t n = turn_bytes(turns, turn);
+    return n == 0 || (LB_CUDA_CALL(device, MemcpyDtoHAsync, turns->halves[turn % 2], turns->from + turn * turns->half,
+                                   n, turns->stream) &&
+                      LB_CUDA_CALL(device, EventRecord, turns->there[turn % 2], turns->stream));
 }
 
 bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t bytes, CUstream stream)
@@ -227,14 +232,14 @@ bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t
     lb_cuda_drain(device, device->serial, true);
     if (lb_cuda_is_lost(device)) return false;
     const uint64_t half = ring->space.size / 2;
-    turns t = {{ring->host, ring->host + half}, {lb_cuda_take_event(device), NULL}, half, from, bytes, stream};
-    t.there[1] = t.there[0] ? lb_cuda_take_event(device) : NULL;
-    bool good = t.there[1] && begin_turn(device, &t, 0);
-    for (uint64_t turn = 0; good && turn_bytes(&t, turn); turn++) {
-        good = begin_turn(device, &t, turn + 1) && LB_CUDA_CALL(device, EventSynchronize, t.there[turn % 2]);
-        if (good) copy_bytes((char *)to + turn * half, t.halves[turn % 2], turn_bytes(&t, turn));
+    turns turns = {{ring->host, ring->host + half}, {lb_cuda_take_event(device), NULL}, half, from, bytes, stream};
+    turns.there[1] = turns.there[0] ? lb_cuda_take_event(device) : NULL;
+    bool good = turns.there[1] && begin_turn(device, &turns, 0);
+    for (uint64_t turn = 0; good && turn_bytes(&turns, turn); turn++) {
+        good = begin_turn(device, &turns, turn + 1) && LB_CUDA_CALL(device, EventSynchronize, turns.there[turn % 2]);
+        if (good) copy_bytes((char *)to + turn * half, turns.halves[turn % 2], turn_bytes(&turns, turn));
     }
     if (!good) device->cuda->StreamSynchronize(stream); /* nothing writes to the ring any more */
-    for (int i = 0; i < 2; i++) lb_cuda_give_event(device, t.there[i]);
+    for (int i = 0; i < 2; i++) lb_cuda_give_event(device, turns.there[i]);
     return good;
 }

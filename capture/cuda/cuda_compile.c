@@ -100,10 +100,9 @@ static lb_status find(nvrtc *to, lb_err *err)
 {
     void *library = open_library();
     if (!library)
-        return lb_fail(
-            err, LB_ERR_UNSUPPORTED,
-            "this lastbit was built without nvcc, and no libnvrtc.so is found to compile its kernels with: add the "
-            "folder of libnvrtc.so.12 or .13 to LD_LIBRARY_PATH, or build lastbit where nvcc is");
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "this lastbit was built without nvcc, and no libnvrtc.so is found to compile its kernels with: "
+                       "add the folder of libnvrtc.so.12 or .13 to LD_LIBRARY_PATH, or build lastbit where nvcc is");
 #define FIND(NAME, parameters)                                                                                         \
     if (!(*(void **)(void *)&to->NAME = dlsym(library, "nvrtc" #NAME)))                                                \
         return lb_fail(err, LB_ERR_UNSUPPORTED, "libnvrtc.so has no nvrtc" #NAME ": it is older than CUDA 11.1");
@@ -114,30 +113,30 @@ static lb_status find(nvrtc *to, lb_err *err)
 
 /* ---- compiling --------------------------------------------------------------------------------------------------- */
 
-static lb_status refused(const nvrtc *n, program p, lb_err *err)
+static lb_status refused(const nvrtc *nvrtc, program program, lb_err *err)
 {
     size_t size = 0;
     char *log = NULL;
-    if (n->GetProgramLogSize(p, &size) == 0 && size > 0) log = calloc(1, size + 1);
-    if (log && n->GetProgramLog(p, log) != 0) log[0] = 0;
+    if (nvrtc->GetProgramLogSize(program, &size) == 0 && size > 0) log = calloc(1, size + 1);
+    if (log && nvrtc->GetProgramLog(program, log) != 0) log[0] = 0;
     lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not compile the measuring kernels: %.600s",
             log ? log : "it does not say why");
     free(log);
     return LB_ERR_UNSUPPORTED;
 }
 
-static lb_status take_code(const nvrtc *n, program p, lb_digest key, void **code, lb_err *err)
+static lb_status take_code(const nvrtc *nvrtc, program program, lb_digest key, void **code, lb_err *err)
 {
     size_t size = 0;
-    if (n->GetCUBINSize(p, &size) != 0 || size == 0) return refused(n, p, err);
+    if (nvrtc->GetCUBINSize(program, &size) != 0 || size == 0) return refused(nvrtc, program, err);
     *code = malloc(size);
     if (!*code) return lb_fail(err, LB_ERR_NOMEM, "no memory for the measuring kernels");
-    if (n->GetCUBIN(p, *code) == 0) {
+    if (nvrtc->GetCUBIN(program, *code) == 0) {
         lb_kernel_cache_keep(key, *code, size);
         return LB_OK;
     }
     free(*code);
-    return refused(n, p, err);
+    return refused(nvrtc, program, err);
 }
 
 static void add_text(FILE *to, const char *text)
@@ -146,13 +145,13 @@ static void add_text(FILE *to, const char *text)
 }
 
 /* Of all that the code is made of: each text with its length, so that no two lists of them are one. */
-static bool key_of(lb_digest *key, const nvrtc *n, const lb_kernel_image *code, const char *const *options,
+static bool key_of(lb_digest *key, const nvrtc *nvrtc, const lb_kernel_image *code, const char *const *options,
                    size_t n_options)
 {
     int major = 0, minor = 0;
     char *text = NULL;
     size_t size = 0;
-    FILE *to = n->Version(&major, &minor) == 0 ? lb_text_stream_open(&text, &size) : NULL;
+    FILE *to = nvrtc->Version(&major, &minor) == 0 ? lb_text_stream_open(&text, &size) : NULL;
     if (!to) return false;
     fprintf(to, "NVRTC %d.%d:", major, minor);
     for (size_t o = 0; o < n_options; o++) add_text(to, options[o]);
@@ -170,23 +169,23 @@ static bool key_of(lb_digest *key, const nvrtc *n, const lb_kernel_image *code, 
 
 lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **machine_code, lb_err *err)
 {
-    nvrtc n;
-    LB_TRY(find(&n, err));
+    nvrtc nvrtc;
+    LB_TRY(find(&nvrtc, err));
 
     char target[40];
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", architecture);
     const char *const options[] = {target, LB_KERNEL_OPTIONS};
-    program p;
+    program program;
     lb_digest key;
-    if (!key_of(&key, &n, code, options, sizeof options / sizeof *options))
+    if (!key_of(&key, &nvrtc, code, options, sizeof options / sizeof *options))
         return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not say its version, or memory is short");
     if ((*machine_code = lb_kernel_cache_find(key))) return LB_OK;
-    if (n.CreateProgram(&p, code->source, "digest_kernel.cu", LB_KERNEL_HEADERS, code->headers, code->header_names) !=
-        0)
+    if (nvrtc.CreateProgram(&program, code->source, "digest_kernel.cu", LB_KERNEL_HEADERS, code->headers,
+                            code->header_names) != 0)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not take the source of the measuring kernels");
-    const lb_status status = n.CompileProgram(p, (int)(sizeof options / sizeof *options), options) == 0
-                                 ? take_code(&n, p, key, machine_code, err)
-                                 : refused(&n, p, err);
-    n.DestroyProgram(&p);
+    const lb_status status = nvrtc.CompileProgram(program, (int)(sizeof options / sizeof *options), options) == 0
+                                 ? take_code(&nvrtc, program, key, machine_code, err)
+                                 : refused(&nvrtc, program, err);
+    nvrtc.DestroyProgram(&program);
     return status;
 }

@@ -304,17 +304,17 @@ static CUcontext context_of(const lb_cuda_driver *cuda, int unit, bool *retained
     return *retained ? context : NULL;
 }
 
-lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *err)
+lb_status lb_cuda_open(lb_device **out, const lb_cuda_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     lb_cuda_visit visit;
-    *to = NULL;
+    *out = NULL;
     const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
     if (!cuda) return why.status ? lb_fail(err, why.status, "%s", why.message) : LB_OK;
     if (options->device_bytes < 64 << 10 || options->pinned_bytes < 4 << 10 || options->replays == 0)
         return lb_fail(err, LB_ERR_INVALID,
-                       "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, and 1 run of "
-                       "a graph kept");
+                       "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, "
+                       "and 1 run of a graph kept");
     lb_cuda *device = calloc(1, sizeof *device);
     if (!device) return lb_fail(err, LB_ERR_NOMEM, "no memory for the back end of a device");
     device->context = context_of(cuda, options->unit, &device->retained);
@@ -333,7 +333,7 @@ lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *e
         lb_cuda_leave(device, &visit);
     }
     if (status == LB_OK) {
-        *to = &device->base;
+        *out = &device->base;
         return LB_OK;
     }
     lb_fail(err, device->lost.status, "%s", device->lost.message);

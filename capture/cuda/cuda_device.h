@@ -31,10 +31,10 @@ typedef struct lb_cuda_options {
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
 /* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The
  * host waits. */
-lb_status lb_cuda_check(lb_device *device, lb_err *err);
+lb_status lb_cuda_check(lb_device *base, lb_err *err);
 /* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results
  * are here. The host waits. */
-lb_status lb_cuda_rate(lb_device *device, uint64_t bytes, double *rate, lb_err *err);
+lb_status lb_cuda_rate(lb_device *base, uint64_t bytes, double *rate, lb_err *err);
 
 /* The context of a device that this back end opened; NULL: it is another back end's. */
 void *lb_cuda_context(const lb_device *device);
@@ -44,7 +44,7 @@ void lb_cuda_wait(void *context, void *stream);
 
 /* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not
  * see. */
-void lb_cuda_order_after(lb_device *device, void *stream);
+void lb_cuda_order_after(lb_device *base, void *stream);
 
 typedef struct lb_cuda_replay {
     uint64_t value;  /* lb_device_work.slot, never 0 */
@@ -53,6 +53,6 @@ typedef struct lb_cuda_replay {
 } lb_cuda_replay;
 /* Gives what graphs have computed since the last call, and waits for it as lb_cuda_order_after said. Runs that were
  * overwritten before are missing among the numbers, and counted as skipped. */
-void lb_cuda_replays(lb_device *device, void (*take)(void *context, const lb_cuda_replay *replay), void *context);
+void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_replay *replay), void *context);
 
 #endif

@@ -21,24 +21,24 @@ static uint64_t grow(lb_cuda_piece *piece, uint64_t bytes)
 }
 
 /* Where the job's leaves will lie, what it measures, and its bytes, all from the beginning of the flight's pieces. */
-static void add_job(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
+static void add_job(lb_cuda *device, plan *plan, lb_device_work *work, bool copied)
 {
-    lb_cuda_job *job = &p->jobs[p->n_jobs++];
+    lb_cuda_job *job = &plan->jobs[plan->n_jobs++];
     *job = (lb_cuda_job){.work = work, .result = -1, .copied = copied};
     if (work->measured) {
-        job->scratch_at = grow(&p->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&device->items[p->n_items]));
-        job->result = (int64_t)p->n_items++;
-        grow(&p->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
-        grow(&p->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
-        grow(&p->pieces[LB_CUDA_ITEMS], sizeof(lb_kernel_item));
+        job->scratch_at = grow(&plan->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&device->items[plan->n_items]));
+        job->result = (int64_t)plan->n_items++;
+        grow(&plan->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
+        grow(&plan->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
+        grow(&plan->pieces[LB_CUDA_ITEMS], sizeof(lb_kernel_item));
     }
-    if (copied) job->bytes_at = grow(&p->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
+    if (copied) job->bytes_at = grow(&plan->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
 }
 
-static bool could_hold(const lb_cuda *device, const plan *p)
+static bool could_hold(const lb_cuda *device, const plan *plan)
 {
     for (int i = 0; i < LB_CUDA_RINGS; i++)
-        if (!lb_ring_space_could_hold(&device->rings[i].space, p->pieces[i].bytes)) return false;
+        if (!lb_ring_space_could_hold(&device->rings[i].space, plan->pieces[i].bytes)) return false;
     return true;
 }
 
@@ -143,13 +143,13 @@ static uint64_t first_slot(lb_cuda *device, const lb_cuda_flight *flight)
     return ++device->slots * n + flight->pieces[LB_CUDA_RESULTS].at / sizeof(lb_kernel_result);
 }
 
-static lb_cuda_flight *new_flight(const lb_cuda *device, const plan *p, CUstream stream)
+static lb_cuda_flight *new_flight(const lb_cuda *device, const plan *plan, CUstream stream)
 {
-    lb_cuda_flight *flight = malloc(sizeof *flight + p->n_jobs * sizeof flight->jobs[0]);
+    lb_cuda_flight *flight = malloc(sizeof *flight + plan->n_jobs * sizeof flight->jobs[0]);
     if (!flight) return NULL;
-    *flight = (lb_cuda_flight){.stream = stream, .stream_id = lb_cuda_stream_id(device, stream), .n = p->n_jobs};
-    memcpy(flight->pieces, p->pieces, sizeof flight->pieces);
-    memcpy(flight->jobs, p->jobs, p->n_jobs * sizeof p->jobs[0]);
+    *flight = (lb_cuda_flight){.stream = stream, .stream_id = lb_cuda_stream_id(device, stream), .n = plan->n_jobs};
+    memcpy(flight->pieces, plan->pieces, sizeof flight->pieces);
+    memcpy(flight->jobs, plan->jobs, plan->n_jobs * sizeof plan->jobs[0]);
     return flight;
 }
 
@@ -169,40 +169,41 @@ static void take_staging(lb_cuda *device, lb_cuda_flight *flight)
                    lb_ring_space_take(&device->rings[LB_CUDA_STAGING].space, piece->bytes, &piece->at, &piece->name);
 }
 
-static void skip_jobs(lb_cuda *device, const plan *p)
+static void skip_jobs(lb_cuda *device, const plan *plan)
 {
-    for (size_t i = 0; i < p->n_jobs; i++) lb_cuda_skip(device, p->jobs[i].work);
+    for (size_t i = 0; i < plan->n_jobs; i++) lb_cuda_skip(device, plan->jobs[i].work);
 }
 
 /* Whatever fails here has ended measuring on the device: the flight is in the list, its works learn it with the
  * others. */
-static void start(lb_cuda *device, plan *p, CUstream stream, bool may_wait)
+static void start(lb_cuda *device, plan *plan, CUstream stream, bool may_wait)
 {
-    const uint32_t units = p->n_items ? lb_kernel_batch(device->items, p->n_items) : 0;
+    const uint32_t units = plan->n_items ? lb_kernel_batch(device->items, plan->n_items) : 0;
 
-    if ((p->n_items && units == 0) || !take_room(device, p->pieces, may_wait)) {
-        skip_jobs(device, p);
+    if ((plan->n_items && units == 0) || !take_room(device, plan->pieces, may_wait)) {
+        skip_jobs(device, plan);
         return;
     }
-    lb_cuda_flight *flight = new_flight(device, p, stream);
+    lb_cuda_flight *flight = new_flight(device, plan, stream);
     if (!flight) {
-        lb_cuda_give(device, p->pieces);
-        skip_jobs(device, p);
+        lb_cuda_give(device, plan->pieces);
+        skip_jobs(device, plan);
         return;
     }
     take_staging(device, flight);
     flight->first_slot = first_slot(device, flight);
     append(device, flight);
     flight->read = lb_cuda_take_event(device);
-    if (!flight->read || (p->n_items && !measure(device, flight, p->n_items, units)) || !read_bytes(device, flight))
+    if (!flight->read || (plan->n_items && !measure(device, flight, plan->n_items, units)) ||
+        !read_bytes(device, flight))
         return;
     if (LB_CUDA_CALL(device, EventRecord, flight->read, stream)) send_bytes(device, flight);
 }
 
 /* Bytes that no ring holds: the host waits for them, where it may. */
-static void copy_large(lb_cuda *device, plan *p, lb_device_work *work, CUstream stream, bool may_wait)
+static void copy_large(lb_cuda *device, plan *plan, lb_device_work *work, CUstream stream, bool may_wait)
 {
-    if (!may_wait || (work->measured && plan_work(device, p, work, false) != TAKEN)) {
+    if (!may_wait || (work->measured && plan_work(device, plan, work, false) != TAKEN)) {
         lb_cuda_skip(device, work);
         return;
     }
@@ -214,20 +215,20 @@ static void copy_large(lb_cuda *device, plan *p, lb_device_work *work, CUstream 
 
 void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
 {
-    plan p = {.n_jobs = 0};
+    plan together = {.n_jobs = 0};
     for (size_t i = 0; i < n && !lb_cuda_is_lost(device);) {
         lb_device_work *work = works[i];
-        const outcome planned = plan_work(device, &p, work, work->bytes != NULL);
+        const outcome planned = plan_work(device, &together, work, work->bytes != NULL);
         if (planned == FULL) {
-            start(device, &p, stream, may_wait);
-            p = (plan){.n_jobs = 0};
+            start(device, &together, stream, may_wait);
+            together = (plan){.n_jobs = 0};
             continue;
         }
         i++;
         if (planned == TOO_LARGE && work->bytes)
-            copy_large(device, &p, work, stream, may_wait);
+            copy_large(device, &together, work, stream, may_wait);
         else if (planned != TAKEN)
             lb_cuda_skip(device, work);
     }
-    if (p.n_jobs && !lb_cuda_is_lost(device)) start(device, &p, stream, may_wait);
+    if (together.n_jobs && !lb_cuda_is_lost(device)) start(device, &together, stream, may_wait);
 }

@@ -33,23 +33,23 @@ static uint64_t set_slots(const lb_cuda *device)
 
 static bool give_back(lb_cuda *device);
 
-static bool take_places(lb_cuda *device, places *p, size_t n)
+static bool take_places(lb_cuda *device, places *places, size_t n)
 {
     uint64_t bytes = n * sizeof(lb_kernel_item);
     for (size_t i = 0; i < n; i++) {
-        p->scratch_at[i] = bytes;
+        places->scratch_at[i] = bytes;
         bytes += lb_kernel_scratch_bytes(&device->items[i]);
     }
-    p->pieces[LB_CUDA_GRAPHS].bytes = bytes;
-    p->pieces[LB_CUDA_REQUESTS].bytes = n * sizeof(lb_kernel_item);
-    p->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
-    p->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
-    return lb_cuda_take(device, p->pieces) || (give_back(device) && lb_cuda_take(device, p->pieces));
+    places->pieces[LB_CUDA_GRAPHS].bytes = bytes;
+    places->pieces[LB_CUDA_REQUESTS].bytes = n * sizeof(lb_kernel_item);
+    places->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
+    places->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
+    return lb_cuda_take(device, places->pieces) || (give_back(device) && lb_cuda_take(device, places->pieces));
 }
 
-static CUdeviceptr place(const lb_cuda *device, const places *p, lb_cuda_ring_name ring)
+static CUdeviceptr place(const lb_cuda *device, const places *places, lb_cuda_ring_name ring)
 {
-    return device->rings[ring].device + p->pieces[ring].at;
+    return device->rings[ring].device + places->pieces[ring].at;
 }
 
 static CUresult add_turn(lb_cuda *device, CUdeviceptr turn, uint64_t by, CUstream stream)
@@ -59,14 +59,14 @@ static CUresult add_turn(lb_cuda *device, CUdeviceptr turn, uint64_t by, CUstrea
 }
 
 /* The items are there before the graph runs for the first time; each run leaves them as they are now. */
-static bool upload_items(lb_cuda *device, places *p, size_t n)
+static bool upload_items(lb_cuda *device, places *places, size_t n)
 {
-    lb_cuda_piece *const request = &p->pieces[LB_CUDA_REQUESTS];
+    lb_cuda_piece *const request = &places->pieces[LB_CUDA_REQUESTS];
     char *const from = device->rings[LB_CUDA_REQUESTS].host + request->at;
-    const CUdeviceptr to = place(device, p, LB_CUDA_GRAPHS);
+    const CUdeviceptr to = place(device, places, LB_CUDA_GRAPHS);
     for (size_t i = 0; i < n; i++) {
-        device->items[i].scratch = to + p->scratch_at[i];
-        device->items[i].slot = p->pieces[LB_CUDA_REPLAYS].at / sizeof(lb_kernel_result) + i;
+        device->items[i].scratch = to + places->scratch_at[i];
+        device->items[i].slot = places->pieces[LB_CUDA_REPLAYS].at / sizeof(lb_kernel_result) + i;
     }
     memcpy(from, device->items, n * sizeof(lb_kernel_item));
     const bool there = LB_CUDA_CALL(device, MemcpyHtoDAsync, to, from, n * sizeof(lb_kernel_item), device->uploads) &&
@@ -76,10 +76,10 @@ static bool upload_items(lb_cuda *device, places *p, size_t n)
     return there;
 }
 
-static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t units, CUstream stream)
+static CUresult add_nodes(lb_cuda *device, const places *places, size_t n, uint32_t units, CUstream stream)
 {
-    const CUdeviceptr turn = place(device, p, LB_CUDA_TURNS);
-    lb_kernel_launch launch = {.items = place(device, p, LB_CUDA_GRAPHS),
+    const CUdeviceptr turn = place(device, places, LB_CUDA_TURNS);
+    lb_kernel_launch launch = {.items = place(device, places, LB_CUDA_GRAPHS),
                                .results = device->rings[LB_CUDA_REPLAYS].device,
                                .n_results = device->options.replays * set_slots(device),
                                .turn = turn,
@@ -90,10 +90,10 @@ static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t u
 }
 
 /* Runs that have ended, by one of the two copies of the turns. */
-static uint64_t runs_of(const lb_cuda *device, const lb_cuda_captured *c, const void *turns)
+static uint64_t runs_of(const lb_cuda *device, const lb_cuda_captured *captured, const void *turns)
 {
     uint64_t turn;
-    memcpy(&turn, (const char *)turns + c->pieces[LB_CUDA_TURNS].at, sizeof turn);
+    memcpy(&turn, (const char *)turns + captured->pieces[LB_CUDA_TURNS].at, sizeof turn);
     return turn / set_slots(device);
 }
 
@@ -113,10 +113,10 @@ static CUresult add_copies(lb_cuda *device, lb_cuda_captured *captured, lb_devic
     return result;
 }
 
-static void give_pieces(lb_cuda *device, lb_cuda_captured *c)
+static void give_pieces(lb_cuda *device, lb_cuda_captured *captured)
 {
-    lb_cuda_give(device, c->pieces);
-    for (uint32_t i = 0; i < c->n; i++) lb_cuda_give_piece(device, LB_CUDA_ASIDE, &c->aside[i]);
+    lb_cuda_give(device, captured->pieces);
+    for (uint32_t i = 0; i < captured->n; i++) lb_cuda_give_piece(device, LB_CUDA_ASIDE, &captured->aside[i]);
 }
 
 static void note(lb_cuda *device, lb_cuda_captured *captured, lb_device_work *const *works)
@@ -136,22 +136,22 @@ static void note(lb_cuda *device, lb_cuda_captured *captured, lb_device_work *co
 /* `works` are measured by device->items. */
 static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream)
 {
-    places p;
-    memset(&p, 0, sizeof p);
+    places places;
+    memset(&places, 0, sizeof places);
     const uint32_t units = lb_kernel_batch(device->items, n);
     lb_cuda_captured *captured = units ? calloc(1, sizeof *captured + n * sizeof captured->aside[0]) : NULL;
-    if (!captured || !take_places(device, &p, n)) {
+    if (!captured || !take_places(device, &places, n)) {
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
         free(captured);
         return;
     }
-    if (!upload_items(device, &p, n)) {
+    if (!upload_items(device, &places, n)) {
         free(captured);
         return;
     }
-    memcpy(captured->pieces, p.pieces, sizeof p.pieces);
+    memcpy(captured->pieces, places.pieces, sizeof places.pieces);
     captured->n = (uint32_t)n;
-    CUresult result = add_nodes(device, &p, n, units, stream);
+    CUresult result = add_nodes(device, &places, n, units, stream);
     if (result == CUDA_SUCCESS) result = add_copies(device, captured, works, stream);
     if (result == CUDA_SUCCESS) {
         note(device, captured, works);
@@ -193,10 +193,10 @@ static bool fetch_turns(lb_cuda *device, void *to)
 
 /* Whether a run that has ended, is not given yet, and is not being overwritten by the next one, left its results in the
  * set. */
-static bool wants_set(const lb_cuda *device, const lb_cuda_captured *c, uint64_t set)
+static bool wants_set(const lb_cuda *device, const lb_cuda_captured *captured, uint64_t set)
 {
-    const uint64_t ended = runs_of(device, c, device->turns_before), kept = device->options.replays;
-    const uint64_t oldest = ended >= kept && ended - kept + 1 > c->seen ? ended - kept + 1 : c->seen;
+    const uint64_t ended = runs_of(device, captured, device->turns_before), kept = device->options.replays;
+    const uint64_t oldest = ended >= kept && ended - kept + 1 > captured->seen ? ended - kept + 1 : captured->seen;
     for (uint64_t run = oldest; run < ended; run++)
         if (run % kept == set) return true;
     return false;
@@ -214,16 +214,16 @@ static bool fetch_piece(lb_cuda *device, uint64_t set, uint64_t from, uint64_t t
 static bool fetch_set(lb_cuda *device, uint64_t set)
 {
     uint64_t from = 0, to = 0;
-    for (const lb_cuda_captured *c = device->captured; c; c = c->next) {
-        const uint64_t at = c->pieces[LB_CUDA_REPLAYS].at;
-        const bool wanted = wants_set(device, c, set);
+    for (const lb_cuda_captured *captured = device->captured; captured; captured = captured->next) {
+        const uint64_t at = captured->pieces[LB_CUDA_REPLAYS].at;
+        const bool wanted = wants_set(device, captured, set);
         if (!wanted || at < to) {
             if (!fetch_piece(device, set, from, to)) return false;
             from = to = 0;
         }
         if (!wanted) continue;
         if (from == to) from = at;
-        to = at + c->n * sizeof(lb_kernel_result);
+        to = at + captured->n * sizeof(lb_kernel_result);
     }
     return fetch_piece(device, set, from, to);
 }
@@ -244,24 +244,27 @@ typedef struct taker {
 } taker;
 
 /* To the works that expect it. False: none does. */
-static bool give_work(lb_cuda_captured *c, const lb_cuda_replay *replay)
+static bool give_work(lb_cuda_captured *captured, const lb_cuda_replay *replay)
 {
     bool any = false;
-    for (lb_cuda_expected *e = c->expected; e; e = e->next) {
-        if (e->value != replay->value || e->run != replay->number || e->there || e->unsure) continue;
-        e->work->item.out = replay->out;
-        if (!(e->work->item.what & LB_MEASURE_BLOB) && !lb_layout_is_contiguous(&e->work->item.tensor.layout))
-            e->work->item.out.blob = (lb_digest){0, 0};
-        e->there = any = true;
+    for (lb_cuda_expected *cuda_expected = captured->expected; cuda_expected; cuda_expected = cuda_expected->next) {
+        if (cuda_expected->value != replay->value || cuda_expected->run != replay->number || cuda_expected->there ||
+            cuda_expected->unsure)
+            continue;
+        cuda_expected->work->item.out = replay->out;
+        if (!(cuda_expected->work->item.what & LB_MEASURE_BLOB) &&
+            !lb_layout_is_contiguous(&cuda_expected->work->item.tensor.layout))
+            cuda_expected->work->item.out.blob = (lb_digest){0, 0};
+        cuda_expected->there = any = true;
     }
     return any;
 }
 
 /* Works of runs before `run` have what they get: what did not come does not come any more. Bytes that are still on
  * their way keep theirs waiting. */
-static void end_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
+static void end_expected(lb_cuda *device, lb_cuda_captured *captured, uint64_t run)
 {
-    for (lb_cuda_expected **link = &c->expected, *e; (e = *link);) {
+    for (lb_cuda_expected **link = &captured->expected, *e; (e = *link);) {
         if ((e->run >= run && !e->unsure) || e->copy.state == LB_WORK_UNDER_WAY) {
             link = &e->next;
             continue;
@@ -275,45 +278,48 @@ static void end_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
     }
 }
 
-static void give_run(lb_cuda *device, lb_cuda_captured *c, uint64_t run, const taker *to)
+static void give_run(lb_cuda *device, lb_cuda_captured *captured, uint64_t run, const taker *to)
 {
     const char *const set = device->rings[LB_CUDA_REPLAYS].host + run % device->options.replays * set_bytes(device);
-    const uint64_t at = c->pieces[LB_CUDA_REPLAYS].at;
+    const uint64_t at = captured->pieces[LB_CUDA_REPLAYS].at;
     const lb_kernel_result *results = (const lb_kernel_result *)(const void *)(set + at);
     const uint64_t slot = at / sizeof(lb_kernel_result) + run * set_slots(device);
-    for (uint32_t i = 0; i < c->n; i++) {
+    for (uint32_t i = 0; i < captured->n; i++) {
         if (results[i].whole != 1 + slot + i) {
             device->skipped++;
             continue;
         }
-        const lb_cuda_replay replay = {c->first_value + i, run - c->before, lb_kernel_measured(&results[i])};
-        if (!give_work(c, &replay) && to->take) to->take(to->context, &replay);
+        const lb_cuda_replay replay = {captured->first_value + i, run - captured->before,
+                                       lb_kernel_measured(&results[i])};
+        if (!give_work(captured, &replay) && to->take) to->take(to->context, &replay);
     }
 }
 
 /* What was fetched waits for every run that was heard of. Where there were more, or one of them failed to begin, it is
  * not known which run is whose: works that expect one get none. */
-static void compare_runs(lb_cuda *device, lb_cuda_captured *c, uint64_t ended)
+static void compare_runs(lb_cuda *device, lb_cuda_captured *captured, uint64_t ended)
 {
-    if (ended == c->begun || c->launching) return;
-    if (ended > c->begun) device->unheard += ended - c->begun;
-    c->begun = ended;
-    for (lb_cuda_expected *e = c->expected; e; e = e->next) e->unsure = true;
+    if (ended == captured->begun || captured->launching) return;
+    if (ended > captured->begun) device->unheard += ended - captured->begun;
+    captured->begun = ended;
+    for (lb_cuda_expected *cuda_expected = captured->expected; cuda_expected; cuda_expected = cuda_expected->next)
+        cuda_expected->unsure = true;
 }
 
-static void give_runs(lb_cuda *device, lb_cuda_captured *c, const taker *to)
+static void give_runs(lb_cuda *device, lb_cuda_captured *captured, const taker *to)
 {
-    uint64_t ended = runs_of(device, c, device->turns_before);
-    const uint64_t begun = runs_of(device, c, device->rings[LB_CUDA_TURNS].host) + 1; /* the next may be under way */
-    if (!to->take) compare_runs(device, c, ended);
-    if (!to->take && ended > c->begun) ended = c->begun;
-    for (; c->seen < ended; c->seen++) {
-        if (c->seen + device->options.replays >= begun)
-            give_run(device, c, c->seen, to);
+    uint64_t ended = runs_of(device, captured, device->turns_before);
+    const uint64_t begun =
+        runs_of(device, captured, device->rings[LB_CUDA_TURNS].host) + 1; /* the next may be under way */
+    if (!to->take) compare_runs(device, captured, ended);
+    if (!to->take && ended > captured->begun) ended = captured->begun;
+    for (; captured->seen < ended; captured->seen++) {
+        if (captured->seen + device->options.replays >= begun)
+            give_run(device, captured, captured->seen, to);
         else
-            device->skipped += c->n;
+            device->skipped += captured->n;
     }
-    end_expected(device, c, c->seen - c->before);
+    end_expected(device, captured, captured->seen - captured->before);
 }
 
 /* Graphs that are gone, and have run as often as was heard of: their room is free. */
@@ -338,7 +344,8 @@ static void drop_forgotten(lb_cuda *device)
 static bool give_back(lb_cuda *device)
 {
     bool any = false;
-    for (const lb_cuda_captured *c = device->captured; c; c = c->next) any |= c->forgotten;
+    for (const lb_cuda_captured *captured = device->captured; captured; captured = captured->next)
+        any |= captured->forgotten;
     if (!any || !fetch_turns(device, device->rings[LB_CUDA_TURNS].host) ||
         !LB_CUDA_CALL(device, StreamSynchronize, device->own))
         return false;
@@ -354,7 +361,8 @@ void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_
     if (!device->captured || !lb_cuda_enter(device, &visit)) return;
     const bool there = fetch(device);
     lb_cuda_leave(device, &visit);
-    for (lb_cuda_captured *c = there ? device->captured : NULL; c; c = c->next) give_runs(device, c, &to);
+    for (lb_cuda_captured *captured = there ? device->captured : NULL; captured; captured = captured->next)
+        give_runs(device, captured, &to);
     if (there) drop_forgotten(device);
 }
 
@@ -380,46 +388,50 @@ void lb_cuda_give_expected(lb_cuda *device)
 
 void lb_cuda_forget_expected(lb_cuda *device, bool silent)
 {
-    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
-        while (c->expected) { /* no flight is under way any more */
-            lb_cuda_expected *e = c->expected;
-            if (!silent) e->work->state = LB_WORK_LOST;
-            c->expected = e->next;
-            free(e);
+    for (lb_cuda_captured *captured = device->captured; captured; captured = captured->next) {
+        while (captured->expected) { /* no flight is under way any more */
+            lb_cuda_expected *cuda_expected = captured->expected;
+            if (!silent) cuda_expected->work->state = LB_WORK_LOST;
+            captured->expected = cuda_expected->next;
+            free(cuda_expected);
         }
     }
     device->n_expected = 0;
 }
 
-static bool measures(const lb_cuda_captured *c, uint64_t value)
+static bool measures(const lb_cuda_captured *captured, uint64_t value)
 {
-    return c && value >= c->first_value && value - c->first_value < c->n;
+    return captured && value >= captured->first_value && value - captured->first_value < captured->n;
 }
 
 /* Works of a run come in the order of its capture, mostly. */
 static lb_cuda_captured *find(lb_cuda *device, uint64_t value)
 {
-    lb_cuda_captured *c = device->sought;
-    while (c && !measures(c, value)) c = c->next;
-    for (c = c ? c : device->captured; c && !measures(c, value); c = c->next) {
+    lb_cuda_captured *captured = device->sought;
+    while (captured && !measures(captured, value)) captured = captured->next;
+    for (captured = captured ? captured : device->captured; captured && !measures(captured, value);
+         captured = captured->next) {
     }
-    return device->sought = c;
+    return device->sought = captured;
 }
 
 static void expect(lb_cuda *device, lb_device_work *work, bool may_wait)
 {
-    lb_cuda_captured *c = work->slot ? find(device, work->slot) : NULL;
+    lb_cuda_captured *captured = work->slot ? find(device, work->slot) : NULL;
     /* The next run may be the one that overwrites the oldest. */
-    if (c && may_wait && c->expected && c->begun - c->seen + 1 >= device->options.replays)
+    if (captured && may_wait && captured->expected && captured->begun - captured->seen + 1 >= device->options.replays)
         device->base.ops->collect(&device->base, NULL, true);
-    lb_cuda_expected *e = c && !lb_cuda_is_lost(device) ? calloc(1, sizeof *e) : NULL;
-    if (!e) {
+    lb_cuda_expected *awaited = captured && !lb_cuda_is_lost(device) ? calloc(1, sizeof *awaited) : NULL;
+    if (!awaited) {
         lb_cuda_skip(device, work);
         return;
     }
-    *e = (lb_cuda_expected){
-        .next = c->expected, .work = work, .value = work->slot, .run = c->begun - c->before, .may_wait = may_wait};
-    c->expected = e;
+    *awaited = (lb_cuda_expected){.next = captured->expected,
+                                  .work = work,
+                                  .value = work->slot,
+                                  .run = captured->begun - captured->before,
+                                  .may_wait = may_wait};
+    captured->expected = awaited;
     device->n_expected++;
     work->state = LB_WORK_UNDER_WAY;
 }
@@ -430,24 +442,26 @@ void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, boo
 }
 
 /* The bytes that this run sets aside are read there, behind it and before the next one. */
-static void read_aside(lb_cuda *device, lb_cuda_captured *c, CUstream stream)
+static void read_aside(lb_cuda *device, lb_cuda_captured *captured, CUstream stream)
 {
-    const uint64_t run = c->begun - c->before;
-    for (lb_cuda_expected *e = c->expected; e; e = e->next) {
-        const lb_cuda_piece *aside = &c->aside[e->value - c->first_value];
-        if (e->run != run || !e->work->bytes || (!aside->taken && e->work->item.dense_bytes)) continue;
-        e->copy = (lb_device_work){.bytes = e->work->bytes, .item = e->work->item};
-        e->copy.item.dense = (const void *)(uintptr_t)(device->rings[LB_CUDA_ASIDE].device + aside->at);
-        lb_device_work *work = &e->copy;
-        lb_cuda_fly(device, &work, 1, stream, e->may_wait);
+    const uint64_t run = captured->begun - captured->before;
+    for (lb_cuda_expected *cuda_expected = captured->expected; cuda_expected; cuda_expected = cuda_expected->next) {
+        const lb_cuda_piece *aside = &captured->aside[cuda_expected->value - captured->first_value];
+        if (cuda_expected->run != run || !cuda_expected->work->bytes ||
+            (!aside->taken && cuda_expected->work->item.dense_bytes))
+            continue;
+        cuda_expected->copy = (lb_device_work){.bytes = cuda_expected->work->bytes, .item = cuda_expected->work->item};
+        cuda_expected->copy.item.dense = (const void *)(uintptr_t)(device->rings[LB_CUDA_ASIDE].device + aside->at);
+        lb_device_work *work = &cuda_expected->copy;
+        lb_cuda_fly(device, &work, 1, stream, cuda_expected->may_wait);
     }
 }
 
 void lb_cuda_runs(lb_device *base, uint64_t first, uint64_t last)
 {
     lb_cuda *device = (lb_cuda *)base;
-    for (lb_cuda_captured *c = device->captured; c; c = c->next)
-        c->launching |= c->first_value >= first && c->first_value <= last;
+    for (lb_cuda_captured *captured = device->captured; captured; captured = captured->next)
+        captured->launching |= captured->first_value >= first && captured->first_value <= last;
 }
 
 void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
@@ -456,11 +470,11 @@ void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
     lb_cuda_visit visit;
     bool any = false;
     const bool can_read = device->n_expected && !base->ops->is_capturing(base, stream) && lb_cuda_enter(device, &visit);
-    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
-        if (c->first_value < first || c->first_value > last) continue;
-        c->launching = false;
-        if (can_read && !lb_cuda_is_lost(device)) read_aside(device, c, stream);
-        c->begun++;
+    for (lb_cuda_captured *captured = device->captured; captured; captured = captured->next) {
+        if (captured->first_value < first || captured->first_value > last) continue;
+        captured->launching = false;
+        if (can_read && !lb_cuda_is_lost(device)) read_aside(device, captured, stream);
+        captured->begun++;
         any = true;
     }
     if (can_read) lb_cuda_leave(device, &visit);
@@ -470,18 +484,19 @@ void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
 void lb_cuda_run_failed(lb_device *base, uint64_t first, uint64_t last)
 {
     lb_cuda *device = (lb_cuda *)base;
-    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
-        if (c->first_value < first || c->first_value > last) continue;
-        c->launching = false;
-        for (lb_cuda_expected *e = c->expected; e; e = e->next) e->unsure |= e->run == c->begun - c->before;
+    for (lb_cuda_captured *captured = device->captured; captured; captured = captured->next) {
+        if (captured->first_value < first || captured->first_value > last) continue;
+        captured->launching = false;
+        for (lb_cuda_expected *cuda_expected = captured->expected; cuda_expected; cuda_expected = cuda_expected->next)
+            cuda_expected->unsure |= cuda_expected->run == captured->begun - captured->before;
     }
 }
 
 void lb_cuda_forget(lb_device *base, uint64_t first, uint64_t last)
 {
     lb_cuda *device = (lb_cuda *)base;
-    for (lb_cuda_captured *c = device->captured; c; c = c->next)
-        c->forgotten |= c->first_value >= first && c->first_value <= last;
+    for (lb_cuda_captured *captured = device->captured; captured; captured = captured->next)
+        captured->forgotten |= captured->first_value >= first && captured->first_value <= last;
 }
 
 uint64_t lb_cuda_unheard(lb_device *base)

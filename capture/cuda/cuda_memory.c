@@ -120,31 +120,31 @@ void lb_cuda_free_memory(lb_cuda *device)
 
 /* ---- pieces of the rings ----------------------------------------------------------------------------------------- */
 
-bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
+bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece)
 {
     lb_cuda_ring *from = &device->rings[ring];
     if (is_of_graphs(ring))
-        p->taken = p->bytes > 0 && lb_first_fit_take(&from->room, p->bytes, &p->at);
+        piece->taken = piece->bytes > 0 && lb_first_fit_take(&from->room, piece->bytes, &piece->at);
     else
-        p->taken = p->bytes > 0 && lb_ring_space_take(&from->space, p->bytes, &p->at, &p->name);
-    return p->taken;
+        piece->taken = piece->bytes > 0 && lb_ring_space_take(&from->space, piece->bytes, &piece->at, &piece->name);
+    return piece->taken;
 }
 
-void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
+void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece)
 {
-    if (p->taken && is_of_graphs(ring))
-        lb_first_fit_give(&device->rings[ring].room, p->at);
-    else if (p->taken)
-        lb_ring_space_give(&device->rings[ring].space, p->name);
-    p->taken = false;
+    if (piece->taken && is_of_graphs(ring))
+        lb_first_fit_give(&device->rings[ring].room, piece->at);
+    else if (piece->taken)
+        lb_ring_space_give(&device->rings[ring].space, piece->name);
+    piece->taken = false;
 }
 
 bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
 {
     for (int i = 0; i < LB_CUDA_RINGS; i++) {
-        lb_cuda_piece *p = &pieces[i];
-        lb_cuda_take_piece(device, (lb_cuda_ring_name)i, p);
-        if (p->taken || p->bytes == 0) continue;
+        lb_cuda_piece *cuda_piece = &pieces[i];
+        lb_cuda_take_piece(device, (lb_cuda_ring_name)i, cuda_piece);
+        if (cuda_piece->taken || cuda_piece->bytes == 0) continue;
         lb_cuda_give(device, pieces);
         return false;
     }

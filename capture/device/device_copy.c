@@ -28,21 +28,21 @@ typedef struct copying_device {
     uint64_t slots, held_bytes, most_held_bytes;
 } copying_device;
 
-static void *make_room(copying_device *d, size_t bytes)
+static void *make_room(copying_device *copying, size_t bytes)
 {
-    if (d->room && d->room_bytes >= bytes) return d->room;
-    free(d->room);
-    d->room = malloc(bytes ? bytes : 1);
-    d->room_bytes = d->room ? bytes : 0;
-    return d->room;
+    if (copying->room && copying->room_bytes >= bytes) return copying->room;
+    free(copying->room);
+    copying->room = malloc(bytes ? bytes : 1);
+    copying->room_bytes = copying->room ? bytes : 0;
+    return copying->room;
 }
 
-static lb_work_state state_of(copying_device *d, int answer)
+static lb_work_state state_of(copying_device *copying, int answer)
 {
     if (answer == 0) return LB_WORK_DONE;
-    d->skipped++;
+    copying->skipped++;
     if (answer > 0) return LB_WORK_SKIPPED;
-    d->why_lost = "the host program could not copy from it";
+    copying->why_lost = "the host program could not copy from it";
     return LB_WORK_LOST;
 }
 
@@ -58,41 +58,41 @@ static bool measure(lb_device_work *work, const void *bytes)
     return true;
 }
 
-static int fetch(const copying_device *d, const lb_device_work *work, const held *h, void *to)
+static int fetch(const copying_device *copying, const lb_device_work *work, const held *held, void *to)
 {
     const size_t size = work->item.dense_bytes;
     if (size == 0) return 0;
-    if (h) return d->access.copy_held(d->access.context, h->number, size, to);
+    if (held) return copying->access.copy_held(copying->access.context, held->number, size, to);
     const void *base = (const char *)work->item.dense - work->first;
-    return d->access.copy(d->access.context, work->storage, base, work->first, work->first + size, to);
+    return copying->access.copy(copying->access.context, work->storage, base, work->first, work->first + size, to);
 }
 
 /* From where it lies, or from where a graph copied it. */
-static lb_work_state run(copying_device *d, lb_device_work *work, const held *h)
+static lb_work_state run(copying_device *copying, lb_device_work *work, const held *held)
 {
-    if (*d->why_lost) return LB_WORK_LOST;
-    void *bytes = work->bytes ? work->bytes : make_room(d, work->item.dense_bytes);
-    if (!bytes) return state_of(d, 1);
-    const int answer = fetch(d, work, h, bytes);
-    if (answer == 0 && work->measured && !measure(work, bytes)) return state_of(d, 1);
-    return state_of(d, answer);
+    if (*copying->why_lost) return LB_WORK_LOST;
+    void *bytes = work->bytes ? work->bytes : make_room(copying, work->item.dense_bytes);
+    if (!bytes) return state_of(copying, 1);
+    const int answer = fetch(copying, work, held, bytes);
+    if (answer == 0 && work->measured && !measure(work, bytes)) return state_of(copying, 1);
+    return state_of(copying, answer);
 }
 
-static void trim_room(copying_device *d)
+static void trim_room(copying_device *copying)
 {
-    if (d->room_bytes <= MOST_HELD) return;
-    free(d->room);
-    d->room = NULL;
-    d->room_bytes = 0;
+    if (copying->room_bytes <= MOST_HELD) return;
+    free(copying->room);
+    copying->room = NULL;
+    copying->room_bytes = 0;
 }
 
 static void submit(lb_device *device, lb_device_work *const *works, size_t n, void *stream, bool may_wait)
 {
-    copying_device *d = (copying_device *)device;
+    copying_device *copying = (copying_device *)device;
     (void)stream;
     (void)may_wait;
-    for (size_t i = 0; i < n; i++) works[i]->state = run(d, works[i], NULL);
-    trim_room(d);
+    for (size_t i = 0; i < n; i++) works[i]->state = run(copying, works[i], NULL);
+    trim_room(copying);
 }
 
 static void order_before(lb_device *device, void *stream)
@@ -118,60 +118,63 @@ static void collect(lb_device *device, const lb_device_work *work, bool wait)
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-static bool hold(copying_device *d, const lb_device_work *work, held *h)
+static bool hold(copying_device *copying, const lb_device_work *work, held *h)
 {
     const size_t size = work->item.dense_bytes;
-    const uint64_t most = d->access.device_bytes ? d->access.device_bytes : LB_CUDA_DEVICE_BYTES;
+    const uint64_t most = copying->access.device_bytes ? copying->access.device_bytes : LB_CUDA_DEVICE_BYTES;
     *h = (held){.bytes = size};
-    if (*d->why_lost || !d->access.hold || size > most - d->held_bytes) return false;
+    if (*copying->why_lost || !copying->access.hold || size > most - copying->held_bytes) return false;
     const void *base = (const char *)work->item.dense - work->first;
-    if (size) h->number = d->access.hold(d->access.context, work->storage, base, work->first, work->first + size);
+    if (size)
+        h->number = copying->access.hold(copying->access.context, work->storage, base, work->first, work->first + size);
     return h->number || size == 0;
 }
 
-static void let_go(copying_device *d, const held *h)
+static void let_go(copying_device *copying, const held *held)
 {
-    if (h->number) d->access.let_go(d->access.context, h->number);
-    d->held_bytes -= h->bytes;
+    if (held->number) copying->access.let_go(copying->access.context, held->number);
+    copying->held_bytes -= held->bytes;
 }
 
 static void capture(lb_device *device, lb_device_work *const *works, size_t n, void *stream)
 {
-    copying_device *d = (copying_device *)device;
+    copying_device *copying = (copying_device *)device;
     (void)stream;
     for (size_t i = 0; i < n; i++) {
-        held *list = lb_array_grow(d->held, d->n_held, sizeof *list);
-        if (list) d->held = list;
+        held *list = lb_array_grow(copying->held, copying->n_held, sizeof *list);
+        if (list) copying->held = list;
         works[i]->state = LB_WORK_SKIPPED;
         works[i]->slot = 0;
-        if (list && hold(d, works[i], &list[d->n_held])) {
-            d->held_bytes += list[d->n_held].bytes;
-            if (d->held_bytes > d->most_held_bytes) d->most_held_bytes = d->held_bytes;
-            list[d->n_held++].slot = works[i]->slot = ++d->slots;
+        if (list && hold(copying, works[i], &list[copying->n_held])) {
+            copying->held_bytes += list[copying->n_held].bytes;
+            if (copying->held_bytes > copying->most_held_bytes) copying->most_held_bytes = copying->held_bytes;
+            list[copying->n_held++].slot = works[i]->slot = ++copying->slots;
         } else {
-            d->skipped++;
+            copying->skipped++;
         }
         works[i]->each_run = works[i]->slot;
     }
 }
 
 /* Where the first slot stands that is not below that one. */
-static uint32_t find(const copying_device *d, uint64_t slot)
+static uint32_t find(const copying_device *copying, uint64_t slot)
 {
-    return (uint32_t)lb_array_first(d->held, d->n_held, sizeof d->held[0], &slot, lb_by_u64);
+    return (uint32_t)lb_array_first(copying->held, copying->n_held, sizeof copying->held[0], &slot, lb_by_u64);
 }
 
 static void expect(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait)
 {
-    copying_device *d = (copying_device *)device;
+    copying_device *copying = (copying_device *)device;
     (void)may_wait;
     for (size_t i = 0; i < n; i++) {
-        const uint32_t at = find(d, works[i]->slot);
-        held *h = works[i]->slot && at < d->n_held && d->held[at].slot == works[i]->slot ? &d->held[at] : NULL;
-        works[i]->state = h ? LB_WORK_UNDER_WAY : state_of(d, 1);
-        if (!h) continue;
-        works[i]->next = h->expecting;
-        h->expecting = works[i];
+        const uint32_t at = find(copying, works[i]->slot);
+        held *held = works[i]->slot && at < copying->n_held && copying->held[at].slot == works[i]->slot
+                         ? &copying->held[at]
+                         : NULL;
+        works[i]->state = held ? LB_WORK_UNDER_WAY : state_of(copying, 1);
+        if (!held) continue;
+        works[i]->next = held->expecting;
+        held->expecting = works[i];
     }
 }
 
@@ -184,33 +187,34 @@ static void runs(lb_device *device, uint64_t first, uint64_t last)
 
 static void ran(lb_device *device, uint64_t first, uint64_t last, void *stream)
 {
-    copying_device *d = (copying_device *)device;
+    copying_device *copying = (copying_device *)device;
     (void)stream;
-    for (uint32_t i = find(d, first); i < d->n_held && d->held[i].slot <= last; i++) {
-        held *h = &d->held[i];
-        for (lb_device_work *work = h->expecting; work; work = work->next) work->state = run(d, work, h);
-        h->expecting = NULL;
+    for (uint32_t i = find(copying, first); i < copying->n_held && copying->held[i].slot <= last; i++) {
+        held *held = &copying->held[i];
+        for (lb_device_work *work = held->expecting; work; work = work->next) work->state = run(copying, work, held);
+        held->expecting = NULL;
     }
-    trim_room(d);
+    trim_room(copying);
 }
 
 static void failed(lb_device *device, uint64_t first, uint64_t last)
 {
-    copying_device *d = (copying_device *)device;
-    for (uint32_t i = find(d, first); i < d->n_held && d->held[i].slot <= last; i++) {
-        for (lb_device_work *work = d->held[i].expecting; work; work = work->next) work->state = state_of(d, 1);
-        d->held[i].expecting = NULL;
+    copying_device *copying = (copying_device *)device;
+    for (uint32_t i = find(copying, first); i < copying->n_held && copying->held[i].slot <= last; i++) {
+        for (lb_device_work *work = copying->held[i].expecting; work; work = work->next)
+            work->state = state_of(copying, 1);
+        copying->held[i].expecting = NULL;
     }
 }
 
 static void forget(lb_device *device, uint64_t first, uint64_t last)
 {
-    copying_device *d = (copying_device *)device;
-    const uint32_t from = find(d, first), to = find(d, last + 1);
+    copying_device *copying = (copying_device *)device;
+    const uint32_t from = find(copying, first), to = find(copying, last + 1);
     failed(device, first, last);
-    for (uint32_t i = from; i < to; i++) let_go(d, &d->held[i]);
-    if (from < to) memmove(d->held + from, d->held + to, (d->n_held - to) * sizeof d->held[0]);
-    d->n_held -= to - from;
+    for (uint32_t i = from; i < to; i++) let_go(copying, &copying->held[i]);
+    if (from < to) memmove(copying->held + from, copying->held + to, (copying->n_held - to) * sizeof copying->held[0]);
+    copying->n_held -= to - from;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -229,10 +233,10 @@ static const char *why_lost(const lb_device *device)
 /* Graphs that copy something aside may run after this: the host program holds that as long as they live. */
 static void close_device(lb_device *device)
 {
-    copying_device *d = (copying_device *)device;
-    free(d->room);
-    free(d->held);
-    free(d);
+    copying_device *copying = (copying_device *)device;
+    free(copying->room);
+    free(copying->held);
+    free(copying);
 }
 
 static const lb_device_ops copies = {.name = "copies",
@@ -254,10 +258,10 @@ static const lb_device_ops copies = {.name = "copies",
 
 lb_device *lb_device_copy_new(const lb_device_access *access)
 {
-    copying_device *d = calloc(1, sizeof *d);
-    if (!d) return NULL;
-    d->device.ops = &copies;
-    d->access = *access;
-    d->why_lost = "";
-    return &d->device;
+    copying_device *copying = calloc(1, sizeof *copying);
+    if (!copying) return NULL;
+    copying->device.ops = &copies;
+    copying->access = *access;
+    copying->why_lost = "";
+    return &copying->device;
 }

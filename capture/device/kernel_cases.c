@@ -73,18 +73,18 @@ static const view views[] = {
 };
 enum { N_VIEWS = sizeof views / sizeof views[0] };
 
-static bool set(lb_measuring *m, char *bytes, const view *v)
+static bool set(lb_measuring *measuring, char *bytes, const view *seen_as)
 {
     int64_t first = 0, last = 0;
-    lb_layout layout = {.ndim = v->ndim};
-    memcpy(layout.shape, v->shape, (size_t)v->ndim * sizeof v->shape[0]);
-    memcpy(layout.stride, v->stride, (size_t)v->ndim * sizeof v->stride[0]);
+    lb_layout layout = {.ndim = seen_as->ndim};
+    memcpy(layout.shape, seen_as->shape, (size_t)seen_as->ndim * sizeof seen_as->shape[0]);
+    memcpy(layout.stride, seen_as->stride, (size_t)seen_as->ndim * sizeof seen_as->stride[0]);
     lb_layout_dense_range(&layout, &first, &last, NULL);
-    const size_t before = lb_dtype_bytes(v->dtype, (size_t)first);
-    *m = (lb_measuring){.tensor = {bytes + v->at, v->dtype, layout},
-                        .dense = bytes + v->at + before,
-                        .dense_bytes = lb_dtype_bytes(v->dtype, (size_t)last) - before,
-                        .what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB};
+    const size_t before = lb_dtype_bytes(seen_as->dtype, (size_t)first);
+    *measuring = (lb_measuring){.tensor = {bytes + seen_as->at, seen_as->dtype, layout},
+                                .dense = bytes + seen_as->at + before,
+                                .dense_bytes = lb_dtype_bytes(seen_as->dtype, (size_t)last) - before,
+                                .what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB};
     return true;
 }
 
@@ -93,20 +93,21 @@ static int64_t numel(lb_dtype dtype, size_t bytes)
     return (int64_t)(bytes * 8 / lb_dtype_bits(dtype));
 }
 
-bool lb_kernel_case(size_t i, void *bytes, lb_measuring *m)
+bool lb_kernel_case(size_t i, void *bytes, lb_measuring *measuring)
 {
     if (i < N_TYPES) /* four leaves of numbers, and a rest of any bits, but for a byte */
-        return set(m, bytes, &(view){types[i], TAME, 1, {numel(types[i], WILD + 9000) - 1}, {1}});
+        return set(measuring, bytes, &(view){types[i], TAME, 1, {numel(types[i], WILD + 9000) - 1}, {1}});
     i -= N_TYPES;
     if (i < N_TYPES) /* any bits, and zeros */
-        return set(m, bytes, &(view){types[i], WILD + 32768, 1, {numel(types[i], ZEROS + 2048 - WILD - 32768)}, {1}});
+        return set(measuring, bytes,
+                   &(view){types[i], WILD + 32768, 1, {numel(types[i], ZEROS + 2048 - WILD - 32768)}, {1}});
     i -= N_TYPES;
-    if (i < N_SIZES) return set(m, bytes, &(view){LB_U8, TAME, 1, {sizes[i]}, {1}});
+    if (i < N_SIZES) return set(measuring, bytes, &(view){LB_U8, TAME, 1, {sizes[i]}, {1}});
     i -= N_SIZES;
-    if (i < N_VIEWS) return set(m, bytes, &views[i]);
+    if (i < N_VIEWS) return set(measuring, bytes, &views[i]);
     i -= N_VIEWS;
     if (i > 0) return false;
-    set(m, bytes, &views[4]); /* nothing but the digest of the elements */
-    m->what = 0;
+    set(measuring, bytes, &views[4]); /* nothing but the digest of the elements */
+    measuring->what = 0;
     return true;
 }

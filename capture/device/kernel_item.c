@@ -172,10 +172,10 @@ uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)
     return (uint32_t)units;
 }
 
-lb_measured lb_kernel_measured(const lb_kernel_result *r)
+lb_measured lb_kernel_measured(const lb_kernel_result *result)
 {
-    return (lb_measured){
-        .logical = {r->logical_hi, r->logical_lo},
-        .blob = {r->blob_hi, r->blob_lo},
-        .statistics = {r->elements, r->nan, r->pos_inf, r->neg_inf, r->zero, r->min, r->max, r->sum, r->sum_squares}};
+    return (lb_measured){.logical = {result->logical_hi, result->logical_lo},
+                         .blob = {result->blob_hi, result->blob_lo},
+                         .statistics = {result->elements, result->nan, result->pos_inf, result->neg_inf, result->zero,
+                                        result->min, result->max, result->sum, result->sum_squares}};
 }

@@ -63,13 +63,13 @@ static void drop(lb_flight_ring *ring, uint32_t oldest)
     const uint32_t n_blobs = ring->by_digest.n;
     lb_hash_clear(&ring->by_digest);
     for (uint32_t i = 0; i < n_blobs; i++) {
-        blob *b = ring->blobs[i];
-        if (b->generation < oldest) {
-            ring->bytes -= b->size;
-            free(b);
+        blob *blob = ring->blobs[i];
+        if (blob->generation < oldest) {
+            ring->bytes -= blob->size;
+            free(blob);
         } else {
-            ring->blobs[ring->by_digest.n] = b;
-            lb_hash_add(&ring->by_digest, b->digest.lo, ring->by_digest.n); /* there is room: it held all of them */
+            ring->blobs[ring->by_digest.n] = blob;
+            lb_hash_add(&ring->by_digest, blob->digest.lo, ring->by_digest.n); /* there is room: it held all of them */
         }
     }
 }
@@ -114,28 +114,28 @@ bool lb_flight_ring_has_blob(const lb_flight_ring *ring, lb_digest digest)
 lb_status lb_flight_ring_blob(lb_flight_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                               lb_err *err)
 {
-    blob *b = find(ring, digest);
-    if (b) {
-        b->generation = ring->generation;
+    blob *held = find(ring, digest);
+    if (held) {
+        held->generation = ring->generation;
         return LB_OK;
     }
     if (ring->max_bytes && ring->bytes + size > ring->max_bytes)
         return lb_fail(err, LB_ERR_LIMIT, "the ring would need more than its %llu bytes",
                        (unsigned long long)ring->max_bytes);
-    const uint32_t n = ring->by_digest.n;
-    blob **blobs = lb_array_grow(ring->blobs, n, sizeof *blobs);
+    const uint32_t row = ring->by_digest.n;
+    blob **blobs = lb_array_grow(ring->blobs, row, sizeof *blobs);
     if (blobs) ring->blobs = blobs;
-    b = blobs ? malloc(sizeof *b + size) : NULL;
-    if (!b || !lb_hash_add(&ring->by_digest, digest.lo, n)) {
-        free(b);
+    held = blobs ? malloc(sizeof *held + size) : NULL;
+    if (!held || !lb_hash_add(&ring->by_digest, digest.lo, row)) {
+        free(held);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of the ring", size);
     }
-    b->digest = digest;
-    b->size = size;
-    b->dtype = dtype;
-    b->generation = ring->generation;
-    memcpy(b->bytes, bytes, size);
-    blobs[n] = b;
+    held->digest = digest;
+    held->size = size;
+    held->dtype = dtype;
+    held->generation = ring->generation;
+    memcpy(held->bytes, bytes, size);
+    blobs[row] = held;
     ring->bytes += size;
     return LB_OK;
 }
@@ -215,8 +215,8 @@ static lb_status flush_step(lb_flight_ring *ring, const lb_program *program, lb_
 {
     for (uint32_t v = 0; v < program->n_values; v++) {
         const lb_value *value = &program->values[v];
-        blob *b = value->flags & LB_VALUE_KEPT ? find(ring, value->blob) : NULL;
-        if (b) LB_TRY(lb_writer_blob(writer, b->digest, b->dtype, b->bytes, b->size, err));
+        blob *blob = value->flags & LB_VALUE_KEPT ? find(ring, value->blob) : NULL;
+        if (blob) LB_TRY(lb_writer_blob(writer, blob->digest, blob->dtype, blob->bytes, blob->size, err));
     }
     LB_TRY(lb_writer_program(writer, program, err));
     return lb_writer_commit(writer, err);

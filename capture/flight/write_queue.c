@@ -42,14 +42,14 @@ struct lb_write_queue {
 /* ---- what was given ---------------------------------------------------------------------------------------------- */
 
 /* Without memory it is forgotten: the writer knows it still. */
-static void note_given(lb_write_queue *s, lb_digest digest, size_t size)
+static void note_given(lb_write_queue *queue, lb_digest digest, size_t size)
 {
-    lb_digest_memory_add(&s->given, digest, size);
+    lb_digest_memory_add(&queue->given, digest, size);
 }
 
-bool lb_write_queue_has(lb_write_queue *s, lb_digest digest)
+bool lb_write_queue_has(lb_write_queue *queue, lb_digest digest)
 {
-    return lb_digest_memory_has(&s->given, digest);
+    return lb_digest_memory_has(&queue->given, digest);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
@@ -60,152 +60,156 @@ static lb_status put_staged(void *context, lb_digest digest, lb_dtype dtype, con
     return lb_writer_blob(context, digest, dtype, bytes, size, err);
 }
 
-static lb_status write_record(const lb_write_queue *s, const record *r, lb_err *err)
+static lb_status write_record(const lb_write_queue *queue, const record *record, lb_err *err)
 {
-    switch (r->kind) {
-    case BLOB: return lb_writer_blob(s->writer, r->digest, r->dtype, s->ring + r->first, r->size, err);
-    case STAGE: return lb_flight_stage_each(r->stage, put_staged, s->writer, err);
-    case PROGRAM: return lb_writer_program(s->writer, r->program, err);
-    case TABLE: return lb_writer_table(s->writer, r->name, r->json, err);
-    case COMMIT: return lb_writer_commit(s->writer, err);
-    case TURN: return lb_writer_turn(s->writer, r->name, err);
+    switch (record->kind) {
+    case BLOB:
+        return lb_writer_blob(queue->writer, record->digest, record->dtype, queue->ring + record->first, record->size,
+                              err);
+    case STAGE: return lb_flight_stage_each(record->stage, put_staged, queue->writer, err);
+    case PROGRAM: return lb_writer_program(queue->writer, record->program, err);
+    case TABLE: return lb_writer_table(queue->writer, record->name, record->json, err);
+    case COMMIT: return lb_writer_commit(queue->writer, err);
+    case TURN: return lb_writer_turn(queue->writer, record->name, err);
     }
     return LB_OK;
 }
 
-static void drop_record(const record *r)
+static void drop_record(const record *record)
 {
-    lb_flight_stage_free(r->stage);
-    lb_program_free(r->program);
-    free(r->name);
-    free(r->json);
+    lb_flight_stage_free(record->stage);
+    lb_program_free(record->program);
+    free(record->name);
+    free(record->json);
 }
 
 static void *write_records(void *argument)
 {
-    lb_write_queue *s = (lb_write_queue *)argument;
-    pthread_mutex_lock(&s->lock);
+    lb_write_queue *queue = (lb_write_queue *)argument;
+    pthread_mutex_lock(&queue->lock);
     for (;;) {
-        while (s->n_records == 0 && !s->ending) pthread_cond_wait(&s->wake, &s->lock);
-        if (s->n_records == 0) break;
-        const record r = s->records[s->first_record];
-        const bool failed = s->failure.status != LB_OK;
-        pthread_mutex_unlock(&s->lock);
+        while (queue->n_records == 0 && !queue->ending) pthread_cond_wait(&queue->wake, &queue->lock);
+        if (queue->n_records == 0) break;
+        const record record = queue->records[queue->first_record];
+        const bool failed = queue->failure.status != LB_OK;
+        pthread_mutex_unlock(&queue->lock);
         lb_err err = LB_ERR_INIT;
-        if (!failed) write_record(s, &r, &err);
-        drop_record(&r);
-        pthread_mutex_lock(&s->lock);
-        if (!failed && err.status != LB_OK) s->failure = err;
-        s->first_record = (s->first_record + 1) % MOST_RECORDS;
-        s->n_records--;
-        s->n_commits -= r.kind == COMMIT;
-        if (r.kind == BLOB) {
-            s->n_blobs--;
-            s->tail = r.end;
+        if (!failed) write_record(queue, &record, &err);
+        drop_record(&record);
+        pthread_mutex_lock(&queue->lock);
+        if (!failed && err.status != LB_OK) queue->failure = err;
+        queue->first_record = (queue->first_record + 1) % MOST_RECORDS;
+        queue->n_records--;
+        queue->n_commits -= record.kind == COMMIT;
+        if (record.kind == BLOB) {
+            queue->n_blobs--;
+            queue->tail = record.end;
         }
-        pthread_cond_broadcast(&s->moved);
+        pthread_cond_broadcast(&queue->moved);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&queue->lock);
     return NULL;
 }
 
 lb_write_queue *lb_write_queue_new(lb_writer *writer, size_t room_bytes)
 {
-    lb_write_queue *s = calloc(1, sizeof *s);
-    unsigned char *ring = s ? malloc(room_bytes) : NULL;
+    lb_write_queue *queue = calloc(1, sizeof *queue);
+    unsigned char *ring = queue ? malloc(room_bytes) : NULL;
     if (!ring) {
-        free(s);
+        free(queue);
         return NULL;
     }
-    s->owner = getpid();
-    s->writer = writer;
-    s->ring = ring;
-    s->room = room_bytes;
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, NULL);
-    pthread_cond_init(&s->moved, NULL);
-    if (!lb_thread_start(&s->thread, "lastbit-write", write_records, s)) {
+    queue->owner = getpid();
+    queue->writer = writer;
+    queue->ring = ring;
+    queue->room = room_bytes;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->wake, NULL);
+    pthread_cond_init(&queue->moved, NULL);
+    if (!lb_thread_start(&queue->thread, "lastbit-write", write_records, queue)) {
         free(ring);
-        free(s);
+        free(queue);
         return NULL;
     }
-    return s;
+    return queue;
 }
 
-bool lb_write_queue_free(lb_write_queue *s)
+bool lb_write_queue_free(lb_write_queue *queue)
 {
-    if (!s) return true;
-    if (s->owner != getpid()) return false;
-    pthread_mutex_lock(&s->lock);
-    s->ending = true;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->thread, NULL);
-    pthread_mutex_destroy(&s->lock);
-    pthread_cond_destroy(&s->wake);
-    pthread_cond_destroy(&s->moved);
-    free(s->ring);
-    lb_digest_memory_release(&s->given);
-    free(s);
+    if (!queue) return true;
+    if (queue->owner != getpid()) return false;
+    pthread_mutex_lock(&queue->lock);
+    queue->ending = true;
+    pthread_cond_signal(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->thread, NULL);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->wake);
+    pthread_cond_destroy(&queue->moved);
+    free(queue->ring);
+    lb_digest_memory_release(&queue->given);
+    free(queue);
     return true;
 }
 
-static lb_status failure_of(const lb_write_queue *s, lb_err *err)
+static lb_status failure_of(const lb_write_queue *queue, lb_err *err)
 {
-    return s->failure.status == LB_OK ? LB_OK : lb_fail(err, s->failure.status, "%s", s->failure.message);
+    return queue->failure.status == LB_OK ? LB_OK : lb_fail(err, queue->failure.status, "%s", queue->failure.message);
 }
 
 /* A place for `size` bytes in one piece; false when there is none now. */
-static bool place(lb_write_queue *s, size_t size, size_t *first)
+static bool place(lb_write_queue *queue, size_t size, size_t *first)
 {
-    if (s->n_blobs == 0) s->head = s->tail = 0;
-    const bool around = s->n_blobs > 0 && s->head <= s->tail; /* what is taken goes around the end */
+    if (queue->n_blobs == 0) queue->head = queue->tail = 0;
+    const bool around = queue->n_blobs > 0 && queue->head <= queue->tail; /* what is taken goes around the end */
     if (around) {
-        *first = s->head;
-        return s->head + size <= s->tail;
+        *first = queue->head;
+        return queue->head + size <= queue->tail;
     }
-    if (s->head + size <= s->room) {
-        *first = s->head;
+    if (queue->head + size <= queue->room) {
+        *first = queue->head;
         return true;
     }
     *first = 0;
-    return size <= s->tail;
+    return size <= queue->tail;
 }
 
 /* With the lock held, as soon as the queue has room. */
-static lb_status append(lb_write_queue *s, const record *r, lb_err *err)
+static lb_status append(lb_write_queue *queue, const record *record, lb_err *err)
 {
-    while (s->failure.status == LB_OK && s->n_records == MOST_RECORDS) pthread_cond_wait(&s->moved, &s->lock);
-    LB_TRY(failure_of(s, err));
-    s->records[(s->first_record + s->n_records) % MOST_RECORDS] = *r;
-    s->n_records++;
-    s->n_blobs += r->kind == BLOB;
-    s->n_commits += r->kind == COMMIT;
-    pthread_cond_signal(&s->wake);
+    while (queue->failure.status == LB_OK && queue->n_records == MOST_RECORDS)
+        pthread_cond_wait(&queue->moved, &queue->lock);
+    LB_TRY(failure_of(queue, err));
+    queue->records[(queue->first_record + queue->n_records) % MOST_RECORDS] = *record;
+    queue->n_records++;
+    queue->n_blobs += record->kind == BLOB;
+    queue->n_commits += record->kind == COMMIT;
+    pthread_cond_signal(&queue->wake);
     return LB_OK;
 }
 
-lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+lb_status lb_write_queue_blob(lb_write_queue *queue, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                               lb_err *err)
 {
-    if (lb_write_queue_has(s, digest)) return LB_OK;
-    note_given(s, digest, size);
-    if (size > s->room) {
-        LB_TRY(lb_write_queue_drain(s, err));
-        return lb_writer_blob(s->writer, digest, dtype, bytes, size, err);
+    if (lb_write_queue_has(queue, digest)) return LB_OK;
+    note_given(queue, digest, size);
+    if (size > queue->room) {
+        LB_TRY(lb_write_queue_drain(queue, err));
+        return lb_writer_blob(queue->writer, digest, dtype, bytes, size, err);
     }
-    record r = {.kind = BLOB, .digest = digest, .dtype = dtype, .size = size};
-    pthread_mutex_lock(&s->lock);
-    while (s->failure.status == LB_OK && !place(s, size, &r.first)) pthread_cond_wait(&s->moved, &s->lock);
-    lb_status status = failure_of(s, err);
-    pthread_mutex_unlock(&s->lock);
+    record record = {.kind = BLOB, .digest = digest, .dtype = dtype, .size = size};
+    pthread_mutex_lock(&queue->lock);
+    while (queue->failure.status == LB_OK && !place(queue, size, &record.first))
+        pthread_cond_wait(&queue->moved, &queue->lock);
+    lb_status status = failure_of(queue, err);
+    pthread_mutex_unlock(&queue->lock);
     if (status != LB_OK) return status;
-    memcpy(s->ring + r.first, bytes, size); /* no other thread looks at this place yet */
-    r.end = r.first + size;
-    pthread_mutex_lock(&s->lock);
-    s->head = r.end;
-    status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
+    memcpy(queue->ring + record.first, bytes, size); /* no other thread looks at this place yet */
+    record.end = record.first + size;
+    pthread_mutex_lock(&queue->lock);
+    queue->head = record.end;
+    status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
     return status;
 }
 
@@ -217,68 +221,68 @@ static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, co
     return LB_OK;
 }
 
-lb_status lb_write_queue_stage(lb_write_queue *s, lb_flight_stage *stage, lb_err *err)
+lb_status lb_write_queue_stage(lb_write_queue *queue, lb_flight_stage *stage, lb_err *err)
 {
-    lb_flight_stage_each(stage, note_staged, s, NULL);
-    const record r = {.kind = STAGE, .stage = stage};
-    pthread_mutex_lock(&s->lock);
-    const lb_status status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
-    if (status != LB_OK) drop_record(&r);
+    lb_flight_stage_each(stage, note_staged, queue, NULL);
+    const record record = {.kind = STAGE, .stage = stage};
+    pthread_mutex_lock(&queue->lock);
+    const lb_status status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
+    if (status != LB_OK) drop_record(&record);
     return status;
 }
 
-lb_status lb_write_queue_program(lb_write_queue *s, lb_program *program, lb_err *err)
+lb_status lb_write_queue_program(lb_write_queue *queue, lb_program *program, lb_err *err)
 {
-    const record r = {.kind = PROGRAM, .program = program};
-    pthread_mutex_lock(&s->lock);
-    lb_status status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
-    if (status != LB_OK) drop_record(&r);
+    const record record = {.kind = PROGRAM, .program = program};
+    pthread_mutex_lock(&queue->lock);
+    lb_status status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
+    if (status != LB_OK) drop_record(&record);
     return status;
 }
 
-lb_status lb_write_queue_table(lb_write_queue *s, const char *name, const char *json, lb_err *err)
+lb_status lb_write_queue_table(lb_write_queue *queue, const char *name, const char *json, lb_err *err)
 {
-    const record r = {.kind = TABLE, .name = strdup(name), .json = strdup(json)};
-    lb_status status = r.name && r.json ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "no memory for table %s", name);
-    pthread_mutex_lock(&s->lock);
-    if (status == LB_OK) status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
-    if (status != LB_OK) drop_record(&r);
+    const record record = {.kind = TABLE, .name = strdup(name), .json = strdup(json)};
+    lb_status status = record.name && record.json ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "no memory for table %s", name);
+    pthread_mutex_lock(&queue->lock);
+    if (status == LB_OK) status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
+    if (status != LB_OK) drop_record(&record);
     return status;
 }
 
-lb_status lb_write_queue_commit(lb_write_queue *s, lb_err *err)
+lb_status lb_write_queue_commit(lb_write_queue *queue, lb_err *err)
 {
-    const record r = {.kind = COMMIT};
-    lb_digest_memory_turn(&s->given);
-    pthread_mutex_lock(&s->lock);
-    while (s->failure.status == LB_OK && s->n_commits > 0) pthread_cond_wait(&s->moved, &s->lock);
-    lb_status status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
+    const record record = {.kind = COMMIT};
+    lb_digest_memory_turn(&queue->given);
+    pthread_mutex_lock(&queue->lock);
+    while (queue->failure.status == LB_OK && queue->n_commits > 0) pthread_cond_wait(&queue->moved, &queue->lock);
+    lb_status status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
     return status;
 }
 
-lb_status lb_write_queue_turn(lb_write_queue *s, const char *next, lb_err *err)
+lb_status lb_write_queue_turn(lb_write_queue *queue, const char *next, lb_err *err)
 {
-    const record r = {.kind = TURN, .name = strdup(next)};
-    if (!r.name) return lb_fail(err, LB_ERR_NOMEM, "no memory for the name of an archive");
-    lb_digest_memory_release(&s->given); /* the next archive holds none of them */
-    memset(&s->given, 0, sizeof s->given);
-    pthread_mutex_lock(&s->lock);
-    const lb_status status = append(s, &r, err);
-    pthread_mutex_unlock(&s->lock);
-    if (status != LB_OK) drop_record(&r);
+    const record record = {.kind = TURN, .name = strdup(next)};
+    if (!record.name) return lb_fail(err, LB_ERR_NOMEM, "no memory for the name of an archive");
+    lb_digest_memory_release(&queue->given); /* the next archive holds none of them */
+    memset(&queue->given, 0, sizeof queue->given);
+    pthread_mutex_lock(&queue->lock);
+    const lb_status status = append(queue, &record, err);
+    pthread_mutex_unlock(&queue->lock);
+    if (status != LB_OK) drop_record(&record);
     return status;
 }
 
-lb_status lb_write_queue_drain(lb_write_queue *s, lb_err *err)
+lb_status lb_write_queue_drain(lb_write_queue *queue, lb_err *err)
 {
-    if (!s) return LB_OK;
-    pthread_mutex_lock(&s->lock);
-    while (s->n_records > 0) pthread_cond_wait(&s->moved, &s->lock);
-    lb_status status = failure_of(s, err);
-    pthread_mutex_unlock(&s->lock);
+    if (!queue) return LB_OK;
+    pthread_mutex_lock(&queue->lock);
+    while (queue->n_records > 0) pthread_cond_wait(&queue->moved, &queue->lock);
+    lb_status status = failure_of(queue, err);
+    pthread_mutex_unlock(&queue->lock);
     return status;
 }

@@ -89,8 +89,8 @@ lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
     launch->mpi = find_beside(beside, MPI_SHIM);
     if (!launch->shim || access(launch->shim, X_OK) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
-                         "the Python package is not in %s; install lastbit again, or name the folder that holds it in "
-                         "LASTBIT_PYTHON",
+                         "the Python package is not in %s; install lastbit again, "
+                         "or name the folder that holds it in LASTBIT_PYTHON",
                          python ? python : "any folder");
     else if (!launch->library)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s is not beside %s%s; build it, or name it in LASTBIT_LIB", LIBRARY,
@@ -116,8 +116,8 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
     bool has = before && *before;    /* an empty item would mean the current directory */
     if (strchr(launch->python, ':')) /* and what follows a colon, a path from there */
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "the Python package lies in %s, and PYTHONPATH takes no path with a colon; name another folder "
-                       "in LASTBIT_PYTHON",
+                       "the Python package lies in %s, and PYTHONPATH takes no path with a colon; "
+                       "name another folder in LASTBIT_PYTHON",
                        launch->python);
     if (asprintf(&path, "%s:%s%s%s", launch->shim, has ? before : "", has ? ":" : "", launch->python) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "no memory for PYTHONPATH");

@@ -58,15 +58,15 @@ static uint64_t word_at(const uint8_t *bytes)
     return word;
 }
 
-static void begin(hash *h, uint64_t seed)
+static void begin(hash *hash, uint64_t seed)
 {
     static const uint64_t start[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
                                       PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
-    memcpy(h->sums, start, sizeof start);
+    memcpy(hash->sums, start, sizeof start);
     for (size_t i = 0; i < SECRET; i += 16) {
         uint64_t low = word_at(fixed_secret + i) + seed, high = word_at(fixed_secret + i + 8) - seed;
-        memcpy(h->secret + i, &low, sizeof low);
-        memcpy(h->secret + i + 8, &high, sizeof high);
+        memcpy(hash->secret + i, &low, sizeof low);
+        memcpy(hash->secret + i + 8, &high, sizeof high);
     }
 }
 
@@ -76,12 +76,12 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint64_t end(const hash *h, uint64_t size)
+static uint64_t end(const hash *hash, uint64_t size)
 {
     uint64_t x = size * PRIME64_1;
     for (int i = 0; i < 4; i++)
-        x += fold(h->sums[2 * i] ^ word_at(h->secret + 11 + 16 * i),
-                  h->sums[2 * i + 1] ^ word_at(h->secret + 19 + 16 * i));
+        x += fold(hash->sums[2 * i] ^ word_at(hash->secret + 11 + 16 * i),
+                  hash->sums[2 * i + 1] ^ word_at(hash->secret + 19 + 16 * i));
     x ^= x >> 37;
     x *= 0x165667919E3779F9ull;
     return x ^ x >> 32;
@@ -89,28 +89,29 @@ static uint64_t end(const hash *h, uint64_t size)
 
 /* ---- stripes, one instruction set each --------------------------------------------------------------------------- */
 
-static void plain_stripes(hash *h, const uint8_t *bytes, size_t n, const uint8_t *secret)
+static void plain_stripes(hash *hash, const uint8_t *bytes, size_t n, const uint8_t *secret)
 {
     for (size_t s = 0; s < n; s++) {
         for (int i = 0; i < 8; i++) {
             uint64_t word = word_at(bytes + STRIPE * s + 8 * i), keyed = word ^ word_at(secret + 8 * s + 8 * i);
-            h->sums[i ^ 1] += word;
-            h->sums[i] += (keyed & 0xFFFFFFFFu) * (keyed >> 32);
+            hash->sums[i ^ 1] += word;
+            hash->sums[i] += (keyed & 0xFFFFFFFFu) * (keyed >> 32);
         }
     }
 }
 
-static void plain_scramble(hash *h)
+static void plain_scramble(hash *hash)
 {
     for (int i = 0; i < 8; i++)
-        h->sums[i] = (h->sums[i] ^ h->sums[i] >> 47 ^ word_at(h->secret + SECRET - STRIPE + 8 * i)) * PRIME32_1;
+        hash->sums[i] =
+            (hash->sums[i] ^ hash->sums[i] >> 47 ^ word_at(hash->secret + SECRET - STRIPE + 8 * i)) * PRIME32_1;
 }
 
-static void plain_blocks(hash *h, const uint8_t *bytes, size_t n)
+static void plain_blocks(hash *hash, const uint8_t *bytes, size_t n)
 {
     for (size_t b = 0; b < n; b++) {
-        plain_stripes(h, bytes + BLOCK * b, BLOCK / STRIPE, h->secret);
-        plain_scramble(h);
+        plain_stripes(hash, bytes + BLOCK * b, BLOCK / STRIPE, hash->secret);
+        plain_scramble(hash);
     }
 }
 
@@ -135,21 +136,22 @@ LB_TARGET_AVX2 LB_INLINE __m256i avx2_scrambled(__m256i sum, const uint8_t *secr
     return _mm256_add_epi64(_mm256_mul_epu32(sum, prime), _mm256_slli_epi64(high, 32));
 }
 
-LB_TARGET_AVX2 static void avx2_blocks(hash *h, const uint8_t *bytes, size_t n)
+LB_TARGET_AVX2 static void avx2_blocks(hash *hash, const uint8_t *bytes, size_t n)
 {
-    __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)h->sums);
-    __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(h->sums + 4));
+    __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)hash->sums);
+    __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(hash->sums + 4));
     for (size_t block = 0; block < n; block++) {
         for (size_t s = 0; s < BLOCK / STRIPE; s++, bytes += STRIPE) {
             _mm_prefetch((const char *)bytes + AHEAD, _MM_HINT_T0);
-            a = avx2_take(a, _mm256_loadu_si256((const __m256i *)(const void *)bytes), h->secret + 8 * s);
-            b = avx2_take(b, _mm256_loadu_si256((const __m256i *)(const void *)(bytes + 32)), h->secret + 8 * s + 32);
+            a = avx2_take(a, _mm256_loadu_si256((const __m256i *)(const void *)bytes), hash->secret + 8 * s);
+            b = avx2_take(b, _mm256_loadu_si256((const __m256i *)(const void *)(bytes + 32)),
+                          hash->secret + 8 * s + 32);
         }
-        a = avx2_scrambled(a, h->secret + SECRET - STRIPE);
-        b = avx2_scrambled(b, h->secret + SECRET - STRIPE + 32);
+        a = avx2_scrambled(a, hash->secret + SECRET - STRIPE);
+        b = avx2_scrambled(b, hash->secret + SECRET - STRIPE + 32);
     }
-    _mm256_storeu_si256((__m256i *)(void *)h->sums, a);
-    _mm256_storeu_si256((__m256i *)(void *)(h->sums + 4), b);
+    _mm256_storeu_si256((__m256i *)(void *)hash->sums, a);
+    _mm256_storeu_si256((__m256i *)(void *)(hash->sums + 4), b);
 }
 
 LB_TARGET_AVX512 LB_INLINE __m512i avx512_take(__m512i sum, __m512i data, const uint8_t *secret)
@@ -168,17 +170,17 @@ LB_TARGET_AVX512 LB_INLINE __m512i avx512_scrambled(__m512i sum, const uint8_t *
     return _mm512_add_epi64(_mm512_mul_epu32(sum, prime), _mm512_slli_epi64(high, 32));
 }
 
-LB_TARGET_AVX512 static void avx512_blocks(hash *h, const uint8_t *bytes, size_t n)
+LB_TARGET_AVX512 static void avx512_blocks(hash *hash, const uint8_t *bytes, size_t n)
 {
-    __m512i sum = _mm512_loadu_si512(h->sums);
+    __m512i sum = _mm512_loadu_si512(hash->sums);
     for (size_t block = 0; block < n; block++) {
         for (size_t s = 0; s < BLOCK / STRIPE; s++, bytes += STRIPE) {
             _mm_prefetch((const char *)bytes + AHEAD, _MM_HINT_T0);
-            sum = avx512_take(sum, _mm512_loadu_si512(bytes), h->secret + 8 * s);
+            sum = avx512_take(sum, _mm512_loadu_si512(bytes), hash->secret + 8 * s);
         }
-        sum = avx512_scrambled(sum, h->secret + SECRET - STRIPE);
+        sum = avx512_scrambled(sum, hash->secret + SECRET - STRIPE);
     }
-    _mm512_storeu_si512(h->sums, sum);
+    _mm512_storeu_si512(hash->sums, sum);
 }
 
 /* ---- stripes and statistics together ----------------------------------------------------------------------------- */
@@ -191,62 +193,64 @@ typedef struct summary {
 } summary;
 
 /* Sixteen elements, one to a lane. `x` and `y`: the same as f64. */
-LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *s, int at, __m512 v, __m512d x, __m512d y)
+LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *summary, int at, __m512 v, __m512d x, __m512d y)
 {
-    s->zero = _mm512_mask_add_epi32(s->zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), s->zero,
-                                    _mm512_set1_epi32(1));
-    s->low = _mm512_min_ps(v, s->low);
-    s->high = _mm512_max_ps(v, s->high);
-    s->sum[at] = _mm512_add_pd(s->sum[at], x);
-    s->sum[at + 1] = _mm512_add_pd(s->sum[at + 1], y);
-    s->squares[at] = _mm512_fmadd_pd(x, x, s->squares[at]);
-    s->squares[at + 1] = _mm512_fmadd_pd(y, y, s->squares[at + 1]);
+    summary->zero = _mm512_mask_add_epi32(summary->zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ),
+                                          summary->zero, _mm512_set1_epi32(1));
+    summary->low = _mm512_min_ps(v, summary->low);
+    summary->high = _mm512_max_ps(v, summary->high);
+    summary->sum[at] = _mm512_add_pd(summary->sum[at], x);
+    summary->sum[at + 1] = _mm512_add_pd(summary->sum[at + 1], y);
+    summary->squares[at] = _mm512_fmadd_pd(x, x, summary->squares[at]);
+    summary->squares[at + 1] = _mm512_fmadd_pd(y, y, summary->squares[at + 1]);
 }
 
-LB_TARGET_AVX512 LB_INLINE void take_f32(summary *s, const uint8_t *stripe, __m512i data)
+LB_TARGET_AVX512 LB_INLINE void take_f32(summary *summary, const uint8_t *stripe, __m512i data)
 {
-    take_sixteen(s, 0, _mm512_castsi512_ps(data), _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
+    take_sixteen(summary, 0, _mm512_castsi512_ps(data),
+                 _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
                  _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)(stripe + 32))));
 }
 
-LB_TARGET_AVX512 LB_INLINE void take_wide(summary *s, int at, __m512 v)
+LB_TARGET_AVX512 LB_INLINE void take_wide(summary *summary, int at, __m512 v)
 {
-    take_sixteen(s, at, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+    take_sixteen(summary, at, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+                 _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
 }
 
-LB_TARGET_AVX512 LB_INLINE void take_bf16(summary *s, const uint8_t *stripe, __m512i data)
+LB_TARGET_AVX512 LB_INLINE void take_bf16(summary *summary, const uint8_t *stripe, __m512i data)
 {
     (void)stripe;
     __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(data)),
             high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(data, 1));
-    take_wide(s, 0, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16)));
-    take_wide(s, 2, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
+    take_wide(summary, 0, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16)));
+    take_wide(summary, 2, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
 }
 
-LB_TARGET_AVX512 LB_INLINE void take_f16(summary *s, const uint8_t *stripe, __m512i data)
+LB_TARGET_AVX512 LB_INLINE void take_f16(summary *summary, const uint8_t *stripe, __m512i data)
 {
     (void)stripe;
-    take_wide(s, 0, _mm512_cvtph_ps(_mm512_castsi512_si256(data)));
-    take_wide(s, 2, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(data, 1)));
+    take_wide(summary, 0, _mm512_cvtph_ps(_mm512_castsi512_si256(data)));
+    take_wide(summary, 2, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(data, 1)));
 }
 
-LB_TARGET_AVX512 LB_INLINE lb_lane_sums end_block(summary *s, int sixteens)
+LB_TARGET_AVX512 LB_INLINE lb_lane_sums end_block(summary *summary, int sixteens)
 {
     __m128d sums[2];
-    for (int k = 0; k < sixteens; k++) sums[k] = lb_lane_sixteen(s->sum + 2 * k, s->squares + 2 * k);
-    for (int k = 0; k < 4; k++) s->sum[k] = s->squares[k] = _mm512_setzero_pd();
+    for (int k = 0; k < sixteens; k++) sums[k] = lb_lane_sixteen(summary->sum + 2 * k, summary->squares + 2 * k);
+    for (int k = 0; k < 4; k++) summary->sum[k] = summary->squares[k] = _mm512_setzero_pd();
     return lb_lane_sums_of(sums, (size_t)sixteens);
 }
 
 /* Adds what was found; false, and nothing is added, when an element was not finite. */
-LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summary *s, const lb_lane_sums *blocks,
+LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summary *summary, const lb_lane_sums *blocks,
                                             size_t n)
 {
     double odd = 0;
     for (size_t i = 0; i < n; i++) odd += blocks[i].sum - blocks[i].sum;
     if (odd != 0) return false;
-    double low = _mm512_reduce_min_ps(s->low), high = _mm512_reduce_max_ps(s->high);
-    to->zero += _mm512_reduce_add_epi32(s->zero);
+    double low = _mm512_reduce_min_ps(summary->low), high = _mm512_reduce_max_ps(summary->high);
+    to->zero += _mm512_reduce_add_epi32(summary->zero);
     to->min = low < to->min ? low : to->min;
     to->max = high > to->max ? high : to->max;
     for (size_t i = 0; i < n; i++) lb_statistics_add_block(to, blocks[i].sum, blocks[i].squares);
@@ -281,27 +285,27 @@ FUSED(fused_f16, take_f16, 2)
 
 /* ---- a leaf ------------------------------------------------------------------------------------------------------ */
 
-static void add_blocks(hash *h, const uint8_t *bytes, size_t n)
+static void add_blocks(hash *hash, const uint8_t *bytes, size_t n)
 {
 #if LB_HAVE_X86
     switch (lb_processor_isa()) {
-    case LB_ISA_AVX512: avx512_blocks(h, bytes, n); return;
-    case LB_ISA_AVX2: avx2_blocks(h, bytes, n); return;
+    case LB_ISA_AVX512: avx512_blocks(hash, bytes, n); return;
+    case LB_ISA_AVX2: avx2_blocks(hash, bytes, n); return;
     case LB_ISA_SCALAR: break;
     }
 #endif
-    plain_blocks(h, bytes, n);
+    plain_blocks(hash, bytes, n);
 }
 
 /* `n` whole blocks of elements, hashed and summarised. */
-static void add_both(hash *h, const uint8_t *bytes, size_t n, lb_dtype dtype, size_t elements,
+static void add_both(hash *hash, const uint8_t *bytes, size_t n, lb_dtype dtype, size_t elements,
                      lb_statistics_state *statistics)
 {
 #if LB_HAVE_X86
     if (lb_processor_isa() == LB_ISA_AVX512 && (dtype == LB_F32 || dtype == LB_BF16 || dtype == LB_F16)) {
-        bool finite = dtype == LB_F32    ? fused_f32(h, bytes, n, statistics)
-                      : dtype == LB_BF16 ? fused_bf16(h, bytes, n, statistics)
-                                         : fused_f16(h, bytes, n, statistics);
+        bool finite = dtype == LB_F32    ? fused_f32(hash, bytes, n, statistics)
+                      : dtype == LB_BF16 ? fused_bf16(hash, bytes, n, statistics)
+                                         : fused_f16(hash, bytes, n, statistics);
         if (!finite) {
             lb_statistics_add(statistics, dtype, bytes, elements);
             return;
@@ -311,7 +315,7 @@ static void add_both(hash *h, const uint8_t *bytes, size_t n, lb_dtype dtype, si
     }
 #endif
     lb_statistics_add(statistics, dtype, bytes, elements);
-    add_blocks(h, bytes, n);
+    add_blocks(hash, bytes, n);
 }
 
 uint64_t lb_leaf_measure(const void *leaf, size_t size, uint64_t seed, lb_dtype dtype, size_t elements,
@@ -321,24 +325,24 @@ uint64_t lb_leaf_measure(const void *leaf, size_t size, uint64_t seed, lb_dtype 
         if (statistics) lb_statistics_add(statistics, dtype, leaf, elements);
         return XXH3_64bits_withSeed(leaf, size, seed);
     }
-    hash h;
-    begin(&h, seed);
+    hash hash;
+    begin(&hash, seed);
     const uint8_t *bytes = (const uint8_t *)leaf;
     const size_t whole = (size - 1) / BLOCK; /* blocks that are scrambled; the last is not, even when it is full */
     size_t done = 0;
     if (!statistics) {
-        add_blocks(&h, bytes, whole);
+        add_blocks(&hash, bytes, whole);
         done = whole * BLOCK;
     } else {
         const size_t per = TOGETHER * BLOCK * 8 / lb_dtype_bits(dtype);
         for (; done + TOGETHER * BLOCK < size; done += TOGETHER * BLOCK, elements -= per)
-            add_both(&h, bytes + done, TOGETHER, dtype, per, statistics);
+            add_both(&hash, bytes + done, TOGETHER, dtype, per, statistics);
         const size_t last = whole - done / BLOCK, in_last = last * BLOCK * 8 / lb_dtype_bits(dtype);
-        if (last) add_both(&h, bytes + done, last, dtype, in_last, statistics);
+        if (last) add_both(&hash, bytes + done, last, dtype, in_last, statistics);
         done += last * BLOCK;
         lb_statistics_add(statistics, dtype, bytes + done, elements - in_last);
     }
-    plain_stripes(&h, bytes + done, (size - 1 - done) / STRIPE, h.secret);
-    plain_stripes(&h, bytes + size - STRIPE, 1, h.secret + SECRET - STRIPE - 7);
-    return end(&h, size);
+    plain_stripes(&hash, bytes + done, (size - 1 - done) / STRIPE, hash.secret);
+    plain_stripes(&hash, bytes + size - STRIPE, 1, hash.secret + SECRET - STRIPE - 7);
+    return end(&hash, size);
 }

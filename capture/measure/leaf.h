@@ -10,7 +10,7 @@
 
 /* `statistics` may be NULL: then the bytes are only hashed, and `dtype` means nothing. `size` is that of `elements`
  * whole elements, at most LB_DIGEST_LEAF. */
-uint64_t lb_leaf_measure(const void *bytes, size_t size, uint64_t seed, lb_dtype dtype, size_t elements,
+uint64_t lb_leaf_measure(const void *leaf, size_t size, uint64_t seed, lb_dtype dtype, size_t elements,
                          lb_statistics_state *statistics);
 
 #endif

@@ -91,22 +91,22 @@ typedef struct lb_measure_part {
     lb_statistics_state statistics;
 } portion;
 
-static void add_leaf(portion *p, uint32_t leaf, const char *bytes, size_t size, size_t elements)
+static void add_leaf(portion *portion, uint32_t leaf, const char *bytes, size_t size, size_t elements)
 {
-    const lb_measuring *item = p->item;
-    lb_statistics_state *statistics = item->what & LB_MEASURE_STATISTICS ? &p->statistics : NULL;
+    const lb_measuring *item = portion->item;
+    lb_statistics_state *statistics = item->what & LB_MEASURE_STATISTICS ? &portion->statistics : NULL;
     item->out.leaves[leaf] = lb_leaf_measure(bytes, size, leaf, item->tensor.dtype, elements, statistics);
 }
 
-static void add_contiguous(portion *p)
+static void add_contiguous(portion *portion)
 {
-    const lb_dtype dtype = p->item->tensor.dtype;
+    const lb_dtype dtype = portion->item->tensor.dtype;
     const size_t per_leaf = LB_DIGEST_LEAF * 8 / lb_dtype_bits(dtype);
-    const char *bytes = (const char *)p->item->tensor.data + lb_dtype_bytes(dtype, p->first);
-    uint32_t leaf = (uint32_t)(p->first / per_leaf);
-    for (size_t left = p->elements; left > 0; leaf++) {
+    const char *bytes = (const char *)portion->item->tensor.data + lb_dtype_bytes(dtype, portion->first);
+    uint32_t leaf = (uint32_t)(portion->first / per_leaf);
+    for (size_t left = portion->elements; left > 0; leaf++) {
         const size_t take = left < per_leaf ? left : per_leaf, size = lb_dtype_bytes(dtype, take);
-        add_leaf(p, leaf, bytes, size, take);
+        add_leaf(portion, leaf, bytes, size, take);
         bytes += size;
         left -= take;
     }
@@ -114,33 +114,34 @@ static void add_contiguous(portion *p)
 
 /* As many whole rows of the innermost two dimensions as fit, so that a transposed matrix is read line by line of the
  * cache. */
-static size_t gather(lb_rows *r, int64_t *row_at, const lb_tensor *tensor, size_t width, char *to, int64_t room,
+static size_t gather(lb_rows *rows, int64_t *row_at, const lb_tensor *tensor, size_t width, char *to, int64_t room,
                      bool *more)
 {
     lb_tensor some = {
-        (char *)tensor->data + (r->offset + *row_at * r->stride) * (int64_t)width, tensor->dtype, {.ndim = 1}};
-    int64_t take = r->count - *row_at < room ? r->count - *row_at : room, n = 1;
-    if (*row_at == 0 && r->ndim > 0 && take == r->count) {
-        const int last = r->ndim - 1;
-        n = r->shape[last] - r->index[last];
-        if (n > room / r->count) n = room / r->count;
-        some.layout = (lb_layout){.ndim = 2, .shape = {n, r->count}, .stride = {r->outer_stride[last], r->stride}};
+        (char *)tensor->data + (rows->offset + *row_at * rows->stride) * (int64_t)width, tensor->dtype, {.ndim = 1}};
+    int64_t take = rows->count - *row_at < room ? rows->count - *row_at : room, n = 1;
+    if (*row_at == 0 && rows->ndim > 0 && take == rows->count) {
+        const int last = rows->ndim - 1;
+        n = rows->shape[last] - rows->index[last];
+        if (n > room / rows->count) n = room / rows->count;
+        some.layout =
+            (lb_layout){.ndim = 2, .shape = {n, rows->count}, .stride = {rows->outer_stride[last], rows->stride}};
     } else {
-        some.layout = (lb_layout){.ndim = 1, .shape = {take}, .stride = {r->stride}};
+        some.layout = (lb_layout){.ndim = 1, .shape = {take}, .stride = {rows->stride}};
     }
     lb_tensor_gather(&some, to, NULL);
     *row_at += take;
-    if (*row_at == r->count) {
+    if (*row_at == rows->count) {
         *row_at = 0;
-        for (int64_t i = 0; i < n; i++) *more = lb_rows_next(r);
+        for (int64_t i = 0; i < n; i++) *more = lb_rows_next(rows);
     }
     return (size_t)(take * n);
 }
 
 /* Row-major order through one leaf at a time; element sizes divide the leaf. */
-static void add_strided(portion *p)
+static void add_strided(portion *portion)
 {
-    const lb_tensor *tensor = &p->item->tensor;
+    const lb_tensor *tensor = &portion->item->tensor;
     const size_t width = lb_dtype_bits(tensor->dtype) / 8, capacity = LB_DIGEST_LEAF / width;
     char leaf[LB_DIGEST_LEAF];
     uint32_t n = 0;
@@ -150,7 +151,7 @@ static void add_strided(portion *p)
     for (bool more = lb_rows_next(&rows); more;) {
         filled += gather(&rows, &row_at, tensor, width, leaf + filled * width, (int64_t)(capacity - filled), &more);
         if (filled < capacity && more) continue;
-        add_leaf(p, n++, leaf, filled * width, filled);
+        add_leaf(portion, n++, leaf, filled * width, filled);
         filled = 0;
     }
 }

@@ -66,9 +66,9 @@ bool lb_pool_has_room(void)
 
 /* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was
  * joined. */
-static void work(pool *p, size_t n, void (*part)(void *, size_t), void *context)
+static void work(pool *pool, size_t n, void (*part)(void *, size_t), void *context)
 {
-    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < n;) part(context, i);
+    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < n;) part(context, i);
 }
 
 static void *help(void *argument)
@@ -96,12 +96,12 @@ static void *help(void *argument)
     return NULL;
 }
 
-static void start(pool *p, unsigned helpers)
+static void start(pool *pool, unsigned helpers)
 {
     pthread_t thread;
-    while (p->helpers < helpers && lb_thread_start(&thread, "lastbit", help, p)) { /* fewer do as well */
+    while (pool->helpers < helpers && lb_thread_start(&thread, "lastbit", help, pool)) { /* fewer do as well */
         pthread_detach(thread);
-        p->helpers++;
+        pool->helpers++;
     }
 }
 
@@ -132,29 +132,29 @@ void lb_pool_run(size_t n, void (*part)(void *context, size_t i), void *context)
         run_here(n, part, context);
         return;
     }
-    pool *p = get(threads - 1);
-    if (!p || !p->helpers) {
+    pool *pool = get(threads - 1);
+    if (!pool || !pool->helpers) {
         pthread_mutex_unlock(&busy);
         run_here(n, part, context);
         return;
     }
-    pthread_mutex_lock(&p->lock);
-    while (atomic_load(&p->working)) { /* a helper that woke too late for the job before */
-        pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->working)) { /* a helper that woke too late for the job before */
+        pthread_mutex_unlock(&pool->lock);
         sched_yield();
-        pthread_mutex_lock(&p->lock);
+        pthread_mutex_lock(&pool->lock);
     }
-    p->n = n;
-    p->part = part;
-    p->context = context;
-    atomic_store(&p->next, 0);
-    atomic_fetch_add(&p->job, 1);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
-    work(p, n, part, context);
-    pthread_mutex_lock(&p->lock); /* who joins from now on finds no parts; what they work on may be gone */
-    p->n = 0;
-    pthread_mutex_unlock(&p->lock);
-    while (atomic_load(&p->working)) sched_yield();
+    pool->n = n;
+    pool->part = part;
+    pool->context = context;
+    atomic_store(&pool->next, 0);
+    atomic_fetch_add(&pool->job, 1);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    work(pool, n, part, context);
+    pthread_mutex_lock(&pool->lock); /* who joins from now on finds no parts; what they work on may be gone */
+    pool->n = 0;
+    pthread_mutex_unlock(&pool->lock);
+    while (atomic_load(&pool->working)) sched_yield();
     pthread_mutex_unlock(&busy);
 }

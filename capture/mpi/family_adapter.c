@@ -114,19 +114,20 @@ static lb_dtype base_of(MPI_Datatype type, int depth)
         PMPI_Type_size(type, &bytes);
         return named(type, bytes);
     }
-    int *i = malloc(((size_t)integers + 1) * sizeof *i);
-    MPI_Aint *a = malloc(((size_t)addresses + 1) * sizeof *a);
-    MPI_Datatype *t = malloc((size_t)types * sizeof *t);
+    int *counts = malloc(((size_t)integers + 1) * sizeof *counts);
+    MPI_Aint *displacements = malloc(((size_t)addresses + 1) * sizeof *displacements);
+    MPI_Datatype *made_of = malloc((size_t)types * sizeof *made_of);
     lb_dtype base = LB_NO_DTYPE;
-    if (i && a && t && PMPI_Type_get_contents(type, integers, addresses, types, i, a, t) == MPI_SUCCESS)
+    if (counts && displacements && made_of &&
+        PMPI_Type_get_contents(type, integers, addresses, types, counts, displacements, made_of) == MPI_SUCCESS)
         for (int k = 0; k < types; k++) {
             int ni, na, nt, own;
-            const lb_dtype part = base_of(t[k], depth + 1);
+            const lb_dtype part = base_of(made_of[k], depth + 1);
             base = k == 0 || part == base ? part : LB_NO_DTYPE;
-            if (PMPI_Type_get_envelope(t[k], &ni, &na, &nt, &own) == MPI_SUCCESS && own != MPI_COMBINER_NAMED)
-                PMPI_Type_free(&t[k]);
+            if (PMPI_Type_get_envelope(made_of[k], &ni, &na, &nt, &own) == MPI_SUCCESS && own != MPI_COMBINER_NAMED)
+                PMPI_Type_free(&made_of[k]);
         }
-    free(i), free(a), free(t);
+    free(counts), free(displacements), free(made_of);
     return base;
 }
 

@@ -37,8 +37,8 @@ static bool is_in_place(const void *data)
 /* Part `i`: as many items, so many items behind the buffer's beginning. */
 static void set_part(lb_mpi_side *side, uint32_t i, const void *data, int64_t at, int64_t items)
 {
-    const lb_mpi_element *e = &side->element;
-    side->parts[i] = (lb_mpi_part){(const char *)data + at * e->extent, (int)items, items * e->bytes};
+    const lb_mpi_element *element = &side->element;
+    side->parts[i] = (lb_mpi_part){(const char *)data + at * element->extent, (int)items, items * element->bytes};
     side->bytes += side->parts[i].bytes;
 }
 
@@ -63,39 +63,41 @@ static bool begin_side(lb_mpi_side *side, lb_mpi_handle datatype, uint32_t n)
 }
 
 /* All of a buffer as one tensor. */
-static bool take_whole(lb_mpi_side *side, const lb_mpi_buffer *b, int64_t items)
+static bool take_whole(lb_mpi_side *side, const lb_mpi_buffer *buffer, int64_t items)
 {
-    if (!begin_side(side, b->datatype, 1) || items > INT32_MAX) return false;
-    set_part(side, 0, b->data, 0, items);
+    if (!begin_side(side, buffer->datatype, 1) || items > INT32_MAX) return false;
+    set_part(side, 0, buffer->data, 0, items);
     return true;
 }
 
 /* The part of one member. */
-static bool take_member(lb_mpi_side *side, const lb_mpi_buffer *b, int member)
+static bool take_member(lb_mpi_side *side, const lb_mpi_buffer *buffer, int member)
 {
-    int64_t at = (int64_t)member * b->count;
-    for (int i = 0; b->counts && i <= member; i++) at = b->at ? b->at[i] : i ? at + b->counts[i - 1] : 0;
-    if (!begin_side(side, b->datatype, 1)) return false;
-    set_part(side, 0, b->data, at, b->counts ? b->counts[member] : b->count);
+    int64_t at = (int64_t)member * buffer->count;
+    for (int i = 0; buffer->counts && i <= member; i++)
+        at = buffer->at ? buffer->at[i] : i ? at + buffer->counts[i - 1] : 0;
+    if (!begin_side(side, buffer->datatype, 1)) return false;
+    set_part(side, 0, buffer->data, at, buffer->counts ? buffer->counts[member] : buffer->count);
     return true;
 }
 
 /* One tensor for each member. */
-static bool take_members(lb_mpi_side *side, const lb_mpi_buffer *b, int members)
+static bool take_members(lb_mpi_side *side, const lb_mpi_buffer *buffer, int members)
 {
     int64_t at = 0;
-    if (!begin_side(side, b->datatype, (uint32_t)members)) return false;
+    if (!begin_side(side, buffer->datatype, (uint32_t)members)) return false;
     for (int i = 0; i < members; i++) {
-        const int items = b->counts ? b->counts[i] : b->count;
-        set_part(side, (uint32_t)i, b->data, b->counts && b->at ? b->at[i] : at, items);
+        const int items = buffer->counts ? buffer->counts[i] : buffer->count;
+        set_part(side, (uint32_t)i, buffer->data, buffer->counts && buffer->at ? buffer->at[i] : at, items);
         at += items;
     }
     return true;
 }
 
-static bool take_all(lb_mpi_side *side, const lb_mpi_buffer *b, int members)
+static bool take_all(lb_mpi_side *side, const lb_mpi_buffer *buffer, int members)
 {
-    return b->counts ? take_members(side, b, members) : take_whole(side, b, (int64_t)b->count * members);
+    return buffer->counts ? take_members(side, buffer, members)
+                          : take_whole(side, buffer, (int64_t)buffer->count * members);
 }
 
 static int64_t sum_of(const int *counts, int n)
@@ -105,70 +107,70 @@ static int64_t sum_of(const int *counts, int n)
     return sum;
 }
 
-static bool is_even(const lb_mpi_buffer *b, int members)
+static bool is_even(const lb_mpi_buffer *buffer, int members)
 {
-    for (int i = 1; b->counts && i < members; i++)
-        if (b->counts[i] != b->counts[0]) return false;
+    for (int i = 1; buffer->counts && i < members; i++)
+        if (buffer->counts[i] != buffer->counts[0]) return false;
     return true;
 }
 
 /* Both buffers of a rank; where it gives MPI_IN_PLACE, what it sends lies where it receives. */
-static bool take_reduced(lb_mpi_call *call, const lb_mpi_given *g)
+static bool take_reduced(lb_mpi_call *call, const lb_mpi_given *given)
 {
     const int n = call->comm->size, me = call->comm->rank;
-    const bool here = g->kind != LB_MPI_REDUCE || g->root == me;
-    lb_mpi_buffer send = g->send;
-    send.data = is_in_place(send.data) ? g->recv.data : send.data;
-    if (g->kind != LB_MPI_REDUCE_SCATTER)
-        return take_whole(&call->send, &send, send.count) &&
-               (!here || (g->kind == LB_MPI_EXSCAN && !me) || take_whole(&call->recv, &g->recv, g->recv.count));
+    const bool here = given->kind != LB_MPI_REDUCE || given->root == me;
+    lb_mpi_buffer send = given->send;
+    send.data = is_in_place(send.data) ? given->recv.data : send.data;
+    if (given->kind != LB_MPI_REDUCE_SCATTER)
+        return take_whole(&call->send, &send, send.count) && (!here || (given->kind == LB_MPI_EXSCAN && !me) ||
+                                                              take_whole(&call->recv, &given->recv, given->recv.count));
     const int64_t mine = send.counts ? send.counts[me] : send.count;
     const bool one = !send.counts || is_even(&send, n);
     return (one ? take_whole(&call->send, &send, send.counts ? sum_of(send.counts, n) : (int64_t)send.count * n)
                 : take_members(&call->send, &send, n)) &&
-           take_whole(&call->recv, &g->recv, mine);
+           take_whole(&call->recv, &given->recv, mine);
 }
 
-static bool take_gathered(lb_mpi_call *call, const lb_mpi_given *g)
+static bool take_gathered(lb_mpi_call *call, const lb_mpi_given *given)
 {
     const int n = call->comm->size, me = call->comm->rank;
-    const bool here = g->kind != LB_MPI_GATHER || g->root == me;
-    return (is_in_place(g->send.data) ? take_member(&call->send, &g->recv, me)
-                                      : take_whole(&call->send, &g->send, g->send.count)) &&
-           (!here || take_all(&call->recv, &g->recv, n));
+    const bool here = given->kind != LB_MPI_GATHER || given->root == me;
+    return (is_in_place(given->send.data) ? take_member(&call->send, &given->recv, me)
+                                          : take_whole(&call->send, &given->send, given->send.count)) &&
+           (!here || take_all(&call->recv, &given->recv, n));
 }
 
-static bool take_scattered(lb_mpi_call *call, const lb_mpi_given *g)
+static bool take_scattered(lb_mpi_call *call, const lb_mpi_given *given)
 {
     const int n = call->comm->size, me = call->comm->rank;
-    return (g->root != me || take_members(&call->send, &g->send, n)) &&
-           (is_in_place(g->recv.data) ? take_member(&call->recv, &g->send, me)
-                                      : take_whole(&call->recv, &g->recv, g->recv.count));
+    return (given->root != me || take_members(&call->send, &given->send, n)) &&
+           (is_in_place(given->recv.data) ? take_member(&call->recv, &given->send, me)
+                                          : take_whole(&call->recv, &given->recv, given->recv.count));
 }
 
-static bool take_sides(lb_mpi_call *call, const lb_mpi_given *g)
+static bool take_sides(lb_mpi_call *call, const lb_mpi_given *given)
 {
     const int n = call->comm->size;
-    switch (g->kind) {
+    switch (given->kind) {
     case LB_MPI_BROADCAST:
-        return take_whole(g->root == call->comm->rank ? &call->send : &call->recv, &g->recv, g->recv.count);
+        return take_whole(given->root == call->comm->rank ? &call->send : &call->recv, &given->recv, given->recv.count);
     case LB_MPI_ALL_GATHER:
-    case LB_MPI_GATHER: return take_gathered(call, g);
-    case LB_MPI_SCATTER: return take_scattered(call, g);
+    case LB_MPI_GATHER: return take_gathered(call, given);
+    case LB_MPI_SCATTER: return take_scattered(call, given);
     case LB_MPI_ALL_TO_ALL:
-        return take_all(&call->send, is_in_place(g->send.data) ? &g->recv : &g->send, n) &&
-               take_all(&call->recv, &g->recv, n);
-    case LB_MPI_SEND: return take_whole(&call->send, &g->send, g->send.count);
-    case LB_MPI_RECEIVE: return take_whole(&call->recv, &g->recv, g->recv.count);
-    default: return take_reduced(call, g);
+        return take_all(&call->send, is_in_place(given->send.data) ? &given->recv : &given->send, n) &&
+               take_all(&call->recv, &given->recv, n);
+    case LB_MPI_SEND: return take_whole(&call->send, &given->send, given->send.count);
+    case LB_MPI_RECEIVE: return take_whole(&call->recv, &given->recv, given->recv.count);
+    default: return take_reduced(call, given);
     }
 }
 
-lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *g)
+lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *given)
 {
     const lb_mpi_family *family = lb_mpi_real_family();
-    if (lb_mpi_call_is_message(g->kind) && g->root == family->proc_null) return NULL;
-    lb_mpi_communicator *comm = lb_mpi_communicator_of(g->comm);
+    if (lb_mpi_call_is_message(given->kind) && given->root == family->proc_null) return NULL;
+    lb_mpi_communicator *comm = lb_mpi_communicator_of(given->comm);
     lb_mpi_call *call = comm && !comm->inter ? lb_shim_memory(sizeof *call) : NULL;
     if (!call) {
         lb_mpi_communicators_lock();
@@ -176,19 +178,20 @@ lb_mpi_call *lb_mpi_call_new(const lb_mpi_given *g)
         lb_mpi_communicators_unlock();
         return NULL;
     }
-    *call = (lb_mpi_call){.kind = g->kind, .name = g->name, .comm = comm, .root = g->root, .tag = g->tag};
+    *call =
+        (lb_mpi_call){.kind = given->kind, .name = given->name, .comm = comm, .root = given->root, .tag = given->tag};
     return call;
 }
 
-void lb_mpi_call_measure(lb_mpi_call *call, const lb_mpi_given *g)
+void lb_mpi_call_measure(lb_mpi_call *call, const lb_mpi_given *given)
 {
     const lb_mpi_family *family = lb_mpi_real_family();
     asked.known = false; /* a datatype's handle may come again */
-    call->skipped = !take_sides(call, g);
+    call->skipped = !take_sides(call, given);
     lb_mpi_side *received = &call->recv;
     if (received->exists && !received->element.dense && received->element.dtype != LB_NO_DTYPE)
         received->datatype = received->held = family->hold(received->datatype); /* it may be freed before it is used */
-    call->reduction = g->op ? family->reduction(g->op) : NULL;
+    call->reduction = given->op ? family->reduction(given->op) : NULL;
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */

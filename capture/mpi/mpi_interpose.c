@@ -261,125 +261,125 @@ typedef struct waiting {
     void *statuses, *of_ours;
 } waiting;
 
-static void begin_waiting(waiting *w, int n, void *requests, void *statuses, const void *ignore)
+static void begin_waiting(waiting *begun, int n, void *requests, void *statuses, const void *ignore)
 {
     const size_t bytes = lb_mpi_real_family()->status_bytes;
-    *w = (waiting){.n = n > 0 ? n : 0, .statuses = statuses};
+    *begun = (waiting){.n = n > 0 ? n : 0, .statuses = statuses};
     if (!n || !lb_mpi_request_any()) return;
-    w->taken = n <= FEW ? w->few : calloc((size_t)n, sizeof *w->taken);
-    w->of_ours = statuses == ignore ? calloc((size_t)n, bytes) : NULL;
-    if (!w->taken || (statuses == ignore && !w->of_ours)) {
+    begun->taken = n <= FEW ? begun->few : calloc((size_t)n, sizeof *begun->taken);
+    begun->of_ours = statuses == ignore ? calloc((size_t)n, bytes) : NULL;
+    if (!begun->taken || (statuses == ignore && !begun->of_ours)) {
         lb_shim_lost("there was no memory left"); /* what these requests stand for stays open */
         return;
     }
-    if (w->of_ours) w->statuses = w->of_ours;
+    if (begun->of_ours) begun->statuses = begun->of_ours;
     for (int i = 0; i < n; i++) {
-        w->taken[i] = lb_mpi_request_take(request_at(requests, i));
-        w->known += w->taken[i] != NULL;
+        begun->taken[i] = lb_mpi_request_take(request_at(requests, i));
+        begun->known += begun->taken[i] != NULL;
     }
 }
 
 /* Request `i` ended, with status `at`. */
-static void waited(waiting *w, int i, int at, int result)
+static void waited(waiting *waiting, int i, int at, int result)
 {
-    if (!w->known || i < 0 || i >= w->n || !w->taken[i]) return;
-    const char *status = (const char *)w->statuses + (size_t)at * lb_mpi_real_family()->status_bytes;
+    if (!waiting->known || i < 0 || i >= waiting->n || !waiting->taken[i]) return;
+    const char *status = (const char *)waiting->statuses + (size_t)at * lb_mpi_real_family()->status_bytes;
     lb_mpi_message message;
     if (result == 0) message = lb_mpi_real_family()->message(status);
-    lb_mpi_request *request = w->taken[i];
-    w->taken[i] = NULL;
+    lb_mpi_request *request = waiting->taken[i];
+    waiting->taken[i] = NULL;
     lb_mpi_request_done(request, result == 0 ? &message : NULL);
 }
 
-static void waited_for_all(waiting *w, int result)
+static void waited_for_all(waiting *waiting, int result)
 {
-    for (int i = 0; w->known && i < w->n; i++) waited(w, i, i, result);
+    for (int i = 0; waiting->known && i < waiting->n; i++) waited(waiting, i, i, result);
 }
 
-static void end_waiting(waiting *w)
+static void end_waiting(waiting *waiting)
 {
-    for (int i = 0; w->known && i < w->n; i++) lb_mpi_request_back(w->taken[i]);
-    if (w->taken != w->few) free(w->taken);
-    free(w->of_ours);
+    for (int i = 0; waiting->known && i < waiting->n; i++) lb_mpi_request_back(waiting->taken[i]);
+    if (waiting->taken != waiting->few) free(waiting->taken);
+    free(waiting->of_ours);
 }
 
 static int watched_Wait(void *request, void *status)
 {
-    waiting w;
-    begin_waiting(&w, 1, request, status, lb_mpi_real_family()->status_ignore);
-    const int result = REAL(Wait, (request, w.statuses));
-    waited_for_all(&w, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, 1, request, status, lb_mpi_real_family()->status_ignore);
+    const int result = REAL(Wait, (request, waiting.statuses));
+    waited_for_all(&waiting, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Waitall(int n, void *requests, void *statuses)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
-    const int result = REAL(Waitall, (n, requests, w.statuses));
-    waited_for_all(&w, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
+    const int result = REAL(Waitall, (n, requests, waiting.statuses));
+    waited_for_all(&waiting, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Waitany(int n, void *requests, int *index, void *status)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, status, lb_mpi_real_family()->status_ignore);
-    const int result = REAL(Waitany, (n, requests, index, w.statuses));
-    waited(&w, *index, 0, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, status, lb_mpi_real_family()->status_ignore);
+    const int result = REAL(Waitany, (n, requests, index, waiting.statuses));
+    waited(&waiting, *index, 0, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Waitsome(int n, void *requests, int *done, int *indices, void *statuses)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
-    const int result = REAL(Waitsome, (n, requests, done, indices, w.statuses));
-    for (int i = 0; *done != lb_mpi_real_family()->undefined && i < *done; i++) waited(&w, indices[i], i, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
+    const int result = REAL(Waitsome, (n, requests, done, indices, waiting.statuses));
+    for (int i = 0; *done != lb_mpi_real_family()->undefined && i < *done; i++) waited(&waiting, indices[i], i, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Test(void *request, int *flag, void *status)
 {
-    waiting w;
-    begin_waiting(&w, 1, request, status, lb_mpi_real_family()->status_ignore);
-    const int result = REAL(Test, (request, flag, w.statuses));
-    if (result != 0 || *flag) waited_for_all(&w, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, 1, request, status, lb_mpi_real_family()->status_ignore);
+    const int result = REAL(Test, (request, flag, waiting.statuses));
+    if (result != 0 || *flag) waited_for_all(&waiting, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Testall(int n, void *requests, int *flag, void *statuses)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
-    const int result = REAL(Testall, (n, requests, flag, w.statuses));
-    if (result != 0 || *flag) waited_for_all(&w, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
+    const int result = REAL(Testall, (n, requests, flag, waiting.statuses));
+    if (result != 0 || *flag) waited_for_all(&waiting, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Testany(int n, void *requests, int *index, int *flag, void *status)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, status, lb_mpi_real_family()->status_ignore);
-    const int result = REAL(Testany, (n, requests, index, flag, w.statuses));
-    if (result != 0 || *flag) waited(&w, *index, 0, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, status, lb_mpi_real_family()->status_ignore);
+    const int result = REAL(Testany, (n, requests, index, flag, waiting.statuses));
+    if (result != 0 || *flag) waited(&waiting, *index, 0, result);
+    end_waiting(&waiting);
     return result;
 }
 
 static int watched_Testsome(int n, void *requests, int *done, int *indices, void *statuses)
 {
-    waiting w;
-    begin_waiting(&w, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
-    const int result = REAL(Testsome, (n, requests, done, indices, w.statuses));
-    for (int i = 0; *done != lb_mpi_real_family()->undefined && i < *done; i++) waited(&w, indices[i], i, result);
-    end_waiting(&w);
+    waiting waiting;
+    begin_waiting(&waiting, n, requests, statuses, lb_mpi_real_family()->statuses_ignore);
+    const int result = REAL(Testsome, (n, requests, done, indices, waiting.statuses));
+    for (int i = 0; *done != lb_mpi_real_family()->undefined && i < *done; i++) waited(&waiting, indices[i], i, result);
+    end_waiting(&waiting);
     return result;
 }
 

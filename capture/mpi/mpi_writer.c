@@ -44,10 +44,10 @@ static bool is_reduced_by_replay(const char *reduction)
 /* Sums of pairs are sums of their elements; the maximum of pairs by MPI_MAXLOC is not, and has a name of its own. */
 static const char *name_of(const lb_mpi_call *call)
 {
-    const struct spelling *s = &spellings[call->kind];
+    const struct spelling *spelling = &spellings[call->kind];
     const bool parts = call->send.n > 1 || call->recv.n > 1;
-    if (call->reduction && !is_reduced_by_replay(call->reduction)) return s->unknown;
-    return parts && s->parts ? s->parts : s->name;
+    if (call->reduction && !is_reduced_by_replay(call->reduction)) return spelling->unknown;
+    return parts && spelling->parts ? spelling->parts : spelling->name;
 }
 
 /* ---- the archive ------------------------------------------------------------------------------------------------- */
@@ -153,35 +153,35 @@ static lb_host_tensor tensor_of(const char *data, const lb_mpi_side *side, int64
     return seen;
 }
 
-static bool make_tensors(const lb_mpi_side *side, tensors *t)
+static bool make_tensors(const lb_mpi_side *side, tensors *made)
 {
-    *t = (tensors){.list = &t->one, .operands = &t->of_one};
+    *made = (tensors){.list = &made->one, .operands = &made->of_one};
     if (!side->exists || side->element.dtype == LB_NO_DTYPE) return true;
     if (side->n > 1) {
-        t->list = calloc(side->n, sizeof *t->list);
-        t->operands = calloc(side->n, sizeof *t->operands);
+        made->list = calloc(side->n, sizeof *made->list);
+        made->operands = calloc(side->n, sizeof *made->operands);
     }
     int64_t at = 0;
-    for (; t->list && t->operands && t->n < side->n; t->n++) {
-        t->list[t->n] = tensor_of(side->copy ? side->copy + at : NULL, side, side->parts[t->n].bytes);
-        t->operands[t->n] = (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &t->list[t->n]};
-        at += side->parts[t->n].bytes;
+    for (; made->list && made->operands && made->n < side->n; made->n++) {
+        made->list[made->n] = tensor_of(side->copy ? side->copy + at : NULL, side, side->parts[made->n].bytes);
+        made->operands[made->n] = (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &made->list[made->n]};
+        at += side->parts[made->n].bytes;
     }
-    return t->n == side->n;
+    return made->n == side->n;
 }
 
-static void release_tensors(tensors *t)
+static void release_tensors(tensors *tensors)
 {
-    if (t->list != &t->one) free(t->list);
-    if (t->operands != &t->of_one) free(t->operands);
+    if (tensors->list != &tensors->one) free(tensors->list);
+    if (tensors->operands != &tensors->of_one) free(tensors->operands);
 }
 
 static void find_sent_on(const lb_mpi_call *call, tensors *sent)
 {
-    const lb_mpi_side *s = &call->send;
+    const lb_mpi_side *side = &call->send;
     const lb_received_window *again =
-        sent->n == 1 ? lb_received_bytes_find(&lb_mpi_communicator_place()->archive.received, s->parts[0].from,
-                                              (size_t)s->bytes, s->element.dtype, s->copy)
+        sent->n == 1 ? lb_received_bytes_find(&lb_mpi_communicator_place()->archive.received, side->parts[0].from,
+                                              (size_t)side->bytes, side->element.dtype, side->copy)
                      : NULL;
     if (!again) return;
     sent->sent_on = true;
@@ -224,8 +224,8 @@ static bool is_written(const lb_mpi_call *call)
 static void fill_args(lb_recorded_operand args[ARGS], const lb_mpi_call *call, const tensors *sent,
                       const tensors *received)
 {
-    const struct spelling *s = &spellings[call->kind];
-    lb_recorded_operand *given = &args[s->sent];
+    const struct spelling *spelling = &spellings[call->kind];
+    lb_recorded_operand *given = &args[spelling->sent];
     for (int i = 0; i < ARGS; i++) args[i] = (lb_recorded_operand){.tag = LB_ARG_NONE};
     if (sent->n == 1 && call->kind != LB_MPI_SCATTER)
         *given = sent->operands[0];
@@ -236,7 +236,7 @@ static void fill_args(lb_recorded_operand args[ARGS], const lb_mpi_call *call, c
         given->flags = LB_OPERAND_WRITTEN;
         if (received->n) given->flags |= LB_OPERAND_OVERWRITTEN;
     }
-    if (s->root >= 0 && call->root >= 0) args[s->root] = integer(call->root);
+    if (spelling->root >= 0 && call->root >= 0) args[spelling->root] = integer(call->root);
     if (lb_mpi_call_is_message(call->kind)) args[ARG_TAG] = integer(call->tag);
     args[ARG_NAME] = (lb_recorded_operand){.tag = LB_ARG_STRING, .u.text = call->name};
 }

@@ -22,7 +22,7 @@ bool lb_nccl_call_group_is_open(void);
 /* After NCCL's own; `simulated`: nothing was launched. */
 void lb_nccl_call_group_end(lb_nccl_result result, bool simulated);
 /* A non-blocking communicator says how it stands. */
-void lb_nccl_call_progress(lb_nccl_comm comm, lb_nccl_result state);
+void lb_nccl_call_progress(lb_nccl_comm handle, lb_nccl_result state);
 /* In PyTorch's process: the order of the last call that this thread made, "" when not known; it is forgotten then. */
 const char *lb_nccl_call_last_order(void);
 

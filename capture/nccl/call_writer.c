@@ -116,19 +116,20 @@ static void place_window(lb_host_tensor *part, const lb_host_tensor *whole, size
     part->data = base ? base + offset : NULL;
 }
 
-static void share(buffers *b, const lb_nccl_call *call, size_t width)
+static void share(buffers *buffers, const lb_nccl_call *call, size_t width)
 {
-    const lb_nccl_call_given *g = &call->given;
+    const lb_nccl_call_given *given = &call->given;
     const bool outer_recv = call->recv_bytes >= call->send_bytes;
     const size_t whole = outer_recv ? call->recv_bytes : call->send_bytes;
-    const char *base = outer_recv ? g->recv : g->send;
-    const size_t offset = (size_t)((outer_recv ? (const char *)g->send : (const char *)g->recv) - base);
-    b->in_place = true;
-    b->shared = b->sent && (b->received || call->failed) ? calloc(1, whole) : NULL;
-    b->send.device = b->recv.device = b->shared ? 0 : 1;
-    if (b->shared) memcpy(b->shared + (outer_recv ? offset : 0), b->sent, call->send_bytes);
-    (outer_recv ? &b->recv : &b->send)->data = b->shared;
-    place_window(outer_recv ? &b->send : &b->recv, outer_recv ? &b->recv : &b->send, offset, width, b->shared);
+    const char *base = outer_recv ? given->recv : given->send;
+    const size_t offset = (size_t)((outer_recv ? (const char *)given->send : (const char *)given->recv) - base);
+    buffers->in_place = true;
+    buffers->shared = buffers->sent && (buffers->received || call->failed) ? calloc(1, whole) : NULL;
+    buffers->send.device = buffers->recv.device = buffers->shared ? 0 : 1;
+    if (buffers->shared) memcpy(buffers->shared + (outer_recv ? offset : 0), buffers->sent, call->send_bytes);
+    (outer_recv ? &buffers->recv : &buffers->send)->data = buffers->shared;
+    place_window(outer_recv ? &buffers->send : &buffers->recv, outer_recv ? &buffers->recv : &buffers->send, offset,
+                 width, buffers->shared);
 }
 
 static char *copy_to_keep(const lb_nccl_call *call, const void *received)
@@ -141,31 +142,32 @@ static char *copy_to_keep(const lb_nccl_call *call, const void *received)
 
 static buffers buffers_of(const lb_nccl_call *call)
 {
-    const lb_nccl_call_given *g = &call->given;
-    const size_t width = lb_nccl_call_dtype_bytes(g->dtype);
-    const lb_dtype dtype = dtype_of(g->dtype);
+    const lb_nccl_call_given *given = &call->given;
+    const size_t width = lb_nccl_call_dtype_bytes(given->dtype);
+    const lb_dtype dtype = dtype_of(given->dtype);
     lb_nccl_place *place = call->comm->place;
-    buffers b = {.sends = g->send != NULL,
-                 .receives = g->recv != NULL,
-                 .sent = call->sent ? lb_stream_copy_bytes(call->sent) : NULL,
-                 .received = call->received ? lb_stream_copy_bytes(call->received) : NULL};
-    if (b.sends && !call->send_bytes) b.sent = "";
-    if (b.receives && !call->recv_bytes) b.received = "";
+    buffers seen = {.sends = given->send != NULL,
+                    .receives = given->recv != NULL,
+                    .sent = call->sent ? lb_stream_copy_bytes(call->sent) : NULL,
+                    .received = call->received ? lb_stream_copy_bytes(call->received) : NULL};
+    if (seen.sends && !call->send_bytes) seen.sent = "";
+    if (seen.receives && !call->recv_bytes) seen.received = "";
     place->archive.next_storage += 2;
-    b.send = seen_of(b.sent, dtype, call->send_bytes, width, place->archive.next_storage);
-    b.recv = seen_of(b.received, dtype, call->recv_bytes, width, place->archive.next_storage + 1);
+    seen.send = seen_of(seen.sent, dtype, call->send_bytes, width, place->archive.next_storage);
+    seen.recv = seen_of(seen.received, dtype, call->recv_bytes, width, place->archive.next_storage + 1);
     const lb_received_window *again =
-        b.sends ? lb_received_bytes_find(&place->archive.received, g->send, call->send_bytes, dtype, b.sent) : NULL;
-    if (again) b.sent_on = true, b.send = seen_of(again->copy, dtype, call->send_bytes, width, again->storage);
-    const bool overlap = is_inside(g->send, call->send_bytes, g->recv, call->recv_bytes) ||
-                         is_inside(g->recv, call->recv_bytes, g->send, call->send_bytes);
-    if (b.sends && b.receives && overlap && !b.sent_on) {
-        share(&b, call, width);
-        return b;
+        seen.sends ? lb_received_bytes_find(&place->archive.received, given->send, call->send_bytes, dtype, seen.sent)
+                   : NULL;
+    if (again) seen.sent_on = true, seen.send = seen_of(again->copy, dtype, call->send_bytes, width, again->storage);
+    const bool overlap = is_inside(given->send, call->send_bytes, given->recv, call->recv_bytes) ||
+                         is_inside(given->recv, call->recv_bytes, given->send, call->send_bytes);
+    if (seen.sends && seen.receives && overlap && !seen.sent_on) {
+        share(&seen, call, width);
+        return seen;
     }
-    b.kept = b.receives ? copy_to_keep(call, b.received) : NULL;
-    if (b.kept) b.recv = seen_of(b.kept, dtype, call->recv_bytes, width, b.recv.storage);
-    return b;
+    seen.kept = seen.receives ? copy_to_keep(call, seen.received) : NULL;
+    if (seen.kept) seen.recv = seen_of(seen.kept, dtype, call->recv_bytes, width, seen.recv.storage);
+    return seen;
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------ */
@@ -250,18 +252,18 @@ static lb_recorded_operand integer(int64_t number)
     return (lb_recorded_operand){.tag = LB_ARG_INT, .u.i = number};
 }
 
-static void fill_args(lb_recorded_operand args[ARGS], const lb_nccl_call *call, const buffers *b)
+static void fill_args(lb_recorded_operand args[ARGS], const lb_nccl_call *call, const buffers *buffers)
 {
     const lb_recorded_operand none = {.tag = LB_ARG_NONE};
-    args[ARG_SEND] = b->sends ? (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &b->send} : none;
+    args[ARG_SEND] = buffers->sends ? (lb_recorded_operand){.tag = LB_ARG_VALUE, .u.tensor = &buffers->send} : none;
     args[ARG_RECV] = none;
-    if (b->receives)
-        args[ARG_RECV] =
-            (lb_recorded_operand){.tag = LB_ARG_VALUE,
-                                  .flags = (uint8_t)(LB_OPERAND_WRITTEN | (b->in_place ? 0 : LB_OPERAND_OVERWRITTEN)),
-                                  .u.tensor = &b->recv};
+    if (buffers->receives)
+        args[ARG_RECV] = (lb_recorded_operand){
+            .tag = LB_ARG_VALUE,
+            .flags = (uint8_t)(LB_OPERAND_WRITTEN | (buffers->in_place ? 0 : LB_OPERAND_OVERWRITTEN)),
+            .u.tensor = &buffers->recv};
     /* In place, what lies around the part that is sent is not read. */
-    if (b->in_place && call->recv_bytes > call->send_bytes) args[ARG_RECV].flags |= LB_OPERAND_OVERWRITTEN;
+    if (buffers->in_place && call->recv_bytes > call->send_bytes) args[ARG_RECV].flags |= LB_OPERAND_OVERWRITTEN;
     args[ARG_ROOT] = call->given.root >= 0 ? integer(call->given.root) : none;
     args[ARG_COUNT] = integer((int64_t)call->given.count);
     args[ARG_DTYPE] = (lb_recorded_operand){.tag = LB_ARG_DTYPE, .u.i = dtype_of(call->given.dtype)};
@@ -273,17 +275,17 @@ static void fill_args(lb_recorded_operand args[ARGS], const lb_nccl_call *call, 
     args[ARG_GRAPH] = call->graph_copy ? integer((int64_t)call->graph) : none;
 }
 
-static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *b, lb_err *err)
+static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *buffers, lb_err *err)
 {
     lb_communicator *comm = call->comm;
-    const lb_recorded_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &b->recv};
+    const lb_recorded_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &buffers->recv};
     uint32_t op;
     if (call->failed) {
         door->lb_recorder_op_failed(comm->place->archive.recorder, pending);
         return LB_OK;
     }
-    if (b->shared) memcpy((char *)(uintptr_t)b->recv.data, b->received, call->recv_bytes);
-    LB_TRY(door->lb_recorder_op_end(comm->place->archive.recorder, pending, &result, b->receives, &op, err));
+    if (buffers->shared) memcpy((char *)(uintptr_t)buffers->recv.data, buffers->received, call->recv_bytes);
+    LB_TRY(door->lb_recorder_op_end(comm->place->archive.recorder, pending, &result, buffers->receives, &op, err));
     return door->lb_recorder_collective(comm->place->archive.recorder, op, comm->name, reduction_of(call),
                                         call->order[0] ? call->order : NULL, call->sequence, comm->members,
                                         comm->members ? (uint32_t)comm->ranks : 0, err);
@@ -341,20 +343,20 @@ static void note(const lb_nccl_call *call)
 }
 
 /* What was received stays where the whole of a storage is it. */
-static void forget_buffers(const lb_nccl_call *call, buffers *b, bool recorded)
+static void forget_buffers(const lb_nccl_call *call, buffers *buffers, bool recorded)
 {
     lb_nccl_place *place = call->comm->place;
-    const bool whole = b->shared && call->send_bytes <= call->recv_bytes && call->recv_bytes <= LB_RECEIVED_MOST;
-    char *copy = !recorded || call->failed ? NULL : b->kept ? b->kept : whole ? b->shared : NULL;
-    if (b->sends && !b->sent_on && !(copy && b->in_place))
-        door->lb_recorder_forget(place->archive.recorder, b->send.storage);
-    if (b->receives && !copy) door->lb_recorder_forget(place->archive.recorder, b->recv.storage);
-    if (b->receives && !call->failed)
+    const bool whole = buffers->shared && call->send_bytes <= call->recv_bytes && call->recv_bytes <= LB_RECEIVED_MOST;
+    char *copy = !recorded || call->failed ? NULL : buffers->kept ? buffers->kept : whole ? buffers->shared : NULL;
+    if (buffers->sends && !buffers->sent_on && !(copy && buffers->in_place))
+        door->lb_recorder_forget(place->archive.recorder, buffers->send.storage);
+    if (buffers->receives && !copy) door->lb_recorder_forget(place->archive.recorder, buffers->recv.storage);
+    if (buffers->receives && !call->failed)
         lb_received_bytes_note(&place->archive.received, door, place->archive.recorder,
                                &(lb_received_window){call->given.recv, call->recv_bytes, dtype_of(call->given.dtype),
-                                                     b->recv.storage, copy});
-    if (b->shared != copy) free(b->shared);
-    if (b->kept != copy) free(b->kept);
+                                                     buffers->recv.storage, copy});
+    if (buffers->shared != copy) free(buffers->shared);
+    if (buffers->kept != copy) free(buffers->kept);
 }
 
 static lb_status write_op(const lb_nccl_call *call, lb_err *err)
@@ -363,16 +365,16 @@ static lb_status write_op(const lb_nccl_call *call, lb_err *err)
     lb_recorded_operand args[ARGS];
     lb_pending *pending = NULL;
     lb_recorded_call op = LB_CALL_INIT;
-    buffers b = buffers_of(call);
-    fill_args(args, call, &b);
+    buffers buffers = buffers_of(call);
+    fill_args(args, call, &buffers);
     op.name = kinds[call->given.kind];
-    op.flags = LB_OP_COLLECTIVE | (b.receives ? LB_OP_MUTABLE : 0);
+    op.flags = LB_OP_COLLECTIVE | (buffers.receives ? LB_OP_MUTABLE : 0);
     op.phase = LB_PHASE_COMMUNICATION;
     op.args = args;
     op.n_args = call->graph_copy ? ARGS : ARG_GRAPH;
     lb_status status = door->lb_recorder_op_begin(recorder, &op, &pending, err);
-    if (status == LB_OK) status = end_op(call, pending, &b, err);
-    forget_buffers(call, &b, status == LB_OK);
+    if (status == LB_OK) status = end_op(call, pending, &buffers, err);
+    forget_buffers(call, &buffers, status == LB_OK);
     if (status == LB_OK) note(call);
     if (call->graph_copy) {
         call->comm->place->runs++;

@@ -34,11 +34,11 @@ static unsigned bucket_of(lb_nccl_comm handle)
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
-static bool tell(const lb_joining *j)
+static bool tell(const lb_joining *joining)
 {
     char path[4096], line[128];
-    const int length = snprintf(line, sizeof line, "%016" PRIx64 " %d %" PRId32 " %d %d\n", j->id, j->rank,
-                                j->place->rank, j->color, j->key);
+    const int length = snprintf(line, sizeof line, "%016" PRIx64 " %d %" PRId32 " %d %d\n", joining->id, joining->rank,
+                                joining->place->rank, joining->color, joining->key);
     snprintf(path, sizeof path, "%s/" MEMBERS_FILE, lb_shim_settings_now()->out);
     const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     const bool told = file >= 0 && write(file, line, (size_t)length) == length;
@@ -46,23 +46,23 @@ static bool tell(const lb_joining *j)
     return told;
 }
 
-bool lb_communicator_join(lb_joining *j, const lb_communicator *parent)
+bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent)
 {
-    const lb_nccl_member member = {j->id, j->ranks, j->rank, j->device, j->of_a_set};
-    j->place = parent ? parent->place : lb_nccl_place_join(&member);
-    if (!j->place) return false;
-    lb_nccl_place_enter(j->place);
-    j->number = j->place->joined++;
-    j->next_pending = j->place->pending;
-    j->place->pending = j;
-    tell(j); /* where it cannot, members stay unknown, and the writer says so */
+    const lb_nccl_member member = {joining->id, joining->ranks, joining->rank, joining->device, joining->of_a_set};
+    joining->place = parent ? parent->place : lb_nccl_place_join(&member);
+    if (!joining->place) return false;
+    lb_nccl_place_enter(joining->place);
+    joining->number = joining->place->joined++;
+    joining->next_pending = joining->place->pending;
+    joining->place->pending = joining;
+    tell(joining); /* where it cannot, members stay unknown, and the writer says so */
     return true;
 }
 
 static bool is_one_pending_before(const lb_nccl_place *place, uint64_t number)
 {
-    for (const lb_joining *j = place->pending; j; j = j->next_pending)
-        if (j->number < number) return true;
+    for (const lb_joining *joining = place->pending; joining; joining = joining->next_pending)
+        if (joining->number < number) return true;
     return false;
 }
 
@@ -76,33 +76,33 @@ static lb_communicator *first_of(const lb_nccl_place *place)
     return first && !is_one_pending_before(place, first->made) ? first : NULL;
 }
 
-void lb_communicator_abandon(lb_joining *j)
+void lb_communicator_abandon(lb_joining *joining)
 {
-    lb_joining **at = &j->place->pending;
-    while (*at && *at != j) at = &(*at)->next_pending;
-    if (*at) *at = j->next_pending;
-    if (!j->place->clock) j->place->clock = first_of(j->place);
+    lb_joining **at = &joining->place->pending;
+    while (*at && *at != joining) at = &(*at)->next_pending;
+    if (*at) *at = joining->next_pending;
+    if (!joining->place->clock) joining->place->clock = first_of(joining->place);
 }
 
-static void enlist(const lb_joining *j, lb_nccl_comm handle)
+static void enlist(const lb_joining *joining, lb_nccl_comm handle)
 {
     lb_communicator *comm = lb_shim_memory(sizeof *comm);
     if (!comm) return;
-    const uint64_t parts[] = {j->id, (uint64_t)(int64_t)j->color};
+    const uint64_t parts[] = {joining->id, (uint64_t)(int64_t)joining->color};
     lb_communicator_remove(handle); /* one that ended unseen: its address came again */
-    lb_communicator **bucket = &buckets[bucket_of(handle)], **unnamed = &j->place->unnamed;
-    *comm =
-        (lb_communicator){.next = *bucket,
-                          .handle = handle,
-                          .id = lb_member_names_hash(parts, sizeof parts),
-                          .joined_as = j->id,
-                          .ranks = j->ranks,
-                          .rank = j->rank,
-                          .color = j->color,
-                          .refs = 2, /* the handle, the list of those without a name */
-                          .place = j->place,
-                          .made = j->number,
-                          .messages = j->ranks > 0 ? lb_shim_memory(2 * (size_t)j->ranks * sizeof(uint64_t)) : NULL};
+    lb_communicator **bucket = &buckets[bucket_of(handle)], **unnamed = &joining->place->unnamed;
+    *comm = (lb_communicator){
+        .next = *bucket,
+        .handle = handle,
+        .id = lb_member_names_hash(parts, sizeof parts),
+        .joined_as = joining->id,
+        .ranks = joining->ranks,
+        .rank = joining->rank,
+        .color = joining->color,
+        .refs = 2, /* the handle, the list of those without a name */
+        .place = joining->place,
+        .made = joining->number,
+        .messages = joining->ranks > 0 ? lb_shim_memory(2 * (size_t)joining->ranks * sizeof(uint64_t)) : NULL};
     comm->launching_end = &comm->launching;
     *bucket = comm;
     while (*unnamed && (*unnamed)->made < comm->made) unnamed = &(*unnamed)->next_unnamed;
@@ -110,10 +110,10 @@ static void enlist(const lb_joining *j, lb_nccl_comm handle)
     *unnamed = comm;
 }
 
-void lb_communicator_add(lb_joining *j, lb_nccl_comm handle)
+void lb_communicator_add(lb_joining *joining, lb_nccl_comm handle)
 {
-    if (handle) enlist(j, handle);
-    lb_communicator_abandon(j);
+    if (handle) enlist(joining, handle);
+    lb_communicator_abandon(joining);
 }
 
 /* What NCCL cannot say as long as it is still making the communicator is asked for again. */
@@ -183,8 +183,8 @@ void lb_communicator_release(lb_communicator *comm)
 
 const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op op)
 {
-    for (const lb_premul *p = comm->premuls; p; p = p->next)
-        if (p->op == op) return p;
+    for (const lb_premul *premul = comm->premuls; premul; premul = premul->next)
+        if (premul->op == op) return premul;
     return NULL;
 }
 

@@ -133,10 +133,11 @@ typedef struct capture {
     void *graph;
 } capture;
 
-static bool ask_capture(const lb_stream_driver *cuda, void *stream, capture *c)
+static bool ask_capture(const lb_stream_driver *cuda, void *stream, capture *capture)
 {
     int status = 0;
-    return cuda->cuStreamGetCaptureInfo_v2(stream, &status, &c->id, &c->graph, NULL, NULL) == LB_CUDA_SUCCESS &&
+    return cuda->cuStreamGetCaptureInfo_v2(stream, &status, &capture->id, &capture->graph, NULL, NULL) ==
+               LB_CUDA_SUCCESS &&
            status == LB_CUDA_CAPTURE_ACTIVE;
 }
 
@@ -260,16 +261,17 @@ static bool launch(const lb_stream_driver *cuda, const lb_graph_copy *copy, cons
 {
     const lb_graph_device *device = copy->of->device;
     const uint64_t bytes = last ? copy->recv_bytes : copy->send_bytes;
-    lb_graph_kernel_arguments a = {.from = (uintptr_t)from,
-                                   .bytes = bytes,
-                                   .to = (uintptr_t)copy->pinned + (last ? copy->recv_at : copy->send_at),
-                                   .stride = copy->stride,
-                                   .slots = copy->slots ? copy->slots : 1,
-                                   .head = (uintptr_t)copy->pinned,
-                                   .ticket = last ? 0 : device->words,
-                                   .arrived = last ? device->words + copy->word * sizeof(uint32_t) : 0,
-                                   .activity = last ? (uintptr_t)copy->of->activity : 0};
-    void *parameters[] = {&a.from, &a.bytes, &a.to, &a.stride, &a.slots, &a.head, &a.ticket, &a.arrived, &a.activity};
+    lb_graph_kernel_arguments arguments = {.from = (uintptr_t)from,
+                                           .bytes = bytes,
+                                           .to = (uintptr_t)copy->pinned + (last ? copy->recv_at : copy->send_at),
+                                           .stride = copy->stride,
+                                           .slots = copy->slots ? copy->slots : 1,
+                                           .head = (uintptr_t)copy->pinned,
+                                           .ticket = last ? 0 : device->words,
+                                           .arrived = last ? device->words + copy->word * sizeof(uint32_t) : 0,
+                                           .activity = last ? (uintptr_t)copy->of->activity : 0};
+    void *parameters[] = {&arguments.from, &arguments.bytes,  &arguments.to,      &arguments.stride,  &arguments.slots,
+                          &arguments.head, &arguments.ticket, &arguments.arrived, &arguments.activity};
     const uint64_t wanted = bytes / BLOCK_BYTES + 1;
     const unsigned blocks = (unsigned)(wanted < MOST_BLOCKS ? wanted : MOST_BLOCKS);
     return cuda->cuLaunchKernel(device->function, blocks, 1, 1, THREADS, 1, 1, 0, copy->stream, parameters, NULL) ==
@@ -292,11 +294,11 @@ static void give_back(lb_graph_copy *copy)
 }
 
 /* In the stream's context. From the moment that the graph holds it only the collecting thread frees it. */
-static lb_graph_copy *make_copy(const lb_stream_driver *cuda, lb_graph_device *device, const capture *c,
+static lb_graph_copy *make_copy(const lb_stream_driver *cuda, lb_graph_device *device, const capture *capture,
                                 const uint64_t bytes[2])
 {
     lb_graph_copy *copy = calloc(1, sizeof *copy);
-    if (!copy || !(copy->of = join_graph(cuda, device, c->id))) {
+    if (!copy || !(copy->of = join_graph(cuda, device, capture->id))) {
         free(copy);
         return NULL;
     }
@@ -306,7 +308,7 @@ static lb_graph_copy *make_copy(const lb_stream_driver *cuda, lb_graph_device *d
     pthread_mutex_unlock(&books.lock);
     copy->pinned_bytes = sizeof(lb_graph_head) + copy->slots * copy->stride;
     copy->pinned = copy->word ? make_pinned(cuda, copy->pinned_bytes) : NULL;
-    const holding held = copy->pinned ? retain(cuda, copy, c->graph) : NOT_HELD;
+    const holding held = copy->pinned ? retain(cuda, copy, capture->graph) : NOT_HELD;
     pthread_mutex_lock(&books.lock);
     if (held == NOT_HELD)
         give_back(copy);
@@ -320,13 +322,13 @@ static lb_graph_copy *make_copy(const lb_stream_driver *cuda, lb_graph_device *d
 
 lb_graph_copy *lb_graph_copy_begin(const void *send, size_t send_bytes, size_t recv_bytes, void *stream)
 {
-    capture c;
+    capture capture;
     const lb_stream_driver *cuda = lb_stream_driver_now();
-    if (!cuda || !cuda->graphs || !ask_capture(cuda, stream, &c)) return NULL;
+    if (!cuda || !cuda->graphs || !ask_capture(cuda, stream, &capture)) return NULL;
     lb_graph_device *device = device_of_stream(cuda, stream);
     if (!device) return NULL;
     const lb_stream_visit visit = lb_stream_driver_enter(cuda, device->context);
-    lb_graph_copy *copy = make_copy(cuda, device, &c, (uint64_t[]){send_bytes, recv_bytes});
+    lb_graph_copy *copy = make_copy(cuda, device, &capture, (uint64_t[]){send_bytes, recv_bytes});
     bool begun = false;
     if (copy) {
         copy->stream = stream;
@@ -338,9 +340,9 @@ lb_graph_copy *lb_graph_copy_begin(const void *send, size_t send_bytes, size_t r
 
 bool lb_graph_copy_end(lb_graph_copy *copy, const void *recv, void *owner)
 {
-    capture c;
+    capture capture;
     const lb_stream_driver *cuda = lb_stream_driver_now();
-    if (!ask_capture(cuda, copy->stream, &c) || c.id != copy->of->id) return false;
+    if (!ask_capture(cuda, copy->stream, &capture) || capture.id != copy->of->id) return false;
     const lb_stream_visit visit = lb_stream_driver_enter(cuda, copy->of->device->context);
     const bool ended = launch(cuda, copy, recv, true);
     lb_stream_driver_leave(cuda, visit);
@@ -401,12 +403,12 @@ static void give_run(lb_graph_copy *copy, bool bytes, void (*take)(const lb_nccl
     take(&run);
 }
 
-static void collect_graph(graph *g, bool bytes, void (*take)(const lb_nccl_graph_run *run))
+static void collect_graph(graph *graph, bool bytes, void (*take)(const lb_nccl_graph_run *run))
 {
-    const uint64_t activity = atomic_load_explicit(g->activity, memory_order_acquire);
-    if (activity == g->seen) return;
-    g->seen = activity;
-    for (lb_graph_copy *copy = g->copies; copy; copy = copy->next) {
+    const uint64_t activity = atomic_load_explicit(graph->activity, memory_order_acquire);
+    if (activity == graph->seen) return;
+    graph->seen = activity;
+    for (lb_graph_copy *copy = graph->copies; copy; copy = copy->next) {
         const uint64_t ended =
             atomic_load_explicit(&((lb_graph_head *)(void *)copy->pinned)->ended, memory_order_acquire);
         for (; copy->owner && copy->seen < ended; copy->seen++) give_run(copy, bytes, take);
@@ -414,9 +416,9 @@ static void collect_graph(graph *g, bool bytes, void (*take)(const lb_nccl_graph
 }
 
 /* Those that are gone are moved to `freed`: asked before their runs are collected, as none can come afterwards. */
-static void sort_out_gone(graph *g, lb_graph_copy **freed, void (*gone)(void *owner))
+static void sort_out_gone(graph *graph, lb_graph_copy **freed, void (*gone)(void *owner))
 {
-    for (lb_graph_copy **at = &g->copies; *at;) {
+    for (lb_graph_copy **at = &graph->copies; *at;) {
         lb_graph_copy *copy = *at;
         if (!copy->collected) {
             at = &copy->next;
@@ -430,9 +432,9 @@ static void sort_out_gone(graph *g, lb_graph_copy **freed, void (*gone)(void *ow
     }
 }
 
-static void mark_gone(graph *g)
+static void mark_gone(graph *graph)
 {
-    for (lb_graph_copy *copy = g->copies; copy; copy = copy->next)
+    for (lb_graph_copy *copy = graph->copies; copy; copy = copy->next)
         copy->collected = atomic_load_explicit(&copy->gone, memory_order_acquire);
 }
 

@@ -43,25 +43,25 @@ bool lb_graph_runs_end(lb_nccl_call *call)
 
 /* ---- what has ended ---------------------------------------------------------------------------------------------- */
 
-static uint64_t bytes_of(const pending *p)
+static uint64_t bytes_of(const pending *pending)
 {
-    return (p->run.sent ? p->of->send_bytes : 0) + (p->run.received ? p->of->recv_bytes : 0);
+    return (pending->run.sent ? pending->of->send_bytes : 0) + (pending->run.received ? pending->of->recv_bytes : 0);
 }
 
 static void take(const lb_nccl_graph_run *run)
 {
-    pending **at = &waiting.first, *p = lb_shim_memory(sizeof *p);
+    pending **at = &waiting.first, *behind = lb_shim_memory(sizeof *behind);
     lb_nccl_call *call = run->owner;
-    if (!p) {
+    if (!behind) {
         free(run->sent), free(run->received);
         return;
     }
-    *p = (pending){NULL, call, call->graph_device, *run, waiting.pass};
+    *behind = (pending){NULL, call, call->graph_device, *run, waiting.pass};
     while (*at && (*at)->run.ticket <= run->ticket) at = &(*at)->next;
-    p->next = *at;
-    *at = p;
+    behind->next = *at;
+    *at = behind;
     call->runs_waiting++;
-    waiting.bytes += bytes_of(p);
+    waiting.bytes += bytes_of(behind);
 }
 
 static void note_gone(void *owner)
@@ -122,31 +122,31 @@ bool lb_graph_runs_reached(const lb_graph_floors *floors, int i)
 }
 
 /* A run that ended before one that was found in an earlier pass has been found by now. */
-static bool is_due(const pending *p, const lb_graph_floors *floors)
+static bool is_due(const pending *pending, const lb_graph_floors *floors)
 {
     for (int i = 0; floors && i < floors->n; i++)
-        if (!floors->of[i].device || floors->of[i].device == p->device)
-            return p->run.ticket < floors->of[i].tickets &&
-                   (p->pass < waiting.pass || lb_graph_runs_reached(floors, i));
-    return !floors || p->pass < waiting.pass;
+        if (!floors->of[i].device || floors->of[i].device == pending->device)
+            return pending->run.ticket < floors->of[i].tickets &&
+                   (pending->pass < waiting.pass || lb_graph_runs_reached(floors, i));
+    return !floors || pending->pass < waiting.pass;
 }
 
-static lb_nccl_call *make_call(pending *p)
+static lb_nccl_call *make_call(pending *pending)
 {
     lb_nccl_call *call = lb_shim_memory(sizeof *call);
     if (call) {
         lb_communicator_registry_lock(); /* NCCL may be telling how the captured call is carried out */
-        *call = *p->of;
+        *call = *pending->of;
         call->comm->refs++;
         lb_communicator_registry_unlock();
         call->next = call->before = call->after = NULL;
         call->listed = false;
-        call->sent = p->run.sent ? lb_stream_copy_of(p->run.sent, call->send_bytes) : NULL;
-        call->received = p->run.received ? lb_stream_copy_of(p->run.received, call->recv_bytes) : NULL;
-        call->overwritten = p->run.lost;
+        call->sent = pending->run.sent ? lb_stream_copy_of(pending->run.sent, call->send_bytes) : NULL;
+        call->received = pending->run.received ? lb_stream_copy_of(pending->run.received, call->recv_bytes) : NULL;
+        call->overwritten = pending->run.lost;
     }
-    if (!call || !call->sent) free(p->run.sent);
-    if (!call || !call->received) free(p->run.received);
+    if (!call || !call->sent) free(pending->run.sent);
+    if (!call || !call->received) free(pending->run.received);
     return call;
 }
 

@@ -17,11 +17,11 @@ size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype)
 
 bool lb_nccl_call_measure(lb_nccl_call *call)
 {
-    const lb_nccl_call_given *g = &call->given;
+    const lb_nccl_call_given *given = &call->given;
     size_t one, all;
-    if (__builtin_mul_overflow(g->count, lb_nccl_call_dtype_bytes(g->dtype), &one)) return false;
+    if (__builtin_mul_overflow(given->count, lb_nccl_call_dtype_bytes(given->dtype), &one)) return false;
     if (__builtin_mul_overflow(one, (size_t)call->comm->ranks, &all) || all > INT64_MAX / 4) return false;
-    const bool root = g->root == call->comm->rank;
+    const bool root = given->root == call->comm->rank;
     static const struct {
         bool all_sent, all_received, root_sends, root_receives;
     } sizes[LB_CALL_KINDS] = {[LB_CALL_REDUCE] = {.root_receives = true},
@@ -31,10 +31,10 @@ bool lb_nccl_call_measure(lb_nccl_call *call)
                               [LB_CALL_ALL_TO_ALL] = {.all_sent = true, .all_received = true},
                               [LB_CALL_GATHER] = {.all_received = true, .root_receives = true},
                               [LB_CALL_SCATTER] = {.all_sent = true, .root_sends = true}};
-    if (!g->send || (sizes[g->kind].root_sends && !root)) call->given.send = NULL;
-    if (!g->recv || (sizes[g->kind].root_receives && !root)) call->given.recv = NULL;
-    call->send_bytes = !call->given.send ? 0 : sizes[g->kind].all_sent ? all : one;
-    call->recv_bytes = !call->given.recv ? 0 : sizes[g->kind].all_received ? all : one;
+    if (!given->send || (sizes[given->kind].root_sends && !root)) call->given.send = NULL;
+    if (!given->recv || (sizes[given->kind].root_receives && !root)) call->given.recv = NULL;
+    call->send_bytes = !call->given.send ? 0 : sizes[given->kind].all_sent ? all : one;
+    call->recv_bytes = !call->given.recv ? 0 : sizes[given->kind].all_received ? all : one;
     return true;
 }
 

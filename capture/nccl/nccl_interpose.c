@@ -153,12 +153,12 @@ static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
     return NULL;
 }
 
-static void drop(join *j)
+static void drop(join *join)
 {
     lb_communicator_registry_lock();
-    lb_communicator_abandon(&j->joining);
+    lb_communicator_abandon(&join->joining);
     lb_communicator_registry_unlock();
-    free(j);
+    free(join);
 }
 
 /* NCCL itself knows of a split what its callers did not give. */
@@ -172,21 +172,21 @@ static void ask(lb_joining *joining, lb_nccl_comm handle)
     joining->rank = rank;
 }
 
-static void add(join *j)
+static void add(join *join)
 {
-    lb_nccl_comm handle = __atomic_load_n(j->joining.made, __ATOMIC_ACQUIRE); /* a thread of NCCL may put it there */
+    lb_nccl_comm handle = __atomic_load_n(join->joining.made, __ATOMIC_ACQUIRE); /* a thread of NCCL may put it there */
     if (handle) {
         lb_graph_prepare(); /* NCCL has just made the device's context current, and waited for it */
         lb_stream_copies_prepare();
-        ask(&j->joining, handle);
+        ask(&join->joining, handle);
     }
     lb_communicator_registry_lock();
     if (handle) {
-        lb_communicator_add(&j->joining, handle);
-        free(j);
+        lb_communicator_add(&join->joining, handle);
+        free(join);
     } else {
-        j->next = late;
-        late = j;
+        join->next = late;
+        late = join;
     }
     lb_communicator_registry_unlock();
 }
@@ -217,16 +217,16 @@ static void settle_late(lb_nccl_comm parent, bool made)
 }
 
 /* In a group NCCL joins, and gives the handle, at its end. */
-static void end_join(join *j, lb_nccl_result result)
+static void end_join(join *join, lb_nccl_result result)
 {
     const bool made = result == LB_NCCL_SUCCESS || result == LB_NCCL_IN_PROGRESS;
-    if (!j) return;
+    if (!join) return;
     if (made && lb_nccl_call_group_is_open())
-        joins = j;
+        joins = join;
     else if (made)
-        add(j);
+        add(join);
     else
-        drop(j);
+        drop(join);
 }
 
 static void settle_joins(lb_nccl_result result)
@@ -245,31 +245,31 @@ static void settle_joins(lb_nccl_result result)
 
 lb_nccl_result ncclCommInitRank(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank)
 {
-    join *j = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
-                      .device = lb_stream_device());
+    join *join = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+                         .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRank(comm, ranks, id, rank);
-    end_join(j, result);
+    end_join(join, result);
     return result;
 }
 
 lb_nccl_result ncclCommInitRankConfig(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank,
                                       lb_nccl_config *config)
 {
-    join *j = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
-                      .device = lb_stream_device());
+    join *join = JOINING(.made = comm, .id = lb_member_names_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+                         .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankConfig(comm, ranks, id, rank, config);
-    end_join(j, result);
+    end_join(join, result);
     return result;
 }
 
 lb_nccl_result ncclCommInitRankScalable(lb_nccl_comm *comm, int ranks, int rank, int n_ids, lb_nccl_unique *ids,
                                         lb_nccl_config *config)
 {
-    join *j = n_ids < 1 ? NULL
-                        : JOINING(.made = comm, .id = lb_member_names_hash(ids, (size_t)n_ids * sizeof *ids),
-                                  .ranks = ranks, .rank = rank, .device = lb_stream_device());
+    join *join = n_ids < 1 ? NULL
+                           : JOINING(.made = comm, .id = lb_member_names_hash(ids, (size_t)n_ids * sizeof *ids),
+                                     .ranks = ranks, .rank = rank, .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankScalable(comm, ranks, rank, n_ids, ids, config);
-    end_join(j, result);
+    end_join(join, result);
     return result;
 }
 
@@ -317,9 +317,9 @@ static join *begin_split(lb_nccl_comm comm, int color, int key, lb_nccl_comm *ma
 
 lb_nccl_result ncclCommSplit(lb_nccl_comm comm, int color, int key, lb_nccl_comm *made, lb_nccl_config *config)
 {
-    join *j = begin_split(comm, color, key, made);
+    join *join = begin_split(comm, color, key, made);
     const lb_nccl_result result = pncclCommSplit(comm, color, key, made, config);
-    end_join(j, result);
+    end_join(join, result);
     return result;
 }
 
@@ -327,9 +327,9 @@ lb_nccl_result ncclCommSplit(lb_nccl_comm comm, int color, int key, lb_nccl_comm
 lb_nccl_result ncclCommShrink(lb_nccl_comm comm, int *excluded, int n_excluded, lb_nccl_comm *made,
                               lb_nccl_config *config, int flags)
 {
-    join *j = begin_split(comm, 0, 0, made);
+    join *join = begin_split(comm, 0, 0, made);
     const lb_nccl_result result = pncclCommShrink(comm, excluded, n_excluded, made, config, flags);
-    end_join(j, result);
+    end_join(join, result);
     return result;
 }
 

@@ -43,30 +43,30 @@ void lb_nccl_place_drop_all(void)
 
 static lb_nccl_place *make(int32_t rank, int32_t world, int device)
 {
-    lb_nccl_place *p = lb_shim_memory(sizeof *p);
-    if (!p) return NULL;
-    *p = (lb_nccl_place){.next = places,
-                         .rank = rank,
-                         .world = world,
-                         .device = device,
-                         .wanted = lb_shim_ranges_have(lb_shim_settings_now()->ranks, rank)};
-    return places = p;
+    lb_nccl_place *place = lb_shim_memory(sizeof *place);
+    if (!place) return NULL;
+    *place = (lb_nccl_place){.next = places,
+                             .rank = rank,
+                             .world = world,
+                             .device = device,
+                             .wanted = lb_shim_ranges_have(lb_shim_settings_now()->ranks, rank)};
+    return places = place;
 }
 
 /* ---- which of them a member is ----------------------------------------------------------------------------------- */
 
 static bool has_joined(const lb_nccl_place *place, uint64_t id)
 {
-    for (const struct membership *m = memberships; m; m = m->next)
-        if (m->id == id && m->place == place) return true;
+    for (const struct membership *membership = memberships; membership; membership = membership->next)
+        if (membership->id == id && membership->place == place) return true;
     return false;
 }
 
 /* It tries once more what failed. */
 static lb_nccl_place *of_the_same(const lb_nccl_member *member)
 {
-    for (const struct membership *m = memberships; m; m = m->next)
-        if (m->id == member->id && m->rank == member->rank) return m->place;
+    for (const struct membership *membership = memberships; membership; membership = membership->next)
+        if (membership->id == member->id && membership->rank == member->rank) return membership->place;
     return NULL;
 }
 
@@ -80,8 +80,9 @@ static bool has_its_own_device(const lb_nccl_place *place)
 
 static lb_nccl_place *of_device(const lb_nccl_member *member)
 {
-    for (lb_nccl_place *p = places; p; p = p->next)
-        if (p->device == member->device && has_its_own_device(p) && !has_joined(p, member->id)) return p;
+    for (lb_nccl_place *place = places; place; place = place->next)
+        if (place->device == member->device && has_its_own_device(place) && !has_joined(place, member->id))
+            return place;
     return NULL;
 }
 
@@ -93,8 +94,8 @@ static lb_nccl_place *of_thread(const lb_nccl_member *member)
 
 static lb_nccl_place *of_rank(int32_t rank)
 {
-    for (lb_nccl_place *p = places; p; p = p->next)
-        if (p->rank == rank) return p;
+    for (lb_nccl_place *place = places; place; place = place->next)
+        if (place->rank == rank) return place;
     return NULL;
 }
 
@@ -107,16 +108,16 @@ static bool may_be(const lb_nccl_place *place, const lb_nccl_member *member)
 
 static bool is_of_the_job(const lb_nccl_member *member)
 {
-    for (const lb_nccl_place *p = places; p; p = p->next)
-        if (p->world > member->ranks) return false;
+    for (const lb_nccl_place *place = places; place; place = place->next)
+        if (place->world > member->ranks) return false;
     return true;
 }
 
 static lb_nccl_place *any(const lb_nccl_member *member)
 {
     if (here.place && !has_joined(here.place, member->id)) return here.place;
-    for (lb_nccl_place *p = places; p; p = p->next)
-        if (!has_joined(p, member->id)) return p;
+    for (lb_nccl_place *place = places; place; place = place->next)
+        if (!has_joined(place, member->id)) return place;
     return NULL;
 }
 

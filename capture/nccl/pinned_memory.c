@@ -46,10 +46,10 @@ void lb_pinned_memory_prepare(const lb_stream_driver *cuda)
 /* Of a piece that is free: with those behind it that are. */
 static size_t room_at(size_t at)
 {
-    piece *p = piece_at(at);
-    while (at + p->bytes < LB_PINNED_BYTES && !piece_at(at + p->bytes)->taken)
-        p->bytes += piece_at(at + p->bytes)->bytes;
-    return p->bytes;
+    piece *piece = piece_at(at);
+    while (at + piece->bytes < LB_PINNED_BYTES && !piece_at(at + piece->bytes)->taken)
+        piece->bytes += piece_at(at + piece->bytes)->bytes;
+    return piece->bytes;
 }
 
 static void *take(size_t need)

@@ -95,25 +95,25 @@ typedef struct carried {
 
 /* What lastbit calls the order of NCCL's algorithm, see collective_sum.h; "" where it has no name for it. Kernels over
  * symmetric memory have orders of their own: of these no channels are told, and until version 7 no algorithm either. */
-static void name_order(const context *c, const carried *told, char *order, size_t room)
+static void name_order(const context *context, const carried *told, char *order, size_t room)
 {
     order[0] = 0;
     if (told->channels < 1) return;
     if (!strcmp(told->algorithm, "RING"))
         snprintf(order, room, "ring:%d", told->channels);
-    else if (!strcmp(told->algorithm, "TREE") && c->ranks > 0 && c->nodes > 0)
-        snprintf(order, room, "tree:%d", (c->ranks + c->nodes - 1) / c->nodes);
+    else if (!strcmp(told->algorithm, "TREE") && context->ranks > 0 && context->nodes > 0)
+        snprintf(order, room, "tree:%d", (context->ranks + context->nodes - 1) / context->nodes);
 }
 
-static void tell(const context *c, int rank, const carried *told)
+static void tell(const context *context, int rank, const carried *told)
 {
     char algorithm[48], order[24];
     if (!told->function || !told->algorithm) return;
     snprintf(algorithm, sizeof algorithm, "%s/%s, %d channels", told->algorithm, told->protocol ? told->protocol : "?",
              told->channels);
-    name_order(c, told, order, sizeof order);
+    name_order(context, told, order, sizeof order);
     lb_nccl_call_carried_out(&(lb_nccl_call_carried){.rank = rank,
-                                                     .ranks = c->ranks,
+                                                     .ranks = context->ranks,
                                                      .function = told->function,
                                                      .send = told->send,
                                                      .recv = told->recv,
@@ -122,9 +122,9 @@ static void tell(const context *c, int rank, const carried *told)
                                                      .order = order});
 }
 
-static bool is_collective(const void *context, const event *e)
+static bool is_collective(const void *context, const event *event)
 {
-    return context && e && e->type == EVENT_COLLECTIVE;
+    return context && event && event->type == EVENT_COLLECTIVE;
 }
 
 #define NAMED(e)                                                                                                       \
@@ -135,25 +135,25 @@ static bool is_collective(const void *context, const event *e)
 
 static int start_4(void *of, void **handle, void *described)
 {
-    const event_4 *e = described;
+    const event_4 *event = described;
     *handle = NULL;
-    if (is_collective(of, described)) tell(of, e->head.rank, &NAMED(e));
+    if (is_collective(of, described)) tell(of, event->head.rank, &NAMED(event));
     return LB_NCCL_SUCCESS;
 }
 
 static int start_3(void *of, void **handle, void *described)
 {
-    const event_3 *e = described;
+    const event_3 *event = described;
     *handle = NULL;
-    if (is_collective(of, described)) tell(of, e->head.rank, &NAMED(e));
+    if (is_collective(of, described)) tell(of, event->head.rank, &NAMED(event));
     return LB_NCCL_SUCCESS;
 }
 
 static int start_2(void *of, void **handle, void *described)
 {
-    const event_2 *e = described;
+    const event_2 *event = described;
     *handle = NULL;
-    if (is_collective(of, described)) tell(of, e->head.rank, &NAMED(e));
+    if (is_collective(of, described)) tell(of, event->head.rank, &NAMED(event));
     return LB_NCCL_SUCCESS;
 }
 
@@ -163,15 +163,15 @@ static int start_1(void *of, void **handle, void *described)
                              *const algorithms[] = {"TREE",      "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
                                                     "NVLS_TREE", "PAT"},
                              *const protocols[] = {"LL", "LL128", "SIMPLE"};
-    const event_1 *e = described;
+    const event_1 *event = described;
     *handle = NULL;
     if (!is_collective(of, described)) return LB_NCCL_SUCCESS;
-    if (e->function >= sizeof functions / sizeof *functions) return LB_NCCL_SUCCESS;
-    if (e->algorithm >= sizeof algorithms / sizeof *algorithms) return LB_NCCL_SUCCESS;
-    if (e->protocol >= sizeof protocols / sizeof *protocols) return LB_NCCL_SUCCESS;
-    tell(of, e->head.rank,
-         &(carried){functions[e->function], algorithms[e->algorithm], protocols[e->protocol], e->send, e->recv,
-                    e->count, e->channels});
+    if (event->function >= sizeof functions / sizeof *functions) return LB_NCCL_SUCCESS;
+    if (event->algorithm >= sizeof algorithms / sizeof *algorithms) return LB_NCCL_SUCCESS;
+    if (event->protocol >= sizeof protocols / sizeof *protocols) return LB_NCCL_SUCCESS;
+    tell(of, event->head.rank,
+         &(carried){functions[event->function], algorithms[event->algorithm], protocols[event->protocol], event->send,
+                    event->recv, event->count, event->channels});
     return LB_NCCL_SUCCESS;
 }
 

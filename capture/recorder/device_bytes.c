@@ -107,14 +107,15 @@ json_t *lb_devices_account(const lb_devices *devices)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < devices->n; i++) {
-        const lb_device_entry *e = &devices->list[i];
+        const lb_device_entry *entry = &devices->list[i];
         uint64_t memory = 0, skipped = 0;
-        e->back_end->ops->account(e->back_end, &memory, &skipped);
-        if (e->unit == LB_EVERY_UNIT && !skipped && !memory) continue; /* it stands by */
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I, s:I}", "kind", e->device == 1 ? "cuda" : "other",
-                                              "back_end", e->back_end->ops->name, "unit",
-                                              e->unit == LB_EVERY_UNIT ? json_null() : json_integer(e->unit),
-                                              "memory_bytes", (json_int_t)memory, "skipped", (json_int_t)skipped));
+        entry->back_end->ops->account(entry->back_end, &memory, &skipped);
+        if (entry->unit == LB_EVERY_UNIT && !skipped && !memory) continue; /* it stands by */
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:o, s:I, s:I}", "kind", entry->device == 1 ? "cuda" : "other",
+                                        "back_end", entry->back_end->ops->name, "unit",
+                                        entry->unit == LB_EVERY_UNIT ? json_null() : json_integer(entry->unit),
+                                        "memory_bytes", (json_int_t)memory, "skipped", (json_int_t)skipped));
     }
     if (json_array_size(list)) return list;
     json_decref(list);
@@ -142,10 +143,10 @@ bool lb_device_bytes_readable(const lb_tracked *storage, const lb_host_tensor *s
 
 /* ---- what was fetched -------------------------------------------------------------------------------------------- */
 
-static bool is_fetched(const lb_device_fetched *f, const lb_tracked *storage, uint64_t first, uint64_t last)
+static bool is_fetched(const lb_device_fetched *fetched, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
-    return f->last > f->first && f->id == storage->id && f->version == storage->version && f->first <= first &&
-           f->last >= last;
+    return fetched->last > fetched->first && fetched->id == storage->id && fetched->version == storage->version &&
+           fetched->first <= first && fetched->last >= last;
 }
 
 #define LARGE_PAGE (2u << 20)
@@ -161,22 +162,22 @@ static uint8_t *new_room(uint64_t bytes)
     return room;
 }
 
-static uint8_t *room_for(lb_device_fetched *f, uint64_t bytes)
+static uint8_t *room_for(lb_device_fetched *fetched, uint64_t bytes)
 {
-    f->first = f->last = 0;
-    if (f->capacity >= bytes && f->bytes) return f->bytes;
-    free(f->bytes);
-    f->bytes = new_room(bytes);
-    f->capacity = f->bytes ? bytes : 0;
-    return f->bytes;
+    fetched->first = fetched->last = 0;
+    if (fetched->capacity >= bytes && fetched->bytes) return fetched->bytes;
+    free(fetched->bytes);
+    fetched->bytes = new_room(bytes);
+    fetched->capacity = fetched->bytes ? bytes : 0;
+    return fetched->bytes;
 }
 
 void lb_device_bytes_trim(lb_devices *devices)
 {
-    lb_device_fetched *f = &devices->fetched;
-    if (f->capacity <= MOST_FETCHED) return;
-    free(f->bytes);
-    *f = (lb_device_fetched){0};
+    lb_device_fetched *fetched = &devices->fetched;
+    if (fetched->capacity <= MOST_FETCHED) return;
+    free(fetched->bytes);
+    *fetched = (lb_device_fetched){0};
 }
 
 void lb_device_bytes_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
@@ -222,25 +223,25 @@ bool lb_device_bytes_wait(lb_recorder *recorder, lb_tracked *storage)
 const uint8_t *lb_device_bytes_of(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return of_host(recorder, storage) + first;
-    lb_device_fetched *f = &recorder->devices.fetched;
+    lb_device_fetched *fetched = &recorder->devices.fetched;
     if (lb_graph_is_ahead(&recorder->run, storage)) return NULL;
-    if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
+    if (is_fetched(fetched, storage, first, last)) return fetched->bytes + (first - fetched->first);
     return lb_device_bytes_fresh(recorder, storage, first, last);
 }
 
 const uint8_t *lb_device_bytes_fresh(lb_recorder *recorder, const lb_tracked *storage, uint64_t first, uint64_t last)
 {
     if (!storage->device) return of_host(recorder, storage) + first;
-    lb_device_fetched *f = &recorder->devices.fetched;
+    lb_device_fetched *fetched = &recorder->devices.fetched;
     if (lb_graph_is_ahead(&recorder->run, storage)) return NULL;
-    uint8_t *room = can_be_read(storage) ? room_for(f, last - first) : NULL;
+    uint8_t *room = can_be_read(storage) ? room_for(fetched, last - first) : NULL;
     if (!room) return NULL;
     lb_device_work work = {.item = {.dense = storage->base + first, .dense_bytes = (size_t)(last - first)},
                            .bytes = room,
                            .storage = storage->key,
                            .first = first};
     if (!run(recorder, storage, &work)) return NULL;
-    f->id = storage->id, f->version = storage->version, f->first = first, f->last = last;
+    fetched->id = storage->id, fetched->version = storage->version, fetched->first = first, fetched->last = last;
     return room;
 }
 
@@ -256,17 +257,18 @@ lb_status lb_device_bytes_take(lb_recorder *recorder, const lb_tracked *storage,
     }
     *there = !bytes && lb_ahead_take(&recorder->ahead, item);
     if (*there) return LB_OK;
-    lb_device_fetched *f = &recorder->devices.fetched;
+    lb_device_fetched *fetched = &recorder->devices.fetched;
     const uint64_t first = (uint64_t)((const uint8_t *)item->dense - storage->base);
     lb_device_work work = {.item = *item,
                            .measured = true,
-                           .bytes = bytes ? room_for(f, item->dense_bytes) : NULL,
+                           .bytes = bytes ? room_for(fetched, item->dense_bytes) : NULL,
                            .storage = storage->key,
                            .first = first};
     *there = !lb_graph_is_ahead(&recorder->run, storage) && can_be_read(storage) && run(recorder, storage, &work);
     if (!*there) return LB_OK;
     item->out = work.item.out;
     if (work.bytes)
-        f->id = storage->id, f->version = storage->version, f->first = first, f->last = first + item->dense_bytes;
+        fetched->id = storage->id, fetched->version = storage->version, fetched->first = first,
+        fetched->last = first + item->dense_bytes;
     return LB_OK;
 }

@@ -42,12 +42,12 @@ bool lb_in_flight_is_possible(const lb_recorder *recorder, const lb_unmeasured *
     return lies->device->ops->asynchronous && !lies->ahead && !(late->late_from && lb_graph_is_running(&recorder->run));
 }
 
-static void coming_free(lb_in_flight_list *list, lb_in_flight *c)
+static void coming_free(lb_in_flight_list *list, lb_in_flight *in_flight)
 {
-    if (c->work.bytes) list->bytes -= c->work.item.dense_bytes;
-    free(c->work.bytes);
-    free(c->views);
-    free(c);
+    if (in_flight->work.bytes) list->bytes -= in_flight->work.item.dense_bytes;
+    free(in_flight->work.bytes);
+    free(in_flight->views);
+    free(in_flight);
 }
 
 /* ---- setting out ------------------------------------------------------------------------------------------------- */
@@ -55,24 +55,24 @@ static void coming_free(lb_in_flight_list *list, lb_in_flight *c)
 static lb_in_flight *add(lb_in_flight_list *list, lb_tracked *storage, const lb_tracked *lies, const lb_measuring *item,
                          bool bytes)
 {
-    lb_in_flight *c = calloc(1, sizeof *c);
-    if (!c) return NULL;
-    c->work.item = *item;
-    c->work.storage = lies->key;
-    c->work.first = (uint64_t)((const uint8_t *)item->dense - lies->base);
-    if (bytes && !(c->work.bytes = malloc(item->dense_bytes ? item->dense_bytes : 1))) {
-        free(c);
+    lb_in_flight *in_flight = calloc(1, sizeof *in_flight);
+    if (!in_flight) return NULL;
+    in_flight->work.item = *item;
+    in_flight->work.storage = lies->key;
+    in_flight->work.first = (uint64_t)((const uint8_t *)item->dense - lies->base);
+    if (bytes && !(in_flight->work.bytes = malloc(item->dense_bytes ? item->dense_bytes : 1))) {
+        free(in_flight);
         return NULL;
     }
     if (bytes) list->bytes += item->dense_bytes;
-    c->device = lies->device;
-    c->stream = lies->stream;
-    c->storage = storage;
-    c->beside = storage->coming;
-    storage->coming = c;
-    *list->end = c;
-    list->end = &c->next;
-    return c;
+    in_flight->device = lies->device;
+    in_flight->stream = lies->stream;
+    in_flight->storage = storage;
+    in_flight->beside = storage->coming;
+    storage->coming = in_flight;
+    *list->end = in_flight;
+    list->end = &in_flight->next;
+    return in_flight;
 }
 
 static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
@@ -82,23 +82,23 @@ static lb_in_flight *add_late(lb_recorder *recorder, const lb_unmeasured *late)
     const int64_t moved = (seen->layout.offset - late->seen.layout.offset) * (int64_t)(lb_dtype_bits(seen->dtype) / 8);
     const lb_measuring item = lb_value_bytes_measuring(where(late), seen, window->first + moved, window->last + moved,
                                                        LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
-    lb_in_flight *c =
+    lb_in_flight *in_flight =
         add(&recorder->in_flight, late->storage, where(late), &item, late->wanted && window->last > window->first);
-    if (!c) return NULL;
+    if (!in_flight) return NULL;
     if (late->late_from) late->storage->late = ++recorder->in_flight.n_late;
-    c->first = window->first;
-    c->work.measured = true;
+    in_flight->first = window->first;
+    in_flight->work.measured = true;
     const lb_taped_slot *slot = lb_graph_slot(&recorder->run, late->storage, late->hash);
-    c->work.slot = slot ? slot->slot : 0;
-    c->hash = late->hash;
-    c->row = window->row;
-    c->dtype = window->dtype;
-    c->statistics = late->statistics;
-    c->purpose = late->purpose;
-    window->coming = c;
-    window->kept = c->work.bytes != NULL;
+    in_flight->work.slot = slot ? slot->slot : 0;
+    in_flight->hash = late->hash;
+    in_flight->row = window->row;
+    in_flight->dtype = window->dtype;
+    in_flight->statistics = late->statistics;
+    in_flight->purpose = late->purpose;
+    window->coming = in_flight;
+    window->kept = in_flight->work.bytes != NULL;
     window->verified = late->verified;
-    return c;
+    return in_flight;
 }
 
 /* Works of values that a graph is about to write have the name of the node that measures them. */
@@ -118,14 +118,14 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
     lb_status status = LB_OK;
     size_t first = 0, end = 0;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        const lb_tracked *s = where(&late[i]), *before = i ? where(&late[i - 1]) : s;
-        if (s->device != before->device || s->stream != before->stream) {
+        const lb_tracked *tracked = where(&late[i]), *before = i ? where(&late[i - 1]) : tracked;
+        if (tracked->device != before->device || tracked->stream != before->stream) {
             submit(recorder, works + first, end - first, before->device, before->stream);
             first = end;
         }
-        lb_in_flight *c = add_late(recorder, &late[i]);
-        if (c)
-            works[end++] = &c->work;
+        lb_in_flight *in_flight = add_late(recorder, &late[i]);
+        if (in_flight)
+            works[end++] = &in_flight->work;
         else
             status = lb_recorder_no_memory(err);
     }
@@ -138,28 +138,28 @@ lb_status lb_in_flight_submit(lb_recorder *recorder, const lb_unmeasured *late, 
 /* ---- arriving ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes that came, as those of the value's window; where they are kept the row says so. */
-static lb_status keep(lb_recorder *recorder, lb_in_flight *c, bool *kept, lb_err *err)
+static lb_status keep(lb_recorder *recorder, lb_in_flight *in_flight, bool *kept, lb_err *err)
 {
-    const lb_value *value = &recorder->program->values[c->row];
-    lb_tracked_window window = {.row = c->row,
-                                .dtype = c->dtype,
+    const lb_value *value = &recorder->program->values[in_flight->row];
+    lb_tracked_window window = {.row = in_flight->row,
+                                .dtype = in_flight->dtype,
                                 .blob = value->blob,
-                                .first = c->first,
-                                .last = c->first + (int64_t)c->work.item.dense_bytes};
-    LB_TRY(lb_value_bytes_keep_bytes(recorder, &window, c->work.bytes, c->purpose, err));
+                                .first = in_flight->first,
+                                .last = in_flight->first + (int64_t)in_flight->work.item.dense_bytes};
+    LB_TRY(lb_value_bytes_keep_bytes(recorder, &window, in_flight->work.bytes, in_flight->purpose, err));
     *kept = window.kept;
     return LB_OK;
 }
 
 /* What a value is whose storage has gone on: as lb_value_bytes_derive has it. */
-static void derive_row(lb_recorder *recorder, const lb_in_flight *c, uint32_t row, bool kept)
+static void derive_row(lb_recorder *recorder, const lb_in_flight *in_flight, uint32_t row, bool kept)
 {
-    const lb_value *main = &recorder->program->values[c->row];
-    const lb_measured *out = &c->work.item.out;
-    lb_tracked_window measured = {.row = c->row,
-                                  .first = c->first,
-                                  .last = c->first + (int64_t)c->work.item.dense_bytes,
-                                  .dtype = c->dtype,
+    const lb_value *main = &recorder->program->values[in_flight->row];
+    const lb_measured *out = &in_flight->work.item.out;
+    lb_tracked_window measured = {.row = in_flight->row,
+                                  .first = in_flight->first,
+                                  .last = in_flight->first + (int64_t)in_flight->work.item.dense_bytes,
+                                  .dtype = in_flight->dtype,
                                   .blob = main->blob,
                                   .leaves = out->leaves,
                                   .n_leaves = out->n_leaves,
@@ -184,44 +184,45 @@ static void derive_kept(lb_recorder *recorder, const lb_tracked *storage, lb_tra
     }
 }
 
-static lb_status arrive(lb_recorder *recorder, lb_in_flight *c, lb_err *err)
+static lb_status arrive(lb_recorder *recorder, lb_in_flight *in_flight, lb_err *err)
 {
     bool kept = false;
-    lb_tracked_window *window = c->storage ? lb_tracked_find_window(c->storage, c->hash) : NULL;
-    if (c->work.state != LB_WORK_DONE) {
-        lb_device_bytes_missing(recorder, c->device, c->work.state);
-    } else if (c->work.measured) {
-        recorder->program->statistics[c->statistics] = c->work.item.out.statistics;
-        lb_tracked_window alone = {.row = c->row};
-        lb_value_bytes_arrived(recorder, window ? window : &alone, c->statistics, &c->work.item.out);
+    lb_tracked_window *window = in_flight->storage ? lb_tracked_find_window(in_flight->storage, in_flight->hash) : NULL;
+    if (in_flight->work.state != LB_WORK_DONE) {
+        lb_device_bytes_missing(recorder, in_flight->device, in_flight->work.state);
+    } else if (in_flight->work.measured) {
+        recorder->program->statistics[in_flight->statistics] = in_flight->work.item.out.statistics;
+        lb_tracked_window alone = {.row = in_flight->row};
+        lb_value_bytes_arrived(recorder, window ? window : &alone, in_flight->statistics, &in_flight->work.item.out);
     }
     lb_status status = LB_OK;
-    if (c->work.state == LB_WORK_DONE && c->work.left_out)
-        lb_device_bytes_missing(recorder, c->device, LB_WORK_SKIPPED);
-    if (c->work.state == LB_WORK_DONE && c->work.bytes && !c->work.left_out) status = keep(recorder, c, &kept, err);
+    if (in_flight->work.state == LB_WORK_DONE && in_flight->work.left_out)
+        lb_device_bytes_missing(recorder, in_flight->device, LB_WORK_SKIPPED);
+    if (in_flight->work.state == LB_WORK_DONE && in_flight->work.bytes && !in_flight->work.left_out)
+        status = keep(recorder, in_flight, &kept, err);
     if (window) {
         window->coming = NULL;
         window->kept = kept;
     }
-    for (uint32_t w = 0; c->storage && w < c->storage->n_windows; w++) {
-        lb_tracked_window *view = &c->storage->windows[w];
-        if (view->coming != c) continue;
+    for (uint32_t w = 0; in_flight->storage && w < in_flight->storage->n_windows; w++) {
+        lb_tracked_window *view = &in_flight->storage->windows[w];
+        if (view->coming != in_flight) continue;
         view->coming = NULL;
         view->kept = false;
         lb_value_bytes_derive(recorder, view, window);
     }
-    if (window && !kept) derive_kept(recorder, c->storage, window);
-    for (uint32_t v = 0; v < c->n_views; v++) derive_row(recorder, c, c->views[v], kept);
-    if (!window) free(c->work.item.out.leaves);
+    if (window && !kept) derive_kept(recorder, in_flight->storage, window);
+    for (uint32_t v = 0; v < in_flight->n_views; v++) derive_row(recorder, in_flight, in_flight->views[v], kept);
+    if (!window) free(in_flight->work.item.out.leaves);
     return status;
 }
 
-static void unlink_storage(lb_in_flight *c)
+static void unlink_storage(lb_in_flight *in_flight)
 {
-    if (!c->storage) return;
-    lb_in_flight **link = &c->storage->coming;
-    while (*link != c) link = &(*link)->beside;
-    *link = c->beside;
+    if (!in_flight->storage) return;
+    lb_in_flight **link = &in_flight->storage->coming;
+    while (*link != in_flight) link = &(*link)->beside;
+    *link = in_flight->beside;
 }
 
 /* Values that have not come, before others are left for the next look: thousands may be under way at each op. */
@@ -232,10 +233,11 @@ static bool collect(lb_in_flight_list *list, bool wait)
 {
     lb_device *before = NULL;
     int passed = 0;
-    for (lb_in_flight *c = list->first; c && (wait || passed < MOST_PASSED); c = c->next, passed++) {
-        if (c->work.state != LB_WORK_UNDER_WAY) continue;
-        if (c->device != before) c->device->ops->collect(c->device, NULL, wait);
-        before = c->device;
+    for (lb_in_flight *in_flight = list->first; in_flight && (wait || passed < MOST_PASSED);
+         in_flight = in_flight->next, passed++) {
+        if (in_flight->work.state != LB_WORK_UNDER_WAY) continue;
+        if (in_flight->device != before) in_flight->device->ops->collect(in_flight->device, NULL, wait);
+        before = in_flight->device;
     }
     if (wait) list->n_arrived = list->n_late;
     return list->first;
@@ -284,12 +286,12 @@ lb_status lb_in_flight_advance(lb_recorder *recorder, bool wait, lb_err *err)
 
 /* ---- what happens to storages meanwhile -------------------------------------------------------------------------- */
 
-static bool add_view(lb_in_flight *c, uint32_t row)
+static bool add_view(lb_in_flight *in_flight, uint32_t row)
 {
-    uint32_t *views = lb_array_grow(c->views, c->n_views, sizeof *views);
+    uint32_t *views = lb_array_grow(in_flight->views, in_flight->n_views, sizeof *views);
     if (!views) return false;
-    c->views = views;
-    views[c->n_views++] = row;
+    in_flight->views = views;
+    views[in_flight->n_views++] = row;
     return true;
 }
 
@@ -307,14 +309,15 @@ static lb_in_flight *bytes_of(const lb_tracked *storage, const lb_tracked_window
 void lb_in_flight_detach(lb_tracked *storage)
 {
     if (storage->coming && storage->device) storage->device->ops->order_before(storage->device, storage->stream);
-    for (lb_in_flight *c = storage->coming; c; c = c->beside) c->storage = NULL;
+    for (lb_in_flight *in_flight = storage->coming; in_flight; in_flight = in_flight->beside) in_flight->storage = NULL;
     storage->coming = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_tracked_window *window = &storage->windows[w];
-        lb_in_flight *c = window->coming;
-        if (c && window->hash == c->hash && !c->work.bytes) c = bytes_of(storage, window);
+        lb_in_flight *in_flight = window->coming;
+        if (in_flight && window->hash == in_flight->hash && !in_flight->work.bytes)
+            in_flight = bytes_of(storage, window);
         /* Out of memory costs the digest of a view. */
-        if (c && window->row != LB_NONE && window->hash != c->hash) add_view(c, window->row);
+        if (in_flight && window->row != LB_NONE && window->hash != in_flight->hash) add_view(in_flight, window->row);
     }
     for (uint32_t w = 0; w < storage->n_windows; w++) storage->windows[w].coming = NULL;
 }
@@ -322,10 +325,10 @@ void lb_in_flight_detach(lb_tracked *storage)
 void lb_in_flight_drop(lb_in_flight_list *list, bool forked)
 {
     if (!forked) collect(list, true);
-    for (lb_in_flight *c = list->first, *next; c; c = next) {
-        next = c->next;
-        if (c->work.state == LB_WORK_DONE) free(c->work.item.out.leaves);
-        coming_free(list, c);
+    for (lb_in_flight *in_flight = list->first, *next; in_flight; in_flight = next) {
+        next = in_flight->next;
+        if (in_flight->work.state == LB_WORK_DONE) free(in_flight->work.item.out.leaves);
+        coming_free(list, in_flight);
     }
     list->first = NULL;
     list->end = &list->first;
@@ -354,8 +357,8 @@ void lb_in_flight_lower(lb_in_flight *coming, lb_keep_purpose purpose)
 lb_status lb_in_flight_keep(lb_recorder *recorder, lb_tracked_window *window, lb_keep_purpose purpose, bool *coming,
                             lb_err *err)
 {
-    lb_in_flight *c = window->coming;
-    *coming = c->work.bytes && c->work.item.dense_bytes == (size_t)(window->last - window->first);
-    if (*coming) lb_in_flight_lower(c, purpose);
+    lb_in_flight *in_flight = window->coming;
+    *coming = in_flight->work.bytes && in_flight->work.item.dense_bytes == (size_t)(window->last - window->first);
+    if (*coming) lb_in_flight_lower(in_flight, purpose);
     return *coming ? LB_OK : lb_in_flight_advance(recorder, true, err);
 }

@@ -63,8 +63,9 @@ uint32_t lb_recorder_waits_at_end(lb_recorder *recorder, lb_device_wait *list, u
     pthread_mutex_lock(&recorder->lock);
     const lb_device *device;
     void *stream;
-    for (const lb_in_flight *c = recorder->dead ? NULL : recorder->in_flight.first;
-         n < room && (c = lb_in_flight_next(c, &device, &stream)); c = lb_in_flight_after(c)) {
+    for (const lb_in_flight *in_flight = recorder->dead ? NULL : recorder->in_flight.first;
+         n < room && (in_flight = lb_in_flight_next(in_flight, &device, &stream));
+         in_flight = lb_in_flight_after(in_flight)) {
         bool known = false;
         const bool named = name(&list[n], device, 0, stream);
         for (uint32_t i = 0; i < n; i++) known |= list[i].stream == stream && list[i].context == list[n].context;

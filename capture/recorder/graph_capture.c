@@ -14,10 +14,10 @@
 static const lb_host_tensor *of_device(const lb_recorded_operand *operands, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const lb_recorded_operand *o = &operands[i];
+        const lb_recorded_operand *operand = &operands[i];
         const lb_host_tensor *seen = NULL;
-        if (o->tag == LB_ARG_VALUE && o->u.tensor->device) seen = o->u.tensor;
-        if (o->tag == LB_ARG_LIST) seen = of_device(o->u.items, o->count);
+        if (operand->tag == LB_ARG_VALUE && operand->u.tensor->device) seen = operand->u.tensor;
+        if (operand->tag == LB_ARG_LIST) seen = of_device(operand->u.items, operand->count);
         if (seen) return seen;
     }
     return NULL;
@@ -108,16 +108,16 @@ static bool make_wish(lb_recorder *recorder, const lb_host_tensor *seen, bool by
     return true;
 }
 
-static void add_wish(lb_recorder *recorder, wishes *w, const lb_host_tensor *seen, bool bytes)
+static void add_wish(lb_recorder *recorder, wishes *wishes, const lb_host_tensor *seen, bool bytes)
 {
     wish made;
     if (!make_wish(recorder, seen, bytes, &made)) return;
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->list[i].slot.storage == made.slot.storage && w->list[i].slot.hash == made.slot.hash) return;
-    wish *list = lb_array_grow(w->list, w->n, sizeof *list);
+    for (uint32_t i = 0; i < wishes->n; i++)
+        if (wishes->list[i].slot.storage == made.slot.storage && wishes->list[i].slot.hash == made.slot.hash) return;
+    wish *list = lb_array_grow(wishes->list, wishes->n, sizeof *list);
     if (!list) return; /* a value without a digest */
-    w->list = list;
-    w->list[w->n++] = made;
+    wishes->list = list;
+    wishes->list[wishes->n++] = made;
 }
 
 static bool keeps_sources(const lb_recorder *recorder)
@@ -126,9 +126,9 @@ static bool keeps_sources(const lb_recorder *recorder)
 }
 
 /* As lb_value_bytes_later has it. */
-static bool is_kept_choice(const lb_recorder *recorder, const wishes *w, const lb_host_tensor *seen)
+static bool is_kept_choice(const lb_recorder *recorder, const wishes *wishes, const lb_host_tensor *seen)
 {
-    return w->reads_floats && !lb_dtype_is_float(seen->dtype) && keeps_sources(recorder);
+    return wishes->reads_floats && !lb_dtype_is_float(seen->dtype) && keeps_sources(recorder);
 }
 
 static bool reads_floats(const lb_recorded_operand *operands, uint32_t n)
@@ -159,40 +159,42 @@ static bool keeps_inputs(const lb_recorder *recorder, const lb_recorded_call *ca
 }
 
 /* Of arguments: those of which at least one of `wanted` is true, and none of `unwanted`. */
-static void add_wishes(lb_recorder *recorder, wishes *w, const lb_recorded_operand *operands, uint32_t n,
+static void add_wishes(lb_recorder *recorder, wishes *wishes, const lb_recorded_operand *operands, uint32_t n,
                        unsigned inherited, unsigned wanted, unsigned unwanted)
 {
     for (uint32_t i = 0; i < n; i++) {
         const unsigned flags = inherited | operands[i].flags;
         const bool is_wanted = (!wanted || flags & wanted) && !(flags & unwanted);
         if (operands[i].tag == LB_ARG_VALUE && is_wanted)
-            add_wish(recorder, w, operands[i].u.tensor, w->bytes || is_kept_choice(recorder, w, operands[i].u.tensor));
+            add_wish(recorder, wishes, operands[i].u.tensor,
+                     wishes->bytes || is_kept_choice(recorder, wishes, operands[i].u.tensor));
         if (operands[i].tag == LB_ARG_LIST)
-            add_wishes(recorder, w, operands[i].u.items, operands[i].count, flags, wanted, unwanted);
+            add_wishes(recorder, wishes, operands[i].u.items, operands[i].count, flags, wanted, unwanted);
     }
 }
 
 /* Nodes of the graph, one launch for all that lie on one stream. */
-static void grant(lb_recorder *recorder, wishes *w)
+static void grant(lb_recorder *recorder, wishes *wishes)
 {
-    lb_device_work **works = malloc((w->n + 1) * sizeof *works);
-    for (uint32_t i = 0, first = 0; works && i < w->n; i++) {
-        works[i] = &w->list[i].work;
-        const bool last =
-            i + 1 == w->n || w->list[i + 1].device != w->list[i].device || w->list[i + 1].stream != w->list[i].stream;
+    lb_device_work **works = malloc((wishes->n + 1) * sizeof *works);
+    for (uint32_t i = 0, first = 0; works && i < wishes->n; i++) {
+        works[i] = &wishes->list[i].work;
+        const bool last = i + 1 == wishes->n || wishes->list[i + 1].device != wishes->list[i].device ||
+                          wishes->list[i + 1].stream != wishes->list[i].stream;
         if (!last) continue;
-        w->list[i].device->ops->capture(w->list[i].device, works + first, i + 1 - first, w->list[i].stream);
+        wishes->list[i].device->ops->capture(wishes->list[i].device, works + first, i + 1 - first,
+                                             wishes->list[i].stream);
         first = i + 1;
     }
-    for (uint32_t i = 0; works && i < w->n; i++) {
-        w->list[i].slot.slot = w->list[i].work.slot;
-        w->list[i].slot.each_run = w->list[i].work.each_run;
-        if (w->list[i].work.state == LB_WORK_DONE) free(w->list[i].work.item.out.leaves);
-        if (w->list[i].work.state == LB_WORK_SKIPPED && w->list[i].slot.slot)
-            lb_tape_add_slot(recorder->graphs.captured, w->list[i].device, &w->list[i].slot);
+    for (uint32_t i = 0; works && i < wishes->n; i++) {
+        wishes->list[i].slot.slot = wishes->list[i].work.slot;
+        wishes->list[i].slot.each_run = wishes->list[i].work.each_run;
+        if (wishes->list[i].work.state == LB_WORK_DONE) free(wishes->list[i].work.item.out.leaves);
+        if (wishes->list[i].work.state == LB_WORK_SKIPPED && wishes->list[i].slot.slot)
+            lb_tape_add_slot(recorder->graphs.captured, wishes->list[i].device, &wishes->list[i].slot);
     }
     free(works);
-    free(w->list);
+    free(wishes->list);
 }
 
 /* ---- ops and modules of a capture -------------------------------------------------------------------------------- */
@@ -213,9 +215,9 @@ uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_recorded_call *call)
     if (!entry) return LB_NONE;
     entry->call = copy;
     if (!(call->flags & LB_OP_VIEW)) {
-        wishes w = {.bytes = keeps_results(recorder, call) && keeps_inputs(recorder, call)};
-        add_wishes(recorder, &w, call->args, call->n_args, 0, 0, LB_OPERAND_OVERWRITTEN);
-        grant(recorder, &w);
+        wishes wishes = {.bytes = keeps_results(recorder, call) && keeps_inputs(recorder, call)};
+        add_wishes(recorder, &wishes, call->args, call->n_args, 0, 0, LB_OPERAND_OVERWRITTEN);
+        grant(recorder, &wishes);
     }
     return tape->n_entries - 1;
 }
@@ -255,16 +257,16 @@ static bool is_argument(const lb_recorded_operand *operands, uint32_t n, int64_t
 }
 
 /* What it wrote is measured, and what it made; not what it looks at in another way. */
-static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry, const lb_recorded_operand *results,
-                         uint32_t n)
+static void wish_results(lb_recorder *recorder, wishes *wishes, const lb_taped *entry,
+                         const lb_recorded_operand *results, uint32_t n)
 {
     for (uint32_t r = 0; r < n; r++) {
         if (results[r].tag != LB_ARG_VALUE) continue;
         const uint32_t storage = lb_tape_find(recorder->graphs.captured, results[r].u.tensor->storage);
         for (uint32_t i = 0; i < entry->n_written; i++)
             if (entry->written[i] == storage)
-                add_wish(recorder, w, results[r].u.tensor,
-                         w->bytes || is_kept_choice(recorder, w, results[r].u.tensor));
+                add_wish(recorder, wishes, results[r].u.tensor,
+                         wishes->bytes || is_kept_choice(recorder, wishes, results[r].u.tensor));
     }
 }
 
@@ -295,10 +297,10 @@ void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_recorded_op
         if (results[r].tag == LB_ARG_VALUE && !is_argument(call->args, call->n_args, results[r].u.tensor->storage))
             write(tape, entry, results[r].u.tensor->storage);
     if (call->flags & LB_OP_UNDEFINED) return;
-    wishes w = {.bytes = keeps_results(recorder, call), .reads_floats = reads_floats(call->args, call->n_args)};
-    add_wishes(recorder, &w, call->args, call->n_args, 0, LB_OPERAND_WRITTEN, 0);
-    wish_results(recorder, &w, entry, results, n);
-    grant(recorder, &w);
+    wishes wishes = {.bytes = keeps_results(recorder, call), .reads_floats = reads_floats(call->args, call->n_args)};
+    add_wishes(recorder, &wishes, call->args, call->n_args, 0, LB_OPERAND_WRITTEN, 0);
+    wish_results(recorder, &wishes, entry, results, n);
+    grant(recorder, &wishes);
 }
 
 void lb_graph_op_failed(lb_recorder *recorder, uint32_t begun)
@@ -312,13 +314,13 @@ static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb
 {
     lb_tape *tape = recorder->graphs.captured;
     lb_host_tensor **copies = lb_tape_copy(tape, tensors, n * sizeof *copies);
-    wishes w = {.bytes = keeps};
+    wishes wishes = {.bytes = keeps};
     for (uint32_t i = 0; i < n && copies; i++) {
         if (!tensors[i]) continue;
         copies[i] = lb_tape_seen(tape, tensors[i]);
-        add_wish(recorder, &w, tensors[i], keeps);
+        add_wish(recorder, &wishes, tensors[i], keeps);
     }
-    grant(recorder, &w);
+    grant(recorder, &wishes);
     lb_taped *entry = add(recorder, kind);
     if (!entry) return NULL;
     entry->tensors = copies;

@@ -81,43 +81,44 @@ typedef struct play {
     uint32_t n_ops, first_row;
 } play;
 
-static lb_place place_of(const play *p, lb_place place)
+static lb_place place_of(const play *play, lb_place place)
 {
     const uint32_t number = place.call & ~LB_TAPED_PLACE;
-    return place.call & LB_TAPED_PLACE && number < p->tape->n_places ? p->places[number] : place;
+    return place.call & LB_TAPED_PLACE && number < play->tape->n_places ? play->places[number] : place;
 }
 
-static lb_status play_begin(play *p, uint32_t e, lb_err *err)
+static lb_status play_begin(play *play, uint32_t number, lb_err *err)
 {
-    lb_recorded_call call = p->tape->entries[e].call;
-    call.place = place_of(p, call.place);
-    return lb_recorder_op_begin(p->recorder, &call, &p->pending[e], err);
+    lb_recorded_call call = play->tape->entries[number].call;
+    call.place = place_of(play, call.place);
+    return lb_recorder_op_begin(play->recorder, &call, &play->pending[number], err);
 }
 
-static lb_status play_end(play *p, const lb_taped *entry, lb_err *err)
+static lb_status play_end(play *play, const lb_taped *entry, lb_err *err)
 {
-    lb_recorder *r = p->recorder;
-    lb_pending *pending = p->pending[entry->at];
-    p->pending[entry->at] = NULL;
-    write_ahead(r, entry);
+    lb_recorder *recorder = play->recorder;
+    lb_pending *pending = play->pending[entry->at];
+    play->pending[entry->at] = NULL;
+    write_ahead(recorder, entry);
     const lb_status status = (entry->deferred ? lb_recorder_op_defer : lb_recorder_op_end)(
-        r, pending, entry->results, entry->n, &p->ops[p->n_ops], err);
-    r->run.makes = false;
-    p->n_ops++;
+        recorder, pending, entry->results, entry->n, &play->ops[play->n_ops], err);
+    recorder->run.makes = false;
+    play->n_ops++;
     return status;
 }
 
-static lb_status play_boundary(play *p, const lb_taped *entry, lb_err *err)
+static lb_status play_boundary(play *play, const lb_taped *entry, lb_err *err)
 {
     lb_host_tensor *tensors = malloc((entry->n + 1) * sizeof *tensors);
     if (!tensors) return lb_recorder_no_memory(err);
     for (uint32_t i = 0; i < entry->n; i++) tensors[i] = *entry->tensors[i];
     lb_status status;
     if (entry->kind == LB_TAPED_ENTER)
-        status = lb_recorder_enter(p->recorder, entry->place.scope, tensors, entry->n, entry->recompute,
-                                   &p->places[entry->place.call & ~LB_TAPED_PLACE], err);
+        status = lb_recorder_enter(play->recorder, entry->place.scope, tensors, entry->n, entry->recompute,
+                                   &play->places[entry->place.call & ~LB_TAPED_PLACE], err);
     else
-        status = lb_recorder_leave(p->recorder, place_of(p, entry->place), tensors, entry->n, entry->recompute, err);
+        status =
+            lb_recorder_leave(play->recorder, place_of(play, entry->place), tensors, entry->n, entry->recompute, err);
     free(tensors);
     return status;
 }
@@ -127,61 +128,66 @@ static int64_t key_of(const lb_tape *tape, int64_t row)
     return row < 0 || row >= tape->n_storages ? -1 : lb_tape_key(tape, (uint32_t)row);
 }
 
-static lb_status play_group(play *p, const lb_taped *entry, lb_err *err)
+static lb_status play_group(play *play, const lb_taped *entry, lb_err *err)
 {
-    const lb_taped_group *g = &entry->u.group;
-    const uint32_t first = entry->at && entry->at <= p->n_ops ? p->ops[entry->at - 1] + 1 : p->first_row;
-    lb_member *members = malloc((g->n_members + 1) * sizeof *members);
+    const lb_taped_group *group = &entry->u.group;
+    const uint32_t first = entry->at && entry->at <= play->n_ops ? play->ops[entry->at - 1] + 1 : play->first_row;
+    lb_member *members = malloc((group->n_members + 1) * sizeof *members);
     if (!members) return lb_recorder_no_memory(err);
-    for (uint32_t m = 0; m < g->n_members; m++)
-        members[m] = (lb_member){g->members[m].name, key_of(p->tape, g->members[m].storage),
-                                 key_of(p->tape, g->members[m].gradient)};
-    const lb_status status = lb_recorder_group(p->recorder, g->optimizer, g->index, first, members, g->n_members,
-                                               g->options, g->n_options, err);
+    for (uint32_t m = 0; m < group->n_members; m++)
+        members[m] = (lb_member){group->members[m].name, key_of(play->tape, group->members[m].storage),
+                                 key_of(play->tape, group->members[m].gradient)};
+    const lb_status status = lb_recorder_group(play->recorder, group->optimizer, group->index, first, members,
+                                               group->n_members, group->options, group->n_options, err);
     free(members);
     return status;
 }
 
-static lb_status play_entry(play *p, uint32_t e, lb_err *err)
+static lb_status play_entry(play *play, uint32_t number, lb_err *err)
 {
-    const lb_taped *entry = &p->tape->entries[e];
-    lb_recorder *r = p->recorder;
-    const lb_taped_collective *c = &entry->u.collective;
-    lb_host_tensor *const *t = entry->tensors;
+    const lb_taped *entry = &play->tape->entries[number];
+    lb_recorder *recorder = play->recorder;
+    const lb_taped_collective *collective = &entry->u.collective;
+    lb_host_tensor *const *tensors = entry->tensors;
     switch (entry->kind) {
-    case LB_TAPED_BEGIN: return play_begin(p, e, err);
-    case LB_TAPED_END: return play_end(p, entry, err);
+    case LB_TAPED_BEGIN: return play_begin(play, number, err);
+    case LB_TAPED_END: return play_end(play, entry, err);
     case LB_TAPED_FAILED:
-        if (entry->at != LB_NONE) lb_recorder_op_failed(r, p->pending[entry->at]), p->pending[entry->at] = NULL;
+        if (entry->at != LB_NONE)
+            lb_recorder_op_failed(recorder, play->pending[entry->at]), play->pending[entry->at] = NULL;
         return LB_OK;
     case LB_TAPED_ENTER:
-    case LB_TAPED_LEAVE: return play_boundary(p, entry, err);
-    case LB_TAPED_ROUTING: return lb_recorder_routing(r, place_of(p, entry->place), t[0], t[1], t[2], t[3], t[4], err);
+    case LB_TAPED_LEAVE: return play_boundary(play, entry, err);
+    case LB_TAPED_ROUTING:
+        return lb_recorder_routing(recorder, place_of(play, entry->place), tensors[0], tensors[1], tensors[2],
+                                   tensors[3], tensors[4], err);
     case LB_TAPED_COLLECTIVE:
-        return entry->at < p->n_ops ? lb_recorder_collective(r, p->ops[entry->at], c->group, c->reduce, c->algorithm,
-                                                             c->sequence, c->ranks, c->n_ranks, err)
-                                    : LB_OK;
-    case LB_TAPED_GROUP: return play_group(p, entry, err);
-    case LB_TAPED_FORGET: return lb_recorder_forget(r, lb_tape_key(p->tape, entry->at)), LB_OK;
+        return entry->at < play->n_ops
+                   ? lb_recorder_collective(recorder, play->ops[entry->at], collective->group, collective->reduce,
+                                            collective->algorithm, collective->sequence, collective->ranks,
+                                            collective->n_ranks, err)
+                   : LB_OK;
+    case LB_TAPED_GROUP: return play_group(play, entry, err);
+    case LB_TAPED_FORGET: return lb_recorder_forget(recorder, lb_tape_key(play->tape, entry->at)), LB_OK;
     }
     return LB_OK;
 }
 
 static lb_status play_all(lb_recorder *recorder, lb_tape *tape, lb_err *err)
 {
-    play p = {.recorder = recorder,
-              .tape = tape,
-              .pending = calloc(tape->n_entries + 1, sizeof(lb_pending *)),
-              .ops = malloc((tape->n_ops + 1) * sizeof(uint32_t)),
-              .places = calloc(tape->n_places + 1, sizeof(lb_place)),
-              .first_row = lb_recorder_next_op(recorder)};
-    lb_status status = p.pending && p.ops && p.places ? LB_OK : lb_recorder_no_memory(err);
-    for (uint32_t e = 0; e < tape->n_entries && status == LB_OK; e++) status = play_entry(&p, e, err);
-    for (uint32_t e = 0; e < tape->n_entries && p.pending; e++)
-        if (p.pending[e]) lb_recorder_op_failed(recorder, p.pending[e]);
-    free(p.pending);
-    free(p.ops);
-    free(p.places);
+    play play = {.recorder = recorder,
+                 .tape = tape,
+                 .pending = calloc(tape->n_entries + 1, sizeof(lb_pending *)),
+                 .ops = malloc((tape->n_ops + 1) * sizeof(uint32_t)),
+                 .places = calloc(tape->n_places + 1, sizeof(lb_place)),
+                 .first_row = lb_recorder_next_op(recorder)};
+    lb_status status = play.pending && play.ops && play.places ? LB_OK : lb_recorder_no_memory(err);
+    for (uint32_t e = 0; e < tape->n_entries && status == LB_OK; e++) status = play_entry(&play, e, err);
+    for (uint32_t e = 0; e < tape->n_entries && play.pending; e++)
+        if (play.pending[e]) lb_recorder_op_failed(recorder, play.pending[e]);
+    free(play.pending);
+    free(play.ops);
+    free(play.places);
     return status;
 }
 

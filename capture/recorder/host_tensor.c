@@ -44,26 +44,29 @@ static lb_dtype dtype_of_dlpack(uint8_t code, uint8_t bits)
     return LB_NO_DTYPE;
 }
 
-lb_status lb_host_tensor_of_dlpack(const void *dl, lb_host_tensor *seen, lb_err *err)
+lb_status lb_host_tensor_of_dlpack(const void *dl_tensor, lb_host_tensor *seen, lb_err *err)
 {
-    const dl_tensor *t = (const dl_tensor *)dl;
+    const struct dl_tensor *tensor = dl_tensor;
     memset(seen, 0, sizeof *seen);
-    seen->dtype = dtype_of_dlpack(t->dtype.code, t->dtype.bits);
-    if (seen->dtype == LB_NO_DTYPE || t->dtype.lanes != 1)
+    seen->dtype = dtype_of_dlpack(tensor->dtype.code, tensor->dtype.bits);
+    if (seen->dtype == LB_NO_DTYPE || tensor->dtype.lanes != 1)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "DLPack type code %d, %d bits, %d lanes cannot be recorded",
-                       t->dtype.code, t->dtype.bits, t->dtype.lanes);
-    if (t->ndim < 0 || t->ndim > LB_MAX_DIMS)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "a tensor of %d dimensions; %d can be recorded", t->ndim, LB_MAX_DIMS);
+                       tensor->dtype.code, tensor->dtype.bits, tensor->dtype.lanes);
+    if (tensor->ndim < 0 || tensor->ndim > LB_MAX_DIMS)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "a tensor of %d dimensions; %d can be recorded", tensor->ndim,
+                       LB_MAX_DIMS);
     const int64_t width = (int64_t)lb_dtype_bits(seen->dtype) / 8;
-    seen->layout = lb_layout_contiguous(t->ndim, t->shape);
-    if (t->strides) memcpy(seen->layout.stride, t->strides, (size_t)t->ndim * sizeof t->strides[0]);
-    seen->device = t->device.device_type == 1 || t->device.device_type == 3 ? 0 : t->device.device_type == 2 ? 1 : 2;
-    seen->storage = (int64_t)(intptr_t)t->data;
-    seen->data = (const char *)t->data + t->byte_offset;
-    if (width > 0 && t->byte_offset % (uint64_t)width)
+    seen->layout = lb_layout_contiguous(tensor->ndim, tensor->shape);
+    if (tensor->strides) memcpy(seen->layout.stride, tensor->strides, (size_t)tensor->ndim * sizeof tensor->strides[0]);
+    seen->device = tensor->device.device_type == 1 || tensor->device.device_type == 3 ? 0
+                   : tensor->device.device_type == 2                                  ? 1
+                                                                                      : 2;
+    seen->storage = (int64_t)(intptr_t)tensor->data;
+    seen->data = (const char *)tensor->data + tensor->byte_offset;
+    if (width > 0 && tensor->byte_offset % (uint64_t)width)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "byte offset %llu is not a multiple of the element size",
-                       (unsigned long long)t->byte_offset);
-    seen->layout.offset = width > 0 ? (int64_t)(t->byte_offset / (uint64_t)width) : 0;
+                       (unsigned long long)tensor->byte_offset);
+    seen->layout.offset = width > 0 ? (int64_t)(tensor->byte_offset / (uint64_t)width) : 0;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     seen->storage_bytes = lb_dtype_bytes(seen->dtype, (size_t)last);

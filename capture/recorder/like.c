@@ -120,19 +120,20 @@ static uint64_t hash_of_version(const lb_value *value)
 }
 
 /* Below level ops what a layer takes or gives is kept for the layer's sake, and a source for its own. */
-static bool is_kept(places *boundaries, const lb_program *p, uint32_t value)
+static bool is_kept(places *boundaries, const lb_program *program, uint32_t value)
 {
-    const lb_value *v = value == LB_NONE ? NULL : &p->values[value];
+    const lb_value *v = value == LB_NONE ? NULL : &program->values[value];
     if (!v || !(v->flags & LB_VALUE_KEPT)) return false;
-    if (p->level == LB_LEVEL_OPS) return true;
+    if (program->level == LB_LEVEL_OPS) return true;
     if (v->flags & LB_VALUE_SOURCE) return false;
     return !find(boundaries, hash_of_version(v));
 }
 
-static lb_status mark_boundaries(places *boundaries, const lb_program *p, lb_err *err)
+static lb_status mark_boundaries(places *boundaries, const lb_program *program, lb_err *err)
 {
-    for (uint32_t b = 0; b < p->n_boundaries; b++)
-        if (p->boundaries[b].value != LB_NONE && !take(boundaries, hash_of_version(&p->values[p->boundaries[b].value])))
+    for (uint32_t b = 0; b < program->n_boundaries; b++)
+        if (program->boundaries[b].value != LB_NONE &&
+            !take(boundaries, hash_of_version(&program->values[program->boundaries[b].value])))
             return no_memory(err);
     return LB_OK;
 }
@@ -144,30 +145,31 @@ static bool note(places *set, uint64_t hash, bool kept)
     return row != NULL;
 }
 
-static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
+static lb_status read_program(lb_like *like, const lb_program *program, lb_err *err)
 {
     clear(&like->others);
     clear(&like->counts);
     places boundaries = {0};
-    lb_status status = mark_boundaries(&boundaries, p, err);
-    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
-        const lb_op *op = &p->ops[i];
+    lb_status status = mark_boundaries(&boundaries, program, err);
+    for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {
+        const lb_op *op = &program->ops[i];
         bool kept = false;
-        if (lb_op_is_source(p, op)) continue;
+        if (lb_op_is_source(program, op)) continue;
         for (uint32_t r = 0; r < op->results && !(op->flags & LB_OP_VIEW); r++)
-            kept |= is_kept(&boundaries, p, lb_op_results(p, op)[r]);
-        for (uint32_t w = 0; w < op->written; w++) kept |= is_kept(&boundaries, p, lb_op_written(p, op)[w]);
-        const uint64_t kind = hash_of(op->phase, lb_op_layer(p, op), lb_op_name(p, op));
+            kept |= is_kept(&boundaries, program, lb_op_results(program, op)[r]);
+        for (uint32_t w = 0; w < op->written; w++) kept |= is_kept(&boundaries, program, lb_op_written(program, op)[w]);
+        const uint64_t kind = hash_of(op->phase, lb_op_layer(program, op), lb_op_name(program, op));
         place *count = take(&like->counts, kind);
         if (!count || !note(&like->others, hash_of_one(kind, count->count++), kept)) status = no_memory(err);
     }
     release(&boundaries);
     LB_TRY(status);
     clear(&like->counts);
-    for (uint32_t b = 0; b < p->n_boundaries; b++) {
-        const lb_boundary *row = &p->boundaries[b];
-        const uint64_t hash = hash_of(LAYER_SEED, lb_program_text(p, p->scopes[row->scope].path), "");
-        if (row->value != LB_NONE && !note(&like->others, hash, lb_capture_has_value(like->capture, p, row->value)))
+    for (uint32_t b = 0; b < program->n_boundaries; b++) {
+        const lb_boundary *row = &program->boundaries[b];
+        const uint64_t hash = hash_of(LAYER_SEED, lb_program_text(program, program->scopes[row->scope].path), "");
+        if (row->value != LB_NONE &&
+            !note(&like->others, hash, lb_capture_has_value(like->capture, program, row->value)))
             return no_memory(err);
     }
     return LB_OK;
@@ -175,13 +177,13 @@ static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
 
 lb_status lb_like_step(lb_like *like, int64_t step, lb_level *level, lb_err *err)
 {
-    const lb_program *p = NULL;
+    const lb_program *program = NULL;
     int64_t twin = like->steps[0];
     for (uint32_t i = 0; i < like->n_steps; i++)
         if (like->steps[i] <= step) twin = like->steps[i];
-    LB_TRY(lb_capture_program(like->capture, like->rank, twin, &p, err));
-    *level = (lb_level)p->level;
-    return read_program(like, p, err);
+    LB_TRY(lb_capture_program(like->capture, like->rank, twin, &program, err));
+    *level = (lb_level)program->level;
+    return read_program(like, program, err);
 }
 
 lb_liking lb_like_op(lb_like *like, uint8_t phase, const char *layer, const char *op)

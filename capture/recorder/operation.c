@@ -45,31 +45,31 @@ static lb_status no_memory(lb_err *err)
 
 static lb_pending *take_pending(lb_recorder *recorder)
 {
-    lb_pending *p = recorder->spare;
-    if (!p) return calloc(1, sizeof *p);
-    recorder->spare = p->next;
-    p->n_read = p->n_written = p->n_from = 0;
-    p->undefined = false;
-    p->taped = 0;
-    return p;
+    lb_pending *pending = recorder->spare;
+    if (!pending) return calloc(1, sizeof *pending);
+    recorder->spare = pending->next;
+    pending->n_read = pending->n_written = pending->n_from = 0;
+    pending->undefined = false;
+    pending->taped = 0;
+    return pending;
 }
 
-static void put_pending(lb_recorder *recorder, lb_pending *p)
+static void put_pending(lb_recorder *recorder, lb_pending *pending)
 {
-    p->next = recorder->spare;
-    recorder->spare = p;
+    pending->next = recorder->spare;
+    recorder->spare = pending;
 }
 
-void lb_operation_pending_free(lb_pending *p)
+void lb_operation_pending_free(lb_pending *pending)
 {
-    while (p) {
-        lb_pending *next = p->next;
-        free(p->read);
-        free(p->written);
-        free(p->from);
-        free(p->args);
-        free(p);
-        p = next;
+    while (pending) {
+        lb_pending *next = pending->next;
+        free(pending->read);
+        free(pending->written);
+        free(pending->from);
+        free(pending->args);
+        free(pending);
+        pending = next;
     }
 }
 
@@ -103,41 +103,46 @@ static lb_status before_write(lb_recorder *recorder, const lb_host_tensor *seen,
     return LB_OK;
 }
 
-static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *operand, unsigned flags,
-                            uint32_t *row, lb_err *err)
+static lb_status add_tensor(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *operand,
+                            unsigned flags, uint32_t *row, lb_err *err)
 {
     const lb_host_tensor *seen = operand->u.tensor;
     unsigned how = 0;
     if (flags & LB_OPERAND_WRITTEN) LB_TRY(before_write(recorder, seen, err));
     if (flags & LB_OPERAND_OVERWRITTEN) how |= LB_READ_OVERWRITTEN;
-    if (p->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
-    LB_TRY(lb_value_intake_value(recorder, &p->at, seen, how, row, err));
-    if (!reserve((void **)&p->read, &p->cap_read, p->n_read + 1, sizeof p->read[0])) return no_memory(err);
-    p->read[p->n_read++] = seen->storage;
-    p->at.reads_floats |= lb_dtype_is_float(seen->dtype);
-    if (flags & LB_OPERAND_CHANGED && recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) p->undefined = true;
+    if (pending->op.flags & LB_OP_VIEW) how |= LB_READ_LAYOUT;
+    LB_TRY(lb_value_intake_value(recorder, &pending->at, seen, how, row, err));
+    if (!reserve((void **)&pending->read, &pending->cap_read, pending->n_read + 1, sizeof pending->read[0]))
+        return no_memory(err);
+    pending->read[pending->n_read++] = seen->storage;
+    pending->at.reads_floats |= lb_dtype_is_float(seen->dtype);
+    if (flags & LB_OPERAND_CHANGED && recorder->program->values[*row].flags & LB_VALUE_UNDEFINED)
+        pending->undefined = true;
     if (flags & LB_OPERAND_WRITTEN) {
-        if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0]))
+        if (!reserve((void **)&pending->written, &pending->cap_written, pending->n_written + 1,
+                     sizeof pending->written[0]))
             return no_memory(err);
-        p->written[p->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};
+        pending->written[pending->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};
     } else if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) {
-        p->undefined |= lb_layout_numel(&seen->layout) > 0; /* empty(0) stands for an argument that is not there */
+        pending->undefined |=
+            lb_layout_numel(&seen->layout) > 0; /* empty(0) stands for an argument that is not there */
     }
-    if (!p->late || seen->device == 0 || flags & LB_OPERAND_WRITTEN) return LB_OK;
-    if (!reserve((void **)&p->from, &p->cap_from, p->n_from + 1, sizeof p->from[0])) return no_memory(err);
-    p->from[p->n_from++] = *seen;
+    if (!pending->late || seen->device == 0 || flags & LB_OPERAND_WRITTEN) return LB_OK;
+    if (!reserve((void **)&pending->from, &pending->cap_from, pending->n_from + 1, sizeof pending->from[0]))
+        return no_memory(err);
+    pending->from[pending->n_from++] = *seen;
     return LB_OK;
 }
 
 /* Fills `arg` from `operand`; lists put their items into the program first. `depth` bounds nesting. */
-static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *operand, unsigned flags,
+static lb_status add_arg(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *operand, unsigned flags,
                          int depth, lb_arg *arg, lb_err *err)
 {
     memset(arg, 0, sizeof *arg);
     arg->tag = operand->tag;
     flags |= operand->flags;
     switch (operand->tag) {
-    case LB_ARG_VALUE: return add_tensor(recorder, p, operand, flags, &arg->u.value, err);
+    case LB_ARG_VALUE: return add_tensor(recorder, pending, operand, flags, &arg->u.value, err);
     case LB_ARG_FLOAT: arg->u.f = operand->u.f; return LB_OK;
     case LB_ARG_STRING:
         arg->u.string = lb_program_name(recorder->program, operand->u.text ? operand->u.text : "");
@@ -147,12 +152,12 @@ static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_recorded
     case LB_ARG_NONE: return LB_OK;
     default: arg->u.i = operand->u.i; return LB_OK;
     }
-    if (depth > 8) return lb_fail(err, LB_ERR_INVALID, "an argument of %s nests deeper than 8 lists", p->name);
+    if (depth > 8) return lb_fail(err, LB_ERR_INVALID, "an argument of %s nests deeper than 8 lists", pending->name);
     lb_arg few[16] = {{0}}, *items = operand->count <= 16 ? few : malloc(operand->count * sizeof items[0]);
     if (!items) return no_memory(err);
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < operand->count && status == LB_OK; i++)
-        status = add_arg(recorder, p, &operand->u.items[i], flags, depth + 1, &items[i], err);
+        status = add_arg(recorder, pending, &operand->u.items[i], flags, depth + 1, &items[i], err);
     if (status == LB_OK) {
         arg->count = operand->count;
         arg->u.first = lb_program_add_args(recorder->program, items, operand->count);
@@ -162,32 +167,34 @@ static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_recorded
     return status;
 }
 
-static void stand(lb_recorder *recorder, lb_pending *p, const lb_recorded_call *call)
+static void stand(lb_recorder *recorder, lb_pending *pending, const lb_recorded_call *call)
 {
     uint8_t phase;
-    p->loose = lb_phase_of(recorder, call, &phase);
-    p->first_row = recorder->program->n_ops;
-    p->late = call->non_blocking || call->flags & LB_OP_COMPOSITE;
-    snprintf(p->name, sizeof p->name, "%s", call->name);
-    p->at = (lb_op_site){.name = p->name,
-                         .layer = lb_op_context_scope_path(&recorder->context, call->place.scope),
-                         .scope = lb_op_context_scope_row(recorder, call->place.scope),
-                         .call = call->place.call,
-                         .phase = phase,
-                         .thread = call->thread};
+    pending->loose = lb_phase_of(recorder, call, &phase);
+    pending->first_row = recorder->program->n_ops;
+    pending->late = call->non_blocking || call->flags & LB_OP_COMPOSITE;
+    snprintf(pending->name, sizeof pending->name, "%s", call->name);
+    pending->at = (lb_op_site){.name = pending->name,
+                               .layer = lb_op_context_scope_path(&recorder->context, call->place.scope),
+                               .scope = lb_op_context_scope_row(recorder, call->place.scope),
+                               .call = call->place.call,
+                               .phase = phase,
+                               .thread = call->thread};
     const bool view = call->flags & LB_OP_VIEW;
-    p->at.verify = !view && (p->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
-    p->at.keep = !view && lb_keep_wants_result(&recorder->keep, p->at.layer, p->name, &p->at.keep_for);
+    pending->at.verify = !view && (pending->at.phase == LB_PHASE_OPTIMIZER || call->flags & LB_OP_COLLECTIVE);
+    pending->at.keep =
+        !view && lb_keep_wants_result(&recorder->keep, pending->at.layer, pending->name, &pending->at.keep_for);
     /* What each rank sent is evidence that no replay of one rank can make again. */
-    const lb_liking liking =
-        recorder->like ? lb_like_op(recorder->like, p->at.phase, p->at.layer, p->name) : LB_LIKING_UNKNOWN;
-    if (liking != LB_LIKING_UNKNOWN) p->at.keep = !view && liking == LB_LIKING_KEPT;
+    const lb_liking liking = recorder->like
+                                 ? lb_like_op(recorder->like, pending->at.phase, pending->at.layer, pending->name)
+                                 : LB_LIKING_UNKNOWN;
+    if (liking != LB_LIKING_UNKNOWN) pending->at.keep = !view && liking == LB_LIKING_KEPT;
     /* What the other capture kept of its inputs it says itself, where they come from. */
-    p->at.keep_inputs = p->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
+    pending->at.keep_inputs = pending->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
     if (call->flags & LB_OP_COLLECTIVE && !recorder->ring.flight &&
         lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
-        p->at.keep = p->at.keep_inputs = true;
-        p->at.keep_for = LB_FOR_SOURCE;
+        pending->at.keep = pending->at.keep_inputs = true;
+        pending->at.keep_for = LB_FOR_SOURCE;
     }
 }
 
@@ -207,33 +214,34 @@ static bool leaves_first_unread(const lb_recorded_call *call)
     return (given->tag == LB_ARG_FLOAT && given->u.f == 0) || (given->tag == LB_ARG_INT && given->u.i == 0);
 }
 
-static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending *p, lb_err *err)
+static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending *pending, lb_err *err)
 {
     lb_program *program = recorder->program;
-    stand(recorder, p, call);
-    p->serial = recorder->serial;
-    p->op = (lb_op){.name = lb_program_name(program, call->name),
-                    .scope = p->at.scope,
-                    .call = call->place.call,
-                    .flags = call->flags,
-                    .args = call->n_args,
-                    .node_name = lb_program_name(program, call->node_name),
-                    .node = call->node,
-                    .phase = p->at.phase,
-                    .thread = call->thread,
-                    .line = lb_op_context_line_row(recorder, call->line)};
-    if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
-    if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
-    lb_ahead_measure(recorder, &p->at, call);
+    stand(recorder, pending, call);
+    pending->serial = recorder->serial;
+    pending->op = (lb_op){.name = lb_program_name(program, call->name),
+                          .scope = pending->at.scope,
+                          .call = call->place.call,
+                          .flags = call->flags,
+                          .args = call->n_args,
+                          .node_name = lb_program_name(program, call->node_name),
+                          .node = call->node,
+                          .phase = pending->at.phase,
+                          .thread = call->thread,
+                          .line = lb_op_context_line_row(recorder, call->line)};
+    if (pending->op.name == LB_NONE || pending->at.scope == LB_NONE) return no_memory(err);
+    if (!reserve((void **)&pending->args, &pending->cap_args, call->n_args, sizeof pending->args[0]))
+        return no_memory(err);
+    lb_ahead_measure(recorder, &pending->at, call);
     lb_status status = LB_OK;
     for (uint32_t a = 0; a < call->n_args && status == LB_OK; a++) {
-        status = add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err);
-        if (a == 0 && p->undefined && leaves_first_unread(call)) p->undefined = false;
+        status = add_arg(recorder, pending, &call->args[a], 0, 0, &pending->args[a], err);
+        if (a == 0 && pending->undefined && leaves_first_unread(call)) pending->undefined = false;
     }
     lb_ahead_end(&recorder->ahead);
     LB_TRY(status);
-    p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
-    return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
+    pending->op.first_arg = lb_program_add_args(program, pending->args, call->n_args);
+    return pending->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }
 
 /* A graph is being captured: the op is part of it, or (of the host, and outside of every step) of nothing. NULL: it is
@@ -241,11 +249,11 @@ static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_p
 static lb_pending *tape(lb_recorder *recorder, const lb_recorded_call *call)
 {
     const bool taken = lb_graph_takes_op(recorder, call);
-    lb_pending *p = taken || !recorder->program ? take_pending(recorder) : NULL;
-    if (!p) return NULL;
-    p->taped = recorder->graphs.captured->serial;
-    p->entry = taken ? lb_graph_op_begin(recorder, call) : LB_NONE;
-    return p;
+    lb_pending *pending = taken || !recorder->program ? take_pending(recorder) : NULL;
+    if (!pending) return NULL;
+    pending->taped = recorder->graphs.captured->serial;
+    pending->entry = taken ? lb_graph_op_begin(recorder, call) : LB_NONE;
+    return pending;
 }
 
 lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending **pending, lb_err *err)
@@ -290,77 +298,79 @@ static bool takes_shape_only(const char *name)
 }
 
 /* Nothing that was computed goes into the results. */
-static bool is_filling(const lb_pending *p)
+static bool is_filling(const lb_pending *pending)
 {
     uint32_t overwritten = 0;
-    for (uint32_t w = 0; w < p->n_written; w++) overwritten += p->written[w].overwritten;
-    return p->n_read == overwritten || takes_shape_only(p->name);
+    for (uint32_t w = 0; w < pending->n_written; w++) overwritten += pending->written[w].overwritten;
+    return pending->n_read == overwritten || takes_shape_only(pending->name);
 }
 
-static bool was_read(const lb_pending *p, int64_t storage)
+static bool was_read(const lb_pending *pending, int64_t storage)
 {
-    for (uint32_t i = 0; i < p->n_read; i++)
-        if (p->read[i] == storage) return true;
+    for (uint32_t i = 0; i < pending->n_read; i++)
+        if (pending->read[i] == storage) return true;
     return false;
 }
 
-static lb_result_kind kind_of_results(const lb_pending *p, bool deferred)
+static lb_result_kind kind_of_results(const lb_pending *pending, bool deferred)
 {
     lb_result_kind kind = {.source = LB_SOURCE_NOT, .deferred = deferred};
-    if (p->op.flags & LB_OP_RANDOM) kind.source = LB_SOURCE_RANDOM;
-    if (p->op.flags & LB_OP_COMPOSITE) kind.source = LB_SOURCE_OPAQUE;
-    if (p->op.flags & LB_OP_COLLECTIVE) kind.source = LB_SOURCE_COLLECTIVE;
+    if (pending->op.flags & LB_OP_RANDOM) kind.source = LB_SOURCE_RANDOM;
+    if (pending->op.flags & LB_OP_COMPOSITE) kind.source = LB_SOURCE_OPAQUE;
+    if (pending->op.flags & LB_OP_COLLECTIVE) kind.source = LB_SOURCE_COLLECTIVE;
     if (kind.source) kind.flags |= LB_VALUE_SOURCE;
-    if (p->op.flags & LB_OP_UNDEFINED || (p->undefined && !takes_shape_only(p->name))) kind.flags |= LB_VALUE_UNDEFINED;
+    if (pending->op.flags & LB_OP_UNDEFINED || (pending->undefined && !takes_shape_only(pending->name)))
+        kind.flags |= LB_VALUE_UNDEFINED;
     return kind;
 }
 
 /* Where the number `n` of `of` values that the op makes is copied from, if it is. A list of tensors is copied to a list
  * as long. */
-static void come_from(lb_pending *p, uint32_t n, uint32_t of)
+static void come_from(lb_pending *pending, uint32_t n, uint32_t of)
 {
-    p->at.late_copy = p->n_from == of && !(p->op.flags & LB_OP_COMPOSITE);
-    p->at.late_from = p->n_from ? &p->from[p->at.late_copy ? n : 0] : NULL;
+    pending->at.late_copy = pending->n_from == of && !(pending->op.flags & LB_OP_COMPOSITE);
+    pending->at.late_from = pending->n_from ? &pending->from[pending->at.late_copy ? n : 0] : NULL;
 }
 
 /* New versions of the written storages, then the values in them. An op that only changes its argument's layout
  * (`transpose_`) writes no byte. */
-static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *results, uint32_t n,
+static lb_status add_written(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results, uint32_t n,
                              bool deferred, lb_err *err)
 {
-    const lb_result_kind kind = kind_of_results(p, deferred);
-    if (p->op.flags & LB_OP_VIEW) return LB_OK;
-    for (uint32_t w = 0; w < p->n_written; w++) {
+    const lb_result_kind kind = kind_of_results(pending, deferred);
+    if (pending->op.flags & LB_OP_VIEW) return LB_OK;
+    for (uint32_t row = 0; row < pending->n_written; row++) {
         lb_tracked *storage;
-        LB_TRY(lb_value_intake_storage(recorder, &p->written[w].seen, &storage, err));
+        LB_TRY(lb_value_intake_storage(recorder, &pending->written[row].seen, &storage, err));
         bool again = false;
-        for (uint32_t before = 0; before < w && !again; before++)
-            again = p->written[before].seen.storage == p->written[w].seen.storage;
+        for (uint32_t before = 0; before < row && !again; before++)
+            again = pending->written[before].seen.storage == pending->written[row].seen.storage;
         if (again) continue;
         lb_value_bytes_settle(recorder, storage); /* another thread may have read it meanwhile */
         lb_tracked_change(storage);
     }
-    uint32_t few[16], *rows = p->n_written <= 16 ? few : malloc(p->n_written * sizeof rows[0]);
+    uint32_t few[16], *rows = pending->n_written <= 16 ? few : malloc(pending->n_written * sizeof rows[0]);
     if (!rows) return no_memory(err);
     lb_status status = LB_OK;
-    for (uint32_t w = 0; w < p->n_written && status == LB_OK; w++) {
-        const lb_host_tensor *seen = &p->written[w].seen;
-        if (n == p->n_written && results[w].tag == LB_ARG_VALUE && results[w].u.tensor->storage == seen->storage)
-            seen = results[w].u.tensor; /* `.out` may have resized it */
+    for (uint32_t row = 0; row < pending->n_written && status == LB_OK; row++) {
+        const lb_host_tensor *seen = &pending->written[row].seen;
+        if (n == pending->n_written && results[row].tag == LB_ARG_VALUE &&
+            results[row].u.tensor->storage == seen->storage)
+            seen = results[row].u.tensor; /* `.out` may have resized it */
         lb_tracked *storage;
         status = lb_value_intake_storage(recorder, seen, &storage, err);
         if (status != LB_OK) break;
         lb_tracked_window *known = lb_tracked_find_window(storage, lb_tracked_window_hash(seen));
-        come_from(p, w, p->n_written);
+        come_from(pending, row, pending->n_written);
         if (known && known->row != LB_NONE)
-            rows[w] = known->row; /* the same tensor twice in a list */
+            rows[row] = known->row; /* the same tensor twice in a list */
         else
-            status = lb_value_intake_result(recorder, &p->at, seen, kind, &rows[w], err);
+            status = lb_value_intake_result(recorder, &pending->at, seen, kind, &rows[row], err);
     }
-    if (status == LB_OK && p->n_written) {
-        p->op.written = p->n_written;
-        p->op.first_written = lb_program_add_refs(recorder->program, rows, p->n_written);
-        if (p->op.first_written == LB_NONE) status = no_memory(err);
+    if (status == LB_OK && pending->n_written) {
+        pending->op.written = pending->n_written;
+        pending->op.first_written = lb_program_add_refs(recorder->program, rows, pending->n_written);
+        if (pending->op.first_written == LB_NONE) status = no_memory(err);
     }
     if (rows != few) free(rows);
     return status;
@@ -368,11 +378,11 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_reco
 
 /* `again`: an earlier result of the same op has the same storage, as the gradients of a recurrent layer lie in one
  * buffer. */
-static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_host_tensor *seen, bool deferred, bool again,
-                            bool *alias, uint32_t *row, lb_err *err)
+static lb_status add_result(lb_recorder *recorder, lb_pending *pending, const lb_host_tensor *seen, bool deferred,
+                            bool again, bool *alias, uint32_t *row, lb_err *err)
 {
     lb_tracked *known = lb_tracked_set_find(&recorder->storages, seen->storage);
-    *alias = known && was_read(p, seen->storage);
+    *alias = known && was_read(pending, seen->storage);
     if (known && (deferred || again)) {
         /* The same tensor twice. Or a collective returns the argument that it is still writing: looking at the storage
          * would read it too early. */
@@ -382,15 +392,15 @@ static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_host_
             return LB_OK;
         }
     }
-    if (*alias) return lb_value_intake_alias(recorder, &p->at, seen, row, err);
-    const lb_result_kind kind = kind_of_results(p, deferred);
+    if (*alias) return lb_value_intake_alias(recorder, &pending->at, seen, row, err);
+    const lb_result_kind kind = kind_of_results(pending, deferred);
     /* A buffer from earlier, which the op returns without having been given it. */
     if (known && !again) {
         LB_TRY(lb_value_intake_storage(recorder, seen, &known, err));
         lb_value_bytes_settle(recorder, known);
         lb_tracked_change(known);
     }
-    return lb_value_intake_result(recorder, &p->at, seen, kind, row, err);
+    return lb_value_intake_result(recorder, &pending->at, seen, kind, row, err);
 }
 
 static bool has_storage(const lb_recorded_operand *results, uint32_t n, int64_t storage)
@@ -400,7 +410,7 @@ static bool has_storage(const lb_recorded_operand *results, uint32_t n, int64_t 
     return false;
 }
 
-static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_recorded_operand *results, uint32_t n,
+static lb_status add_results(lb_recorder *recorder, lb_pending *pending, const lb_recorded_operand *results, uint32_t n,
                              bool deferred, lb_err *err)
 {
     uint32_t few[16], *rows = n <= 16 ? few : malloc(n * sizeof rows[0]);
@@ -409,23 +419,23 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_reco
     uint32_t aliases = 0, tensors = 0;
     for (uint32_t r = 0; r < n && status == LB_OK; r++) {
         if (results[r].tag == LB_ARG_NONE) {
-            rows[p->op.results++] = LB_NONE;
+            rows[pending->op.results++] = LB_NONE;
         } else if (results[r].tag == LB_ARG_VALUE) {
             bool alias = false;
             const lb_host_tensor *seen = results[r].u.tensor;
             const bool again = has_storage(results, r, seen->storage);
-            come_from(p, r, n);
-            status = add_result(recorder, p, seen, deferred, again, &alias, &rows[p->op.results++], err);
+            come_from(pending, r, n);
+            status = add_result(recorder, pending, seen, deferred, again, &alias, &rows[pending->op.results++], err);
             aliases += alias;
             tensors++;
         }
     }
-    if (status == LB_OK && p->op.results) {
-        p->op.first_result = lb_program_add_refs(recorder->program, rows, p->op.results);
-        if (p->op.first_result == LB_NONE) status = no_memory(err);
+    if (status == LB_OK && pending->op.results) {
+        pending->op.first_result = lb_program_add_refs(recorder->program, rows, pending->op.results);
+        if (pending->op.first_result == LB_NONE) status = no_memory(err);
     }
-    if (!(p->op.flags & LB_OP_MUTABLE) && tensors && aliases == tensors) p->op.flags |= LB_OP_VIEW;
-    if (aliases < tensors) p->op.flags &= ~(uint32_t)LB_OP_VIEW;
+    if (!(pending->op.flags & LB_OP_MUTABLE) && tensors && aliases == tensors) pending->op.flags |= LB_OP_VIEW;
+    if (aliases < tensors) pending->op.flags &= ~(uint32_t)LB_OP_VIEW;
     if (rows != few) free(rows);
     return status;
 }

@@ -39,31 +39,31 @@ static uint32_t roles_of(const lb_tracked *storage)
     return flags;
 }
 
-static void touch_tensor(const lb_recorder *recorder, const lb_host_tensor *seen, bool written, lb_touched *t)
+static void touch_tensor(const lb_recorder *recorder, const lb_host_tensor *seen, bool written, lb_touched *touched)
 {
     const lb_tracked *storage = lb_tracked_set_find(&recorder->storages, seen->storage);
     const int64_t numel = lb_layout_numel(&seen->layout);
     const bool fresh = storage && storage->program == recorder->serial;
     const uint32_t flags = storage ? roles_of(storage) : 0;
-    if (flags & LB_VALUE_GRADIENT || (fresh && storage->of_gradient)) t->gradient = true;
-    if (flags & LB_VALUE_PARAMETER && written) t->writes_parameter = true;
+    if (flags & LB_VALUE_GRADIENT || (fresh && storage->of_gradient)) touched->gradient = true;
+    if (flags & LB_VALUE_PARAMETER && written) touched->writes_parameter = true;
     if (flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || (fresh && storage->of_parameter)) {
-        t->parameter = true;
-        t->numel = numel;
+        touched->parameter = true;
+        touched->numel = numel;
     } else if (numel > 1) {
-        if (t->other[0] < 0 || numel < t->other[0]) t->other[0] = numel;
-        if (numel > t->other[1]) t->other[1] = numel;
+        if (touched->other[0] < 0 || numel < touched->other[0]) touched->other[0] = numel;
+        if (numel > touched->other[1]) touched->other[1] = numel;
     }
 }
 
 static void touch(const lb_recorder *recorder, const lb_recorded_operand *operand, unsigned flags, int depth,
-                  lb_touched *t)
+                  lb_touched *touched)
 {
     flags |= operand->flags;
-    if (operand->tag == LB_ARG_VALUE) touch_tensor(recorder, operand->u.tensor, flags & LB_OPERAND_WRITTEN, t);
+    if (operand->tag == LB_ARG_VALUE) touch_tensor(recorder, operand->u.tensor, flags & LB_OPERAND_WRITTEN, touched);
     if (operand->tag != LB_ARG_LIST || depth > 8) return;
-    t->list = true;
-    for (uint32_t i = 0; i < operand->count; i++) touch(recorder, &operand->u.items[i], flags, depth + 1, t);
+    touched->list = true;
+    for (uint32_t i = 0; i < operand->count; i++) touch(recorder, &operand->u.items[i], flags, depth + 1, touched);
 }
 
 lb_unclassified lb_phase_of(const lb_recorder *recorder, const lb_recorded_call *call, uint8_t *phase)
@@ -71,13 +71,15 @@ lb_unclassified lb_phase_of(const lb_recorder *recorder, const lb_recorded_call 
     *phase = call->phase;
     if (call->place.scope != 0 || call->followed || (*phase != LB_PHASE_FORWARD && *phase != LB_PHASE_OTHER))
         return LB_UNCLASSIFIED_NOT;
-    lb_touched t = {.other = {-1, -1}};
-    for (uint32_t a = 0; a < call->n_args; a++) touch(recorder, &call->args[a], 0, 0, &t);
-    const bool alike = t.list || (t.other[0] < 0 ? t.numel > 0 : t.other[0] == t.numel && t.other[1] == t.numel);
-    const bool of_parameter = t.parameter && call->after_backward && alike && !(call->flags & LB_OP_VIEW);
-    if (t.gradient || t.writes_parameter || of_parameter) {
+    lb_touched touched = {.other = {-1, -1}};
+    for (uint32_t a = 0; a < call->n_args; a++) touch(recorder, &call->args[a], 0, 0, &touched);
+    const bool alike =
+        touched.list || (touched.other[0] < 0 ? touched.numel > 0
+                                              : touched.other[0] == touched.numel && touched.other[1] == touched.numel);
+    const bool of_parameter = touched.parameter && call->after_backward && alike && !(call->flags & LB_OP_VIEW);
+    if (touched.gradient || touched.writes_parameter || of_parameter) {
         *phase = LB_PHASE_OPTIMIZER;
-        return t.gradient ? LB_UNCLASSIFIED_GRADIENT : LB_UNCLASSIFIED_PARAMETER;
+        return touched.gradient ? LB_UNCLASSIFIED_GRADIENT : LB_UNCLASSIFIED_PARAMETER;
     }
     return call->after_backward ? LB_UNCLASSIFIED_OPEN : LB_UNCLASSIFIED_NOT;
 }

@@ -160,39 +160,39 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     *recorder = NULL;
     if (options->size != sizeof *options)
         return lb_fail(err, LB_ERR_INVALID, "lb_recorder_options of another version of lastbit");
-    lb_recorder *r = calloc(1, sizeof *r);
-    if (!r) return lb_recorder_no_memory(err);
-    pthread_mutex_init(&r->lock, NULL);
-    r->rank = options->rank;
-    r->world = options->world;
-    r->archive.budget_bytes = options->budget_bytes;
-    r->serial = 1;
-    r->in_flight.end = &r->in_flight.first;
-    r->coverage.notes = json_object();
-    r->coverage.levels = json_array();
+    lb_recorder *opened = calloc(1, sizeof *opened);
+    if (!opened) return lb_recorder_no_memory(err);
+    pthread_mutex_init(&opened->lock, NULL);
+    opened->rank = options->rank;
+    opened->world = options->world;
+    opened->archive.budget_bytes = options->budget_bytes;
+    opened->serial = 1;
+    opened->in_flight.end = &opened->in_flight.first;
+    opened->coverage.notes = json_object();
+    opened->coverage.levels = json_array();
     lb_recorder_options chosen = *options;
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
-    lb_status status =
-        r->coverage.notes && r->coverage.levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
-    if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
+    lb_status status = opened->coverage.notes && opened->coverage.levels ? lb_keep_init(&opened->keep, &chosen, err)
+                                                                         : lb_recorder_no_memory(err);
+    if (status == LB_OK && lb_recorder_scope(opened, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
     if (status == LB_OK && options->like && *options->like)
-        status = lb_like_open(options->like, options->rank, &r->like, err);
-    if (status == LB_OK) status = open_archive(r, folder, options, err);
+        status = lb_like_open(options->like, options->rank, &opened->like, err);
+    if (status == LB_OK) status = open_archive(opened, folder, options, err);
     if (status == LB_OK && options->ring) {
-        r->ring.flight =
+        opened->ring.flight =
             lb_flight_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring.flight ||
-            (options->ring_files && !lb_flight_ring_keep_files(r->ring.flight, folder, options->rank, options->sync)))
+        if (!opened->ring.flight || (options->ring_files && !lb_flight_ring_keep_files(opened->ring.flight, folder,
+                                                                                       options->rank, options->sync)))
             status = lb_recorder_no_memory(err);
-        r->ring.files = options->ring_files;
-        r->ring.steps = options->ring;
+        opened->ring.files = options->ring_files;
+        opened->ring.steps = options->ring;
     }
     if (status != LB_OK) {
-        lb_writer_abandon(r->archive.writer);
-        recorder_free(r, false);
+        lb_writer_abandon(opened->archive.writer);
+        recorder_free(opened, false);
         return status;
     }
-    *recorder = r;
+    *recorder = opened;
     return LB_OK;
 }
 
@@ -305,12 +305,12 @@ static uint64_t carried_bytes(const lb_recorder *recorder)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        const lb_tracked *s = recorder->storages.list[i];
+        const lb_tracked *tracked = recorder->storages.list[i];
         bool tensor = false, kept = false;
-        for (uint32_t r = 0; r < s->n_roles; r++)
-            tensor |= s->roles[r].kind == LB_SOURCE_PARAMETER || s->roles[r].kind == LB_SOURCE_STATE;
-        for (uint32_t w = 0; w < s->n_windows && tensor; w++) kept |= s->windows[w].kept;
-        if (tensor && !kept && s->n_windows && s->program + 1 == recorder->serial) bytes += s->bytes;
+        for (uint32_t r = 0; r < tracked->n_roles; r++)
+            tensor |= tracked->roles[r].kind == LB_SOURCE_PARAMETER || tracked->roles[r].kind == LB_SOURCE_STATE;
+        for (uint32_t w = 0; w < tracked->n_windows && tensor; w++) kept |= tracked->windows[w].kept;
+        if (tensor && !kept && tracked->n_windows && tracked->program + 1 == recorder->serial) bytes += tracked->bytes;
     }
     return bytes;
 }
@@ -378,7 +378,7 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     if (recorder->like && lb_like_step(recorder->like, step, &recorder->keep.asked, &cause) != LB_OK)
         return lb_recorder_settled(recorder, cause.status, &cause, err);
     if (recorder->like) recorder->keep.level = recorder->keep.asked;
-    const bool unlimited = recorder->ring.flight || recorder->archive.queue; /* or the spool's thread has the writer */
+    const bool unlimited = recorder->ring.flight || recorder->archive.queue; /* or the queue's thread has the writer */
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->archive.writer), carried_bytes(recorder));
     if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES &&
         !(recorder->stage = lb_flight_stage_new()))
@@ -457,8 +457,8 @@ static lb_status name_values(lb_recorder *recorder, lb_err *err)
     if (!named) return lb_recorder_no_memory(err);
     size_t n = 0;
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        lb_tracked *s = recorder->storages.list[i];
-        if (s->n_roles && s->program == recorder->serial) named[n++] = s;
+        lb_tracked *tracked = recorder->storages.list[i];
+        if (tracked->n_roles && tracked->program == recorder->serial) named[n++] = tracked;
     }
     qsort(named, n, sizeof named[0], by_id);
     for (uint32_t v = 0; v < program->n_values && n; v++) {

@@ -17,35 +17,35 @@ typedef struct arena {
     size_t used;
 } arena;
 
-static void *room(arena *a, size_t bytes)
+static void *room(arena *arena, size_t bytes)
 {
-    void *at = a->bytes ? a->bytes + a->used : NULL;
-    a->used += (bytes + 7) & ~(size_t)7;
+    void *at = arena->bytes ? arena->bytes + arena->used : NULL;
+    arena->used += (bytes + 7) & ~(size_t)7;
     return at;
 }
 
-static void *copy_of(arena *a, const void *from, size_t bytes)
+static void *copy_of(arena *arena, const void *from, size_t bytes)
 {
-    void *at = room(a, bytes);
+    void *at = room(arena, bytes);
     if (at && bytes) memcpy(at, from, bytes);
     return at;
 }
 
-static char *text_of(arena *a, const char *text)
+static char *text_of(arena *arena, const char *text)
 {
-    return text ? copy_of(a, text, strlen(text) + 1) : NULL;
+    return text ? copy_of(arena, text, strlen(text) + 1) : NULL;
 }
 
-static void copy_sharding(arena *a, const lb_sharding *from, lb_sharding *to)
+static void copy_sharding(arena *arena, const lb_sharding *from, lb_sharding *to)
 {
     *to = *from;
-    to->name = text_of(a, from->name);
-    to->extents = copy_of(a, from->extents, from->n_extents * sizeof *from->extents);
-    to->ranks = copy_of(a, from->ranks, from->n_ranks * sizeof *from->ranks);
-    lb_sharding_axis *axes = copy_of(a, from->axes, from->n_axes * sizeof *axes);
+    to->name = text_of(arena, from->name);
+    to->extents = copy_of(arena, from->extents, from->n_extents * sizeof *from->extents);
+    to->ranks = copy_of(arena, from->ranks, from->n_ranks * sizeof *from->ranks);
+    lb_sharding_axis *axes = copy_of(arena, from->axes, from->n_axes * sizeof *axes);
     to->axes = axes;
     for (uint32_t i = 0; i < from->n_axes; i++) {
-        char *name = text_of(a, from->axes[i].name), *reduce = text_of(a, from->axes[i].reduce);
+        char *name = text_of(arena, from->axes[i].name), *reduce = text_of(arena, from->axes[i].reduce);
         if (axes) axes[i].name = name, axes[i].reduce = reduce;
     }
 }
@@ -63,36 +63,37 @@ static lb_status keep(const lb_sharding *from, lb_sharding_note *note, lb_err *e
 
 /* ---- what was said ----------------------------------------------------------------------------------------------- */
 
-static lb_layout part_of(const lb_sharding *s)
+static lb_layout part_of(const lb_sharding *sharding)
 {
     int64_t shape[LB_MAX_DIMS] = {0};
     int ndim = 0;
-    for (uint32_t i = 0; i < s->n_extents; i++) {
-        const lb_extent *e = &s->extents[i];
-        if (e->dim == LB_EXTENT_FLAT) return lb_layout_contiguous(1, &e->size);
-        shape[e->dim] += e->size;
-        ndim = e->dim + 1;
+    for (uint32_t i = 0; i < sharding->n_extents; i++) {
+        const lb_extent *extent = &sharding->extents[i];
+        if (extent->dim == LB_EXTENT_FLAT) return lb_layout_contiguous(1, &extent->size);
+        shape[extent->dim] += extent->size;
+        ndim = extent->dim + 1;
     }
     return lb_layout_contiguous(ndim, shape);
 }
 
-static lb_status check(const lb_host_tensor *tensor, const lb_sharding *s, int64_t *elements, lb_err *err)
+static lb_status check(const lb_host_tensor *tensor, const lb_sharding *sharding, int64_t *elements, lb_err *err)
 {
     uint64_t ranks = 1;
-    LB_TRY(lb_shard_extents_check(s->extents, s->n_extents, elements, err));
+    LB_TRY(lb_shard_extents_check(sharding->extents, sharding->n_extents, elements, err));
     const int64_t has = lb_layout_numel(&tensor->layout);
-    if (s->at < 0 || *elements > has || s->at > has - *elements)
+    if (sharding->at < 0 || *elements > has || sharding->at > has - *elements)
         return lb_fail(err, LB_ERR_INVALID, "a part of %lld elements from element %lld on in a tensor of %lld",
-                       (long long)*elements, (long long)s->at, (long long)has);
-    for (uint32_t i = 0; i < s->n_axes && ranks <= s->n_ranks; i++) {
-        const lb_sharding_axis *axis = &s->axes[i];
+                       (long long)*elements, (long long)sharding->at, (long long)has);
+    for (uint32_t i = 0; i < sharding->n_axes && ranks <= sharding->n_ranks; i++) {
+        const lb_sharding_axis *axis = &sharding->axes[i];
         if (!axis->size || axis->kind > LB_PLACEMENT_PARTIAL || axis->dim < LB_EXTENT_FLAT || axis->dim >= LB_MAX_DIMS)
             return lb_fail(err, LB_ERR_INVALID, "axis %u of the mesh has %u ranks, placement %u and dimension %d", i,
                            axis->size, axis->kind, axis->dim);
         ranks *= axis->size;
     }
-    if (s->n_axes && ranks != s->n_ranks)
-        return lb_fail(err, LB_ERR_INVALID, "a mesh of %llu ranks lists %u", (unsigned long long)ranks, s->n_ranks);
+    if (sharding->n_axes && ranks != sharding->n_ranks)
+        return lb_fail(err, LB_ERR_INVALID, "a mesh of %llu ranks lists %u", (unsigned long long)ranks,
+                       sharding->n_ranks);
     return LB_OK;
 }
 
@@ -156,40 +157,46 @@ static bool is_inside(const lb_sharding_note *note, const lb_value *value)
            (note->part.ndim != 1 || lb_shard_extents_are_flat(note->said.extents, note->said.n_extents));
 }
 
-static uint32_t mesh_row(lb_program *p, const lb_sharding *s)
+static uint32_t mesh_row(lb_program *program, const lb_sharding *sharding)
 {
     uint32_t row = LB_NONE;
-    lb_mesh_axis *axes = malloc((s->n_axes + 1) * sizeof *axes);
-    for (uint32_t i = 0; axes && i < s->n_axes; i++)
-        axes[i] = (lb_mesh_axis){lb_program_name(p, s->axes[i].name), s->axes[i].size};
-    if (axes) row = lb_program_mesh(p, axes, s->n_axes, (const uint32_t *)s->ranks, s->n_ranks);
+    lb_mesh_axis *axes = malloc((sharding->n_axes + 1) * sizeof *axes);
+    for (uint32_t i = 0; axes && i < sharding->n_axes; i++)
+        axes[i] = (lb_mesh_axis){lb_program_name(program, sharding->axes[i].name), sharding->axes[i].size};
+    if (axes)
+        row = lb_program_mesh(program, axes, sharding->n_axes, (const uint32_t *)sharding->ranks, sharding->n_ranks);
     free(axes);
     return row;
 }
 
-static uint32_t placement_rows(lb_program *p, const lb_sharding *s)
+static uint32_t placement_rows(lb_program *program, const lb_sharding *sharding)
 {
     uint32_t row = LB_NONE;
-    lb_placement *list = malloc((s->n_axes + 1) * sizeof *list);
-    for (uint32_t i = 0; list && i < s->n_axes; i++)
-        list[i] = (lb_placement){s->axes[i].kind, s->axes[i].dim, lb_program_name(p, s->axes[i].reduce)};
-    if (list) row = lb_program_add_placements(p, list, s->n_axes);
+    lb_placement *list = malloc((sharding->n_axes + 1) * sizeof *list);
+    for (uint32_t i = 0; list && i < sharding->n_axes; i++)
+        list[i] = (lb_placement){sharding->axes[i].kind, sharding->axes[i].dim,
+                                 lb_program_name(program, sharding->axes[i].reduce)};
+    if (list) row = lb_program_add_placements(program, list, sharding->n_axes);
     free(list);
     return row;
 }
 
-static lb_status add_row(lb_program *p, uint32_t value, const lb_sharding *s, lb_err *err)
+static lb_status add_row(lb_program *program, uint32_t value, const lb_sharding *sharding, lb_err *err)
 {
-    lb_shard row = {.value = value, .mesh = LB_NONE, .placements = s->n_axes, .extents = s->n_extents, .at = s->at};
-    row.name = lb_program_name(p, s->name);
-    if (s->n_axes) {
-        row.mesh = mesh_row(p, s);
+    lb_shard row = {.value = value,
+                    .mesh = LB_NONE,
+                    .placements = sharding->n_axes,
+                    .extents = sharding->n_extents,
+                    .at = sharding->at};
+    row.name = lb_program_name(program, sharding->name);
+    if (sharding->n_axes) {
+        row.mesh = mesh_row(program, sharding);
         if (row.mesh == LB_NONE) return no_memory(err);
     }
-    row.first_placement = placement_rows(p, s);
-    row.first_extent = lb_program_add_extents(p, s->extents, s->n_extents);
+    row.first_placement = placement_rows(program, sharding);
+    row.first_extent = lb_program_add_extents(program, sharding->extents, sharding->n_extents);
     const bool done = row.first_placement != LB_NONE && row.first_extent != LB_NONE;
-    return done && lb_program_add_shard(p, &row) != LB_NONE ? LB_OK : no_memory(err);
+    return done && lb_program_add_shard(program, &row) != LB_NONE ? LB_OK : no_memory(err);
 }
 
 /* The notes of a storage from that byte on. */
@@ -199,9 +206,9 @@ static uint32_t find(const lb_sharding_notes *notes, int64_t storage, int64_t fi
     return (uint32_t)lb_array_first(notes->list, notes->n, sizeof notes->list[0], &wanted, by_storage);
 }
 
-static lb_status apply(const lb_sharding_notes *notes, lb_program *program, uint32_t v, lb_err *err)
+static lb_status apply(const lb_sharding_notes *notes, lb_program *program, uint32_t row, lb_err *err)
 {
-    const lb_value *value = &program->values[v];
+    const lb_value *value = &program->values[row];
     const int64_t first = value->layout.offset * (int64_t)(lb_dtype_bits(value->dtype) / 8);
     const uint32_t begin = find(notes, value->storage, first);
     uint32_t end = begin;
@@ -214,7 +221,7 @@ static lb_status apply(const lb_sharding_notes *notes, lb_program *program, uint
     for (uint32_t i = begin; i < end; i++) {
         const lb_sharding_note *note = &notes->list[i];
         if (itself ? is_tensor(note, value) : !shared && is_inside(note, value))
-            LB_TRY(add_row(program, v, &note->said, err));
+            LB_TRY(add_row(program, row, &note->said, err));
     }
     return LB_OK;
 }
@@ -233,8 +240,8 @@ void lb_sharding_notes_sweep(lb_sharding_notes *notes, const lb_tracked_set *sto
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < notes->n; i++) {
-        const lb_tracked *s = lb_tracked_set_find(storages, notes->list[i].key);
-        if (s && s->id == notes->list[i].storage)
+        const lb_tracked *tracked = lb_tracked_set_find(storages, notes->list[i].key);
+        if (tracked && tracked->id == notes->list[i].storage)
             notes->list[n++] = notes->list[i];
         else
             free(notes->list[i].memory);

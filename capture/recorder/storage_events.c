@@ -11,8 +11,8 @@
 void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = lb_tracked_set_find(&recorder->storages, storage);
-    if (s) lb_value_bytes_settle(recorder, s);
+    lb_tracked *tracked = lb_tracked_set_find(&recorder->storages, storage);
+    if (tracked) lb_value_bytes_settle(recorder, tracked);
     lb_tracked_set_remove(&recorder->storages, storage);
     lb_graph_forget(recorder, storage);
     pthread_mutex_unlock(&recorder->lock);
@@ -23,9 +23,9 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
     uint32_t n = 0;
     pthread_mutex_lock(&recorder->lock);
     for (uint32_t i = 0; i < recorder->storages.n && !recorder->dead; i++) {
-        const lb_tracked *s = recorder->storages.list[i];
-        if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
-            storages[n++] = s->key;
+        const lb_tracked *tracked = recorder->storages.list[i];
+        if (tracked->partial && tracked->program == recorder->serial && lb_digest_is_none(tracked->left) && n < room)
+            storages[n++] = tracked->key;
     }
     pthread_mutex_unlock(&recorder->lock);
     return n;
@@ -34,8 +34,8 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
 void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
-    if (s && s->partial && s->program == recorder->serial) lb_leftover_remember(recorder, s);
+    lb_tracked *tracked = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
+    if (tracked && tracked->partial && tracked->program == recorder->serial) lb_leftover_remember(recorder, tracked);
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -71,9 +71,9 @@ uint32_t lb_recorder_unheld(lb_recorder *recorder, int64_t *storages, uint32_t r
 void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = storage ? lb_tracked_set_find(&recorder->storages, storage) : NULL;
-    if (s)
-        lb_value_bytes_settle(recorder, s);
+    lb_tracked *tracked = storage ? lb_tracked_set_find(&recorder->storages, storage) : NULL;
+    if (tracked)
+        lb_value_bytes_settle(recorder, tracked);
     else if (!storage)
         lb_value_bytes_settle_all(recorder);
     pthread_mutex_unlock(&recorder->lock);
@@ -82,11 +82,11 @@ void lb_recorder_settle(lb_recorder *recorder, int64_t storage)
 void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *data, uint64_t bytes)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
-    if (s) {
-        lb_value_bytes_settle(recorder, s);
-        lb_tracked_move(s, s->base || !s->bytes ? data : NULL, bytes,
-                        s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+    lb_tracked *tracked = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
+    if (tracked) {
+        lb_value_bytes_settle(recorder, tracked);
+        lb_tracked_move(tracked, tracked->base || !tracked->bytes ? data : NULL, bytes,
+                        tracked->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
     }
     pthread_mutex_unlock(&recorder->lock);
 }
@@ -102,8 +102,8 @@ static void vouch(lb_recorder *recorder, lb_tracked *storage)
 void lb_recorder_vouch(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
-    if (s) vouch(recorder, s);
+    lb_tracked *tracked = recorder->dead ? NULL : lb_tracked_set_find(&recorder->storages, storage);
+    if (tracked) vouch(recorder, tracked);
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -111,10 +111,10 @@ void lb_recorder_escaped(lb_recorder *recorder, int64_t storage)
 {
     bool fresh;
     pthread_mutex_lock(&recorder->lock);
-    lb_tracked *s = recorder->dead ? NULL : lb_tracked_set_get(&recorder->storages, storage, &fresh);
-    if (s) {
-        lb_value_bytes_settle(recorder, s);
-        s->escaped = true;
+    lb_tracked *tracked = recorder->dead ? NULL : lb_tracked_set_get(&recorder->storages, storage, &fresh);
+    if (tracked) {
+        lb_value_bytes_settle(recorder, tracked);
+        tracked->escaped = true;
     }
     pthread_mutex_unlock(&recorder->lock);
 }

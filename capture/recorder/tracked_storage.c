@@ -11,7 +11,7 @@
 
 /* ---- which bytes mean anything ----------------------------------------------------------------------------------- */
 
-void lb_tracked_map_release(lb_tracked_map *map)
+static void map_release(lb_tracked_map *map)
 {
     free(map->units);
     map->units = NULL;
@@ -19,7 +19,7 @@ void lb_tracked_map_release(lb_tracked_map *map)
 
 static void become_uniform(lb_tracked_map *map, lb_tracked_bytes state)
 {
-    lb_tracked_map_release(map);
+    map_release(map);
     map->all = (uint8_t)state;
 }
 
@@ -88,14 +88,14 @@ bool lb_tracked_map_set(lb_tracked_map *map, uint64_t total, const lb_layout *la
         return lb_tracked_map_set_range(map, total, (uint64_t)first * width, (uint64_t)last * width, state);
     if (!split(map, total, width, (uint64_t)layout->offset * width)) return false;
     const uint64_t per = width / map->grain;
-    for (lb_rows r = lb_rows_of(layout); lb_rows_next(&r);) {
-        uint64_t at = (uint64_t)(layout->offset + r.offset) * per;
-        if (r.stride == 1) {
-            paint(map, at, at + (uint64_t)r.count * per, state);
+    for (lb_rows rows = lb_rows_of(layout); lb_rows_next(&rows);) {
+        uint64_t at = (uint64_t)(layout->offset + rows.offset) * per;
+        if (rows.stride == 1) {
+            paint(map, at, at + (uint64_t)rows.count * per, state);
             continue;
         }
-        for (int64_t i = 0; i < r.count; i++) {
-            uint64_t element = at + (uint64_t)(i * r.stride) * per;
+        for (int64_t i = 0; i < rows.count; i++) {
+            uint64_t element = at + (uint64_t)(i * rows.stride) * per;
             paint(map, element, element + per, state);
         }
     }
@@ -107,10 +107,10 @@ bool lb_tracked_map_has(const lb_tracked_map *map, const lb_layout *layout, size
 {
     if (!map->units) return map->all == state && lb_layout_numel(layout) > 0;
     if (map->count[state] == 0) return false;
-    for (lb_rows r = lb_rows_of(layout); lb_rows_next(&r);) {
-        for (int64_t i = 0; i < (r.stride == 1 ? 1 : r.count); i++) {
-            uint64_t at = (uint64_t)(layout->offset + r.offset + i * r.stride) * width;
-            uint64_t end = at + (r.stride == 1 ? (uint64_t)r.count * width : width);
+    for (lb_rows rows = lb_rows_of(layout); lb_rows_next(&rows);) {
+        for (int64_t i = 0; i < (rows.stride == 1 ? 1 : rows.count); i++) {
+            uint64_t at = (uint64_t)(layout->offset + rows.offset + i * rows.stride) * width;
+            uint64_t end = at + (rows.stride == 1 ? (uint64_t)rows.count * width : width);
             at /= map->grain;
             end = (end + map->grain - 1) / map->grain;
             if (end > map->n_units) end = map->n_units;
@@ -138,7 +138,8 @@ bool lb_tracked_map_run(const lb_tracked_map *map, uint64_t *first, uint64_t las
     return true;
 }
 
-void lb_tracked_map_forget(lb_tracked_map *map, bool certain)
+/* A new program begins. What was DEFINED or LEFT becomes LEFT where `certain`, else UNKNOWN. */
+static void map_forget(lb_tracked_map *map, bool certain)
 {
     const lb_tracked_bytes now = certain ? LB_BYTES_LEFT : LB_BYTES_UNKNOWN;
     if (!map->units) {
@@ -164,20 +165,20 @@ lb_tracked *lb_tracked_set_find(const lb_tracked_set *storages, int64_t key)
 
 lb_tracked *lb_tracked_set_get(lb_tracked_set *storages, int64_t key, bool *fresh)
 {
-    lb_tracked *s = lb_tracked_set_find(storages, key);
-    *fresh = !s;
-    if (s) return s;
+    lb_tracked *tracked = lb_tracked_set_find(storages, key);
+    *fresh = !tracked;
+    if (tracked) return tracked;
     lb_tracked **list = lb_array_grow(storages->list, storages->n, sizeof *list);
     if (!list) return NULL;
     storages->list = list;
-    s = calloc(1, sizeof *s);
-    if (!s || !lb_hash_add(&storages->by_key, (uint64_t)key, storages->n)) {
-        free(s);
+    tracked = calloc(1, sizeof *tracked);
+    if (!tracked || !lb_hash_add(&storages->by_key, (uint64_t)key, storages->n)) {
+        free(tracked);
         return NULL;
     }
-    s->key = key;
-    s->id = storages->next_id++;
-    return list[storages->n++] = s;
+    tracked->key = key;
+    tracked->id = storages->next_id++;
+    return list[storages->n++] = tracked;
 }
 
 static void drop_windows(lb_tracked *storage)
@@ -190,7 +191,7 @@ static void storage_free(lb_tracked *storage)
 {
     drop_windows(storage);
     for (uint32_t r = 0; r < storage->n_roles; r++) free(storage->roles[r].name);
-    lb_tracked_map_release(&storage->map);
+    map_release(&storage->map);
     free(storage->windows);
     free(storage->roles);
     free(storage->deferred);
@@ -201,16 +202,16 @@ void lb_tracked_set_remove(lb_tracked_set *storages, int64_t key)
 {
     LB_HASH_EACH(row, &storages->by_key, (uint64_t)key)
     {
-        lb_tracked *s = storages->list[row], *last = storages->list[storages->n - 1];
-        if (s->key != key) continue;
+        lb_tracked *tracked = storages->list[row], *last = storages->list[storages->n - 1];
+        if (tracked->key != key) continue;
         lb_hash_remove(&storages->by_key, (uint64_t)key, row);
         storages->n--;
-        if (last != s) { /* the last one takes its place */
+        if (last != tracked) { /* the last one takes its place */
             lb_hash_remove(&storages->by_key, (uint64_t)last->key, storages->n);
             lb_hash_add(&storages->by_key, (uint64_t)last->key, row); /* there is room */
             storages->list[row] = last;
         }
-        storage_free(s);
+        storage_free(tracked);
         return;
     }
 }
@@ -226,10 +227,11 @@ void lb_tracked_set_release(lb_tracked_set *storages)
 void lb_tracked_set_distrust(lb_tracked_set *storages)
 {
     for (uint32_t i = 0; i < storages->n; i++) {
-        lb_tracked *s = storages->list[i];
-        drop_windows(s);
-        s->left = (lb_digest){0, 0};
-        if (s->map.units || s->map.all == LB_BYTES_UNDEFINED) become_uniform(&s->map, LB_BYTES_UNKNOWN);
+        lb_tracked *tracked = storages->list[i];
+        drop_windows(tracked);
+        tracked->left = (lb_digest){0, 0};
+        if (tracked->map.units || tracked->map.all == LB_BYTES_UNDEFINED)
+            become_uniform(&tracked->map, LB_BYTES_UNKNOWN);
     }
 }
 
@@ -238,7 +240,7 @@ void lb_tracked_enter(lb_tracked *storage, uint64_t serial, bool certain)
     if (storage->program == serial) return;
     storage->program = serial;
     storage->n_deferred = 0;
-    lb_tracked_map_forget(&storage->map, certain);
+    map_forget(&storage->map, certain);
     storage->of_gradient = storage->of_parameter = false;
     storage->partial = certain; /* to be remembered again */
     storage->left = (lb_digest){0, 0};
@@ -267,7 +269,7 @@ void lb_tracked_move(lb_tracked *storage, const void *base, uint64_t bytes, lb_t
 {
     storage->base = (const uint8_t *)base;
     storage->bytes = bytes;
-    lb_tracked_map_release(&storage->map);
+    map_release(&storage->map);
     storage->map.all = (uint8_t)state;
     storage->left = (lb_digest){0, 0};
     lb_tracked_change(storage);
@@ -345,12 +347,12 @@ lb_tracked_window *lb_tracked_add_window(lb_tracked *storage, const lb_host_tens
         lb_array_fit(storage->windows, &storage->cap_windows, storage->n_windows + 1, sizeof windows[0]);
     if (!windows) return NULL;
     storage->windows = windows;
-    lb_tracked_window *w = &storage->windows[storage->n_windows++];
-    memset(w, 0, sizeof *w);
-    w->hash = hash;
-    w->first = first;
-    w->last = last;
-    w->dtype = seen->dtype;
-    w->row = w->statistics = LB_NONE;
-    return w;
+    lb_tracked_window *window = &storage->windows[storage->n_windows++];
+    memset(window, 0, sizeof *window);
+    window->hash = hash;
+    window->first = first;
+    window->last = last;
+    window->dtype = seen->dtype;
+    window->row = window->statistics = LB_NONE;
+    return window;
 }

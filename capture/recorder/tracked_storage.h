@@ -45,9 +45,6 @@ bool lb_tracked_map_run(const lb_tracked_map *map, uint64_t *first, uint64_t las
                         uint64_t *end);
 bool lb_tracked_map_set_range(lb_tracked_map *map, uint64_t total, uint64_t first, uint64_t last,
                               lb_tracked_bytes state);
-/* A new program begins. What was DEFINED or LEFT becomes LEFT where `certain`, else UNKNOWN. */
-void lb_tracked_map_forget(lb_tracked_map *map, bool certain);
-void lb_tracked_map_release(lb_tracked_map *map);
 
 /* ---- storages ---------------------------------------------------------------------------------------------------- */
 

@@ -142,10 +142,10 @@ static lb_status outgrow(lb_recorder *recorder)
             value->flags &= ~(uint32_t)LB_VALUE_KEPT;
     }
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
-        const lb_tracked *s = recorder->storages.list[i];
-        for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
-            if (s->windows[w].row != LB_NONE && s->windows[w].kept && !s->windows[w].coming)
-                s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
+        const lb_tracked *tracked = recorder->storages.list[i];
+        for (uint32_t w = 0; w < tracked->n_windows && tracked->program == recorder->serial; w++)
+            if (tracked->windows[w].row != LB_NONE && tracked->windows[w].kept && !tracked->windows[w].coming)
+                tracked->windows[w].kept = program->values[tracked->windows[w].row].flags & LB_VALUE_KEPT;
     }
     return LB_OK;
 }
@@ -265,10 +265,10 @@ static bool may_wait(const lb_recorder *recorder, const lb_unmeasured *late)
 
 bool lb_value_bytes_promised(const lb_tracked_window *window, const lb_host_tensor *seen)
 {
-    const lb_promise *p = window->promise;
-    const lb_tensor *main = &p->work.item.tensor;
-    return window->hash == p->hash || (main->dtype == seen->dtype && lb_layout_is_contiguous(&main->layout) &&
-                                       lb_layout_is_contiguous(&seen->layout));
+    const lb_promise *promise = window->promise;
+    const lb_tensor *main = &promise->work.item.tensor;
+    return window->hash == promise->hash || (main->dtype == seen->dtype && lb_layout_is_contiguous(&main->layout) &&
+                                             lb_layout_is_contiguous(&seen->layout));
 }
 
 static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
@@ -285,40 +285,40 @@ static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
 static lb_status promise(lb_recorder *recorder, const lb_unmeasured *late, lb_tracked_window *window, lb_err *err)
 {
     LB_TRY(note_unheld(recorder, late->storage->key, err));
-    lb_promise *p = calloc(1, sizeof *p);
-    if (!p) return no_memory(err);
-    p->work.item =
+    lb_promise *promised = calloc(1, sizeof *promised);
+    if (!promised) return no_memory(err);
+    promised->work.item =
         lb_value_bytes_measuring(late->storage, &late->seen, window->first, window->last, LB_MEASURE_STATISTICS);
-    p->storage = late->storage;
-    p->hash = late->hash;
-    p->statistics = late->statistics;
-    if (!lb_measure_queue_add(recorder->promises.queue, &p->work)) {
-        free(p);
+    promised->storage = late->storage;
+    promised->hash = late->hash;
+    promised->statistics = late->statistics;
+    if (!lb_measure_queue_add(recorder->promises.queue, &promised->work)) {
+        free(promised);
         return no_memory(err);
     }
-    p->next = late->storage->promises;
-    late->storage->promises = p;
-    window->promise = p;
+    promised->next = late->storage->promises;
+    late->storage->promises = promised;
+    window->promise = promised;
     window->verified = late->verified;
     recorder->promises.n_made++;
     return LB_OK;
 }
 
 /* What was measured gets to its window, and to the views of the same bytes that were met meanwhile. */
-static void fulfil(lb_recorder *recorder, lb_promise *p)
+static void fulfil(lb_recorder *recorder, lb_promise *promise)
 {
-    lb_tracked *storage = p->storage;
+    lb_tracked *storage = promise->storage;
     lb_promise **link = &storage->promises;
-    while (*link != p) link = &(*link)->next;
-    *link = p->next;
-    p->storage = NULL;
-    lb_tracked_window *main = lb_tracked_find_window(storage, p->hash);
-    recorder->program->statistics[p->statistics] = p->work.item.out.statistics;
-    lb_value_bytes_arrived(recorder, main, p->statistics, &p->work.item.out);
+    while (*link != promise) link = &(*link)->next;
+    *link = promise->next;
+    promise->storage = NULL;
+    lb_tracked_window *main = lb_tracked_find_window(storage, promise->hash);
+    recorder->program->statistics[promise->statistics] = promise->work.item.out.statistics;
+    lb_value_bytes_arrived(recorder, main, promise->statistics, &promise->work.item.out);
     main->promise = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         lb_tracked_window *view = &storage->windows[w];
-        if (view->promise != p) continue;
+        if (view->promise != promise) continue;
         view->promise = NULL;
         lb_value_bytes_derive(recorder, view, main);
     }
@@ -327,16 +327,16 @@ static void fulfil(lb_recorder *recorder, lb_promise *p)
 /* Those that are done leave the queue, and as many as make it that short. */
 static void advance(lb_recorder *recorder, uint64_t most_bytes)
 {
-    lb_measure_queue *backlog = recorder->promises.queue;
-    for (lb_work *oldest; backlog && (oldest = lb_measure_queue_oldest(backlog));) {
+    lb_measure_queue *queue = recorder->promises.queue;
+    for (lb_work *oldest; queue && (oldest = lb_measure_queue_oldest(queue));) {
         if (!lb_measure_queue_is_done(oldest)) {
-            if (lb_measure_queue_bytes(backlog) <= most_bytes) return;
-            lb_measure_queue_finish(backlog, oldest);
+            if (lb_measure_queue_bytes(queue) <= most_bytes) return;
+            lb_measure_queue_finish(queue, oldest);
         }
-        lb_promise *p = (lb_promise *)oldest;
-        if (p->storage) fulfil(recorder, p);
-        lb_measure_queue_remove_oldest(backlog);
-        free(p);
+        lb_promise *promise = (lb_promise *)oldest;
+        if (promise->storage) fulfil(recorder, promise);
+        lb_measure_queue_remove_oldest(queue);
+        free(promise);
         recorder->promises.n_fulfilled++;
     }
 }
@@ -346,9 +346,9 @@ void lb_value_bytes_settle(lb_recorder *recorder, lb_tracked *storage)
     lb_in_flight_detach(storage);
     /* The newest comes first in the list, and the helper begins with the oldest. */
     while (storage->promises) {
-        lb_promise *p = storage->promises;
-        lb_measure_queue_finish(recorder->promises.queue, &p->work);
-        fulfil(recorder, p);
+        lb_promise *promise = storage->promises;
+        lb_measure_queue_finish(recorder->promises.queue, &promise->work);
+        fulfil(recorder, promise);
     }
 }
 
@@ -366,10 +366,10 @@ void lb_value_bytes_drop(lb_recorder *recorder)
     recorder->promises.async = false;
     recorder->promises.n_fulfilled = recorder->promises.n_made;
     while (work) {
-        lb_promise *p = (lb_promise *)work;
+        lb_promise *promise = (lb_promise *)work;
         work = work->next;
-        if (p->storage) free(p->work.item.out.leaves);
-        free(p);
+        if (promise->storage) free(promise->work.item.out.leaves);
+        free(promise);
     }
 }
 

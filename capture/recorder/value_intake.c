@@ -25,31 +25,32 @@ static lb_status no_memory(lb_err *err)
 lb_status lb_value_intake_storage(lb_recorder *recorder, const lb_host_tensor *seen, lb_tracked **storage, lb_err *err)
 {
     bool fresh;
-    lb_tracked *s = *storage = lb_tracked_set_get(&recorder->storages, seen->storage, &fresh);
-    if (!s) return no_memory(err);
-    if (fresh) s->device = lb_device_of(recorder, seen);
-    if (fresh) s->ahead = recorder->run.makes && lb_graph_is_running(&recorder->run);
-    s->stream = seen->stream;
+    lb_tracked *tracked = *storage = lb_tracked_set_get(&recorder->storages, seen->storage, &fresh);
+    if (!tracked) return no_memory(err);
+    if (fresh) tracked->device = lb_device_of(recorder, seen);
+    if (fresh) tracked->ahead = recorder->run.makes && lb_graph_is_running(&recorder->run);
+    tracked->stream = seen->stream;
     const size_t width = width_of(seen->dtype);
-    const bool reachable = seen->data && (seen->device == 0 || s->device);
+    const bool reachable = seen->data && (seen->device == 0 || tracked->device);
     const uint8_t *base = reachable ? (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width : NULL;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     if (first < 0 || (uint64_t)last > (width ? seen->storage_bytes / width : 0))
-        if (last > 0 && (seen->device == 0 || s->device) && width)
+        if (last > 0 && (seen->device == 0 || tracked->device) && width)
             return lb_fail(err, LB_ERR_INVALID,
                            "a tensor reaches element %" PRId64 " of a storage of %" PRIu64 " bytes", last,
                            seen->storage_bytes);
     if (fresh) {
-        s->base = base;
-        s->bytes = seen->storage_bytes;
-    } else if (s->bytes != seen->storage_bytes || (base && s->base != base)) {
+        tracked->base = base;
+        tracked->bytes = seen->storage_bytes;
+    } else if (tracked->bytes != seen->storage_bytes || (base && tracked->base != base)) {
         /* Resized or moved: what lies there now is unknown. */
-        lb_value_bytes_settle(recorder, s);
-        lb_tracked_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
+        lb_value_bytes_settle(recorder, tracked);
+        lb_tracked_move(tracked, base ? base : tracked->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
-    if (s->program != recorder->serial) lb_tracked_enter(s, recorder->serial, lb_leftover_unchanged(recorder, s));
-    return s->n_deferred ? lb_value_intake_settle(recorder, s, err) : LB_OK;
+    if (tracked->program != recorder->serial)
+        lb_tracked_enter(tracked, recorder->serial, lb_leftover_unchanged(recorder, tracked));
+    return tracked->n_deferred ? lb_value_intake_settle(recorder, tracked, err) : LB_OK;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */

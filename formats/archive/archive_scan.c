@@ -163,37 +163,39 @@ void lb_scan_release(lb_scan *scan)
 static lb_status add_pack(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,
                           lb_err *err)
 {
-    const lb_descriptor *d = &entry->descriptor;
-    lb_directory_area area = {entry->data, d->directory, LB_NO_PACK};
-    if (d->coding != 0) {
-        lb_pack_row row = {entry->data, d->directory, d->size, d->coding};
-        area = (lb_directory_area){0, d->size, rows->n_packs};
+    const lb_descriptor *descriptor = &entry->descriptor;
+    lb_directory_area area = {entry->data, descriptor->directory, LB_NO_PACK};
+    if (descriptor->coding != 0) {
+        lb_pack_row row = {entry->data, descriptor->directory, descriptor->size, descriptor->coding};
+        area = (lb_directory_area){0, descriptor->size, rows->n_packs};
         if (!lb_index_add_pack(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    uint64_t at = entry->data + d->directory;
-    return lb_index_directory_decode(map + at, entry->size - d->directory, path, at, &area, rows, err);
+    uint64_t at = entry->data + descriptor->directory;
+    return lb_index_directory_decode(map + at, entry->size - descriptor->directory, path, at, &area, rows, err);
 }
 
 static lb_status add_rows(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,
                           lb_err *err)
 {
-    const lb_descriptor *d = &entry->descriptor;
+    const lb_descriptor *descriptor = &entry->descriptor;
     bool added = true;
-    if (d->kind == LB_RECORD_PACK) return add_pack(map, path, entry, rows, err);
-    if (d->kind == LB_RECORD_BLOB) {
-        lb_blob_row row = {d->digest, entry->data, entry->size, d->size, LB_NO_PACK, d->coding, d->dtype};
+    if (descriptor->kind == LB_RECORD_PACK) return add_pack(map, path, entry, rows, err);
+    if (descriptor->kind == LB_RECORD_BLOB) {
+        lb_blob_row row = {descriptor->digest, entry->data,        entry->size,      descriptor->size,
+                           LB_NO_PACK,         descriptor->coding, descriptor->dtype};
         added = lb_index_add_blob(rows, &row);
-    } else if (d->kind == LB_RECORD_PROGRAM || d->kind == LB_RECORD_TABLE) {
-        lb_segment_row row = {.digest = d->digest,
+    } else if (descriptor->kind == LB_RECORD_PROGRAM || descriptor->kind == LB_RECORD_TABLE) {
+        lb_segment_row row = {.digest = descriptor->digest,
                               .offset = entry->data,
                               .stored = entry->size,
-                              .size = d->size,
-                              .step = d->step,
-                              .rank = d->rank,
-                              .complete = d->complete,
-                              .coding = d->coding};
-        memcpy(row.name, d->name, sizeof row.name);
-        added = d->kind == LB_RECORD_PROGRAM ? lb_index_add_program(rows, &row) : lb_index_add_table(rows, &row);
+                              .size = descriptor->size,
+                              .step = descriptor->step,
+                              .rank = descriptor->rank,
+                              .complete = descriptor->complete,
+                              .coding = descriptor->coding};
+        memcpy(row.name, descriptor->name, sizeof row.name);
+        added =
+            descriptor->kind == LB_RECORD_PROGRAM ? lb_index_add_program(rows, &row) : lb_index_add_table(rows, &row);
     }
     return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
 }

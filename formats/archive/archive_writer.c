@@ -51,38 +51,39 @@ struct lb_writer {
 
 /* ---- failing ----------------------------------------------------------------------------------------------------- */
 
-static lb_status dead(const lb_writer *w, lb_err *err)
+static lb_status dead(const lb_writer *writer, lb_err *err)
 {
-    return lb_fail(err, w->dead, "%s", w->why);
+    return lb_fail(err, writer->dead, "%s", writer->why);
 }
 
 /* From here on the writer refuses everything with this reason. */
-static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
+static lb_status die(lb_writer *writer, lb_status status, lb_err *err, const char *doing)
 {
-    if (w->dead == LB_OK) {
-        const int error = w->out ? lb_output_error(w->out) : 0;
-        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path,
-                 w->out ? lb_output_offset(w->out) : 0, doing, error ? strerror(error) : lb_status_text(status));
-        w->dead = status;
-        if (w->out) lb_output_cut(w->out, w->committed_end);
+    if (writer->dead == LB_OK) {
+        const int error = writer->out ? lb_output_error(writer->out) : 0;
+        snprintf(writer->why, sizeof writer->why, "%s: offset %" PRIu64 ": %s: %s", writer->path,
+                 writer->out ? lb_output_offset(writer->out) : 0, doing,
+                 error ? strerror(error) : lb_status_text(status));
+        writer->dead = status;
+        if (writer->out) lb_output_cut(writer->out, writer->committed_end);
     }
-    return dead(w, err);
+    return dead(writer, err);
 }
 
-static lb_status no_memory(lb_err *err, const lb_writer *w)
+static lb_status no_memory(lb_err *err, const lb_writer *writer)
 {
-    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", w->path);
+    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", writer->path);
 }
 
 /* Blobs and programs leave room for the tables that say what was left out, and why the archive ended. */
 enum { LAST_WORDS = 16384 };
 
-static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_err *err)
+static lb_status check_budget(const lb_writer *writer, uint64_t size, bool table, lb_err *err)
 {
-    uint64_t budget = w->options.budget_bytes;
-    if (budget == 0 || lb_writer_bytes(w) + size + (table ? 0 : LAST_WORDS) <= budget) return LB_OK;
-    return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, w->path, size,
-                   budget);
+    uint64_t budget = writer->options.budget_bytes;
+    if (budget == 0 || lb_writer_bytes(writer) + size + (table ? 0 : LAST_WORDS) <= budget) return LB_OK;
+    return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, writer->path,
+                   size, budget);
 }
 
 bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
@@ -93,12 +94,12 @@ bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
 /* ---- tar entries ------------------------------------------------------------------------------------------------- */
 
 /* The zeros behind the last entry. They are written late, with what follows. */
-static bool finish_entry(lb_writer *w)
+static bool finish_entry(lb_writer *writer)
 {
     static const char zeros[LB_TAR_BLOCK];
-    const size_t padding = w->padding;
-    w->padding = 0;
-    return lb_output_write(w->out, zeros, padding);
+    const size_t padding = writer->padding;
+    writer->padding = 0;
+    return lb_output_write(writer->out, zeros, padding);
 }
 
 typedef struct piece {
@@ -106,41 +107,41 @@ typedef struct piece {
     size_t size;
 } piece;
 
-static bool add_entry(lb_writer *w, const lb_entry_row *entry)
+static bool add_entry(lb_writer *writer, const lb_entry_row *entry)
 {
-    lb_entry_row *grown = lb_array_grow(w->entries, w->n_entries, sizeof *grown);
+    lb_entry_row *grown = lb_array_grow(writer->entries, writer->n_entries, sizeof *grown);
     if (!grown) return false;
-    w->entries = grown;
-    w->entries[w->n_entries++] = *entry;
+    writer->entries = grown;
+    writer->entries[writer->n_entries++] = *entry;
     return true;
 }
 
 /* One record. `entry` tells where it came to lie. */
-static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor *descriptor, const piece *pieces, int n,
-                            lb_entry_row *entry, lb_err *err)
+static lb_status put_record(lb_writer *writer, const char *name, const lb_descriptor *descriptor, const piece *pieces,
+                            int n, lb_entry_row *entry, lb_err *err)
 {
     char attribute[LB_TAR_ATTRIBUTE_MAX] = {0}, header[LB_TAR_HEADER_MAX];
     size_t size = lb_record_descriptor_encode(descriptor, attribute);
     uint64_t payload = 0;
     for (int i = 0; i < n; i++) payload += pieces[i].size;
-    if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
-    *entry = (lb_entry_row){lb_output_offset(w->out), 0, payload, descriptor->digest, descriptor->kind};
+    if (!finish_entry(writer)) return die(writer, LB_ERR_IO, err, "cannot write");
+    *entry = (lb_entry_row){lb_output_offset(writer->out), 0, payload, descriptor->digest, descriptor->kind};
     if (payload >= LB_RECORD_SMALL) size = lb_tar_entry_page_attribute(entry->header, size, payload);
-    bool written = lb_output_write(w->out, header, lb_tar_entry_header(name, attribute, size, payload, header));
-    entry->data = lb_output_offset(w->out);
-    for (int i = 0; i < n && written; i++) written = lb_output_write(w->out, pieces[i].bytes, pieces[i].size);
-    if (!written) return die(w, LB_ERR_IO, err, "cannot write");
-    w->padding = lb_tar_entry_padding(payload);
-    return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "there is no memory");
+    bool written = lb_output_write(writer->out, header, lb_tar_entry_header(name, attribute, size, payload, header));
+    entry->data = lb_output_offset(writer->out);
+    for (int i = 0; i < n && written; i++) written = lb_output_write(writer->out, pieces[i].bytes, pieces[i].size);
+    if (!written) return die(writer, LB_ERR_IO, err, "cannot write");
+    writer->padding = lb_tar_entry_padding(payload);
+    return add_entry(writer, entry) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-static lb_status put_head(lb_writer *w, lb_err *err)
+static lb_status put_head(lb_writer *writer, lb_err *err)
 {
-    byte_buffer *b = &w->payload;
-    buffer_clear(b);
-    msgpack_packer packer = buffer_packer(b), *p = &packer;
+    byte_buffer *buffer = &writer->payload;
+    buffer_clear(buffer);
+    msgpack_packer packer = buffer_packer(buffer), *p = &packer;
     msgpack_pack_map(p, 4);
     pack_text(p, "format");
     pack_text(p, "lastbit archive");
@@ -148,75 +149,77 @@ static lb_status put_head(lb_writer *w, lb_err *err)
     pack_int(p, "minor", LB_FORMAT_MINOR);
     pack_text(p, "leaf");
     msgpack_pack_int64(p, LB_DIGEST_LEAF);
-    if (b->failed) return no_memory(err, w);
-    lb_descriptor d = {.kind = LB_RECORD_HEAD,
-                       .digest = lb_digest_bytes(b->bytes, b->size),
-                       .major = LB_FORMAT_MAJOR,
-                       .minor = LB_FORMAT_MINOR};
+    if (buffer->failed) return no_memory(err, writer);
+    lb_descriptor descriptor = {.kind = LB_RECORD_HEAD,
+                                .digest = lb_digest_bytes(buffer->bytes, buffer->size),
+                                .major = LB_FORMAT_MAJOR,
+                                .minor = LB_FORMAT_MINOR};
     lb_entry_row entry;
-    LB_TRY(put_record(w, "head.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
-    return lb_writer_commit(w, err);
+    LB_TRY(put_record(writer, "head.msgpack", &descriptor, &(piece){buffer->bytes, buffer->size}, 1, &entry, err));
+    return lb_writer_commit(writer, err);
 }
 
-static void discard(lb_writer *w)
+static void discard(lb_writer *writer)
 {
-    lb_output_abandon(w->out);
+    lb_output_abandon(writer->out);
     for (int i = 0; i < DIGEST_SETS; i++) {
-        buffer_release(&w->small[i].area);
-        free(w->small[i].rows);
+        buffer_release(&writer->small[i].area);
+        free(writer->small[i].rows);
     }
-    lb_index_rows_release(&w->rows);
-    lb_row_spill_close(&w->spill);
-    buffer_release(&w->payload);
-    if (w->known) lb_digest_memory_release(w->known);
-    free(w->known);
-    free(w->entries);
-    free(w->path);
-    free(w);
+    lb_index_rows_release(&writer->rows);
+    lb_row_spill_close(&writer->spill);
+    buffer_release(&writer->payload);
+    if (writer->known) lb_digest_memory_release(writer->known);
+    free(writer->known);
+    free(writer->entries);
+    free(writer->path);
+    free(writer);
 }
 
-static lb_status open_output(lb_writer *w, lb_err *err)
+static lb_status open_output(lb_writer *writer, lb_err *err)
 {
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
-    how.way = w->options.whole ? LB_OUTPUT_WHOLE : w->options.in_place ? LB_OUTPUT_IN_PLACE : LB_OUTPUT_GROWING;
-    how.sync = (lb_output_sync)w->options.sync;
-    how.replace = w->options.overwrite;
-    how.inputs = w->options.inputs;
-    return lb_output_open(w->path, &how, &w->out, err);
+    how.way = writer->options.whole      ? LB_OUTPUT_WHOLE
+              : writer->options.in_place ? LB_OUTPUT_IN_PLACE
+                                         : LB_OUTPUT_GROWING;
+    how.sync = (lb_output_sync)writer->options.sync;
+    how.replace = writer->options.overwrite;
+    how.inputs = writer->options.inputs;
+    return lb_output_open(writer->path, &how, &writer->out, err);
 }
 
 /* Before anything is taken: the archive after a turn has no file yet. */
-static lb_status make_file(lb_writer *w, lb_err *err)
+static lb_status make_file(lb_writer *writer, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    if (w->out) return LB_OK;
-    lb_status status = open_output(w, &why);
-    if (status == LB_OK) status = put_head(w, &why);
+    if (writer->out) return LB_OK;
+    lb_status status = open_output(writer, &why);
+    if (status == LB_OK) status = put_head(writer, &why);
     if (status == LB_OK) return LB_OK;
-    if (!w->dead) snprintf(w->why, sizeof w->why, "%s", why.message), w->dead = status;
-    return dead(w, err);
+    if (!writer->dead) snprintf(writer->why, sizeof writer->why, "%s", why.message), writer->dead = status;
+    return dead(writer, err);
 }
 
 lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer,
                                lb_err *err)
 {
-    lb_writer *w = (lb_writer *)calloc(1, sizeof *w);
-    if (!w) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    w->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
-    if (options) memcpy(&w->options, options, options->size < sizeof *options ? options->size : sizeof *options);
-    w->level = level;
-    w->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
-    w->previous_commit = -1;
-    w->path = strdup(path);
-    w->known = (lb_digest_memory *)calloc(1, sizeof *w->known);
-    lb_status status =
-        w->path && w->known ? open_output(w, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    if (status == LB_OK) status = put_head(w, err);
+    lb_writer *opened = (lb_writer *)calloc(1, sizeof *opened);
+    if (!opened) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    opened->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
+    if (options) memcpy(&opened->options, options, options->size < sizeof *options ? options->size : sizeof *options);
+    opened->level = level;
+    opened->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
+    opened->previous_commit = -1;
+    opened->path = strdup(path);
+    opened->known = (lb_digest_memory *)calloc(1, sizeof *opened->known);
+    lb_status status = opened->path && opened->known ? open_output(opened, err)
+                                                     : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (status == LB_OK) status = put_head(opened, err);
     if (status == LB_OK) {
-        *writer = w;
+        *writer = opened;
         return LB_OK;
     }
-    discard(w);
+    discard(opened);
     return status;
 }
 
@@ -228,40 +231,43 @@ lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_
 /* ---- blobs ------------------------------------------------------------------------------------------------------- */
 
 /* Writes what waits as one entry: the blobs, then their directory. */
-static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_err *err)
+static lb_status flush_pack(lb_writer *writer, waiting *small, lb_coding coding, lb_err *err)
 {
     if (small->n == 0) return LB_OK;
     void *stored = NULL;
     size_t stored_size = small->area.size;
-    if (w->level)
-        LB_TRY(lb_coding_encode(small->area.bytes, small->area.size, w->level, &coding, &stored, &stored_size, err));
-    byte_buffer *directory = &w->payload;
+    if (writer->level)
+        LB_TRY(
+            lb_coding_encode(small->area.bytes, small->area.size, writer->level, &coding, &stored, &stored_size, err));
+    byte_buffer *directory = &writer->payload;
     buffer_clear(directory);
     lb_index_directory_encode(small->rows, small->n, directory);
-    lb_descriptor d = {.kind = LB_RECORD_PACK,
-                       .digest = lb_digest_bytes(directory->bytes, directory->size),
-                       .coding = stored ? coding : 0,
-                       .size = small->area.size,
-                       .directory = stored_size};
+    lb_descriptor descriptor = {.kind = LB_RECORD_PACK,
+                                .digest = lb_digest_bytes(directory->bytes, directory->size),
+                                .coding = stored ? coding : 0,
+                                .size = small->area.size,
+                                .directory = stored_size};
     piece pieces[] = {{stored ? stored : small->area.bytes, stored_size}, {directory->bytes, directory->size}};
     char name[48];
-    snprintf(name, sizeof name, "pack/%08" PRIu64 ".blobs", w->entries_before + w->n_entries);
+    snprintf(name, sizeof name, "pack/%08" PRIu64 ".blobs", writer->entries_before + writer->n_entries);
     lb_entry_row entry;
-    lb_status status = directory->failed ? no_memory(err, w) : put_record(w, name, &d, pieces, 2, &entry, err);
+    lb_status status =
+        directory->failed ? no_memory(err, writer) : put_record(writer, name, &descriptor, pieces, 2, &entry, err);
     free(stored);
     LB_TRY(status);
 
-    uint32_t pack = stored ? w->rows.n_packs : LB_NO_PACK;
-    bool added = !stored || lb_index_add_pack(&w->rows, &(lb_pack_row){entry.data, stored_size, d.size, coding});
+    uint32_t pack = stored ? writer->rows.n_packs : LB_NO_PACK;
+    bool added =
+        !stored || lb_index_add_pack(&writer->rows, &(lb_pack_row){entry.data, stored_size, descriptor.size, coding});
     for (uint64_t i = 0; i < small->n && added; i++) {
         lb_blob_row row = small->rows[i];
         row.pack = pack;
         if (!stored) row.offset += entry.data;
-        added = lb_index_add_blob(&w->rows, &row);
+        added = lb_index_add_blob(&writer->rows, &row);
     }
     buffer_clear(&small->area);
     small->n = 0;
-    return added ? LB_OK : die(w, LB_ERR_NOMEM, err, "there is no memory");
+    return added ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 static lb_coding small_coding(int set)
@@ -275,46 +281,47 @@ static lb_status flush_packs(lb_writer *w, lb_err *err)
     return LB_OK;
 }
 
-static lb_status put_small(lb_writer *w, const lb_blob_row *row, const void *bytes, lb_err *err)
+static lb_status put_small(lb_writer *writer, const lb_blob_row *row, const void *bytes, lb_err *err)
 {
     int set = 0;
-    while (w->level && small_coding(set) != lb_coding_for(row->dtype)) set++;
-    waiting *small = &w->small[set];
+    while (writer->level && small_coding(set) != lb_coding_for(row->dtype)) set++;
+    waiting *small = &writer->small[set];
     lb_blob_row *grown = lb_array_grow(small->rows, small->n, sizeof *grown);
-    if (!grown) return no_memory(err, w);
+    if (!grown) return no_memory(err, writer);
     small->rows = grown;
     size_t padding = -small->area.size % LB_RECORD_PACK_ALIGN;
     char *to = buffer_extend(&small->area, padding + row->size);
     if (!to) {
         small->area.failed = false; /* nothing was added */
-        return no_memory(err, w);
+        return no_memory(err, writer);
     }
     memset(to, 0, padding);
     if (row->size) memcpy(to + padding, bytes, row->size);
     small->rows[small->n] = *row;
     small->rows[small->n].offset = small->area.size - row->size;
     small->n++;
-    return small->area.size >= PACK_FLUSH_BYTES ? flush_pack(w, small, small_coding(set), err) : LB_OK;
+    return small->area.size >= PACK_FLUSH_BYTES ? flush_pack(writer, small, small_coding(set), err) : LB_OK;
 }
 
-static lb_status put_large(lb_writer *w, lb_blob_row *row, const void *bytes, lb_err *err)
+static lb_status put_large(lb_writer *writer, lb_blob_row *row, const void *bytes, lb_err *err)
 {
     void *stored = NULL;
     size_t stored_size = row->size;
     lb_coding coding = lb_coding_for(row->dtype);
-    if (w->level) LB_TRY(lb_coding_encode(bytes, row->size, w->level, &coding, &stored, &stored_size, err));
+    if (writer->level) LB_TRY(lb_coding_encode(bytes, row->size, writer->level, &coding, &stored, &stored_size, err));
     row->coding = stored ? coding : 0;
     row->stored = stored_size;
-    lb_descriptor d = {
+    lb_descriptor descriptor = {
         .kind = LB_RECORD_BLOB, .digest = row->digest, .coding = row->coding, .size = row->size, .dtype = row->dtype};
     char name[48] = "blob/";
     lb_digest_format(row->digest, name + 5);
     lb_entry_row entry;
-    lb_status status = put_record(w, name, &d, &(piece){stored ? stored : bytes, stored_size}, 1, &entry, err);
+    lb_status status =
+        put_record(writer, name, &descriptor, &(piece){stored ? stored : bytes, stored_size}, 1, &entry, err);
     free(stored);
     LB_TRY(status);
     row->offset = entry.data;
-    return lb_index_add_blob(&w->rows, row) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+    return lb_index_add_blob(&writer->rows, row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
 }
 
 lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
@@ -333,32 +340,32 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
 /* ---- programs and tables ----------------------------------------------------------------------------------------- */
 
 /* Compresses when the writer does, writes, and gives the row. `bytes` is freed. */
-static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor *d, void *bytes, size_t size,
-                             lb_segment_row *row, lb_err *err)
+static lb_status put_segment(lb_writer *writer, const char *entry_name, lb_descriptor *descriptor, void *bytes,
+                             size_t size, lb_segment_row *row, lb_err *err)
 {
     void *stored = NULL;
     size_t stored_size = size;
-    d->coding = 1;
-    lb_status status = check_budget(w, size, d->kind == LB_RECORD_TABLE, err);
-    if (status == LB_OK && w->level)
-        status = lb_coding_encode(bytes, size, w->level, &d->coding, &stored, &stored_size, err);
-    if (!stored) d->coding = 0;
-    d->size = size;
+    descriptor->coding = 1;
+    lb_status status = check_budget(writer, size, descriptor->kind == LB_RECORD_TABLE, err);
+    if (status == LB_OK && writer->level)
+        status = lb_coding_encode(bytes, size, writer->level, &descriptor->coding, &stored, &stored_size, err);
+    if (!stored) descriptor->coding = 0;
+    descriptor->size = size;
     piece payload = {stored ? stored : bytes, stored_size};
-    if (status == LB_OK) d->digest = lb_digest_bytes(payload.bytes, payload.size);
+    if (status == LB_OK) descriptor->digest = lb_digest_bytes(payload.bytes, payload.size);
     lb_entry_row entry = {0};
-    if (status == LB_OK) status = put_record(w, entry_name, d, &payload, 1, &entry, err);
+    if (status == LB_OK) status = put_record(writer, entry_name, descriptor, &payload, 1, &entry, err);
     free(stored);
     free(bytes);
-    *row = (lb_segment_row){.digest = d->digest,
+    *row = (lb_segment_row){.digest = descriptor->digest,
                             .offset = entry.data,
                             .stored = stored_size,
                             .size = size,
-                            .step = d->step,
-                            .rank = d->rank,
-                            .complete = d->complete,
-                            .coding = d->coding};
-    memcpy(row->name, d->name, sizeof row->name);
+                            .step = descriptor->step,
+                            .rank = descriptor->rank,
+                            .complete = descriptor->complete,
+                            .coding = descriptor->coding};
+    memcpy(row->name, descriptor->name, sizeof row->name);
     return status;
 }
 
@@ -369,12 +376,12 @@ lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err
     void *bytes;
     size_t size;
     LB_TRY(lb_program_encode(program, &bytes, &size, err));
-    lb_descriptor d = {
+    lb_descriptor descriptor = {
         .kind = LB_RECORD_PROGRAM, .step = program->step, .rank = program->rank, .complete = program->complete};
     char name[80];
     snprintf(name, sizeof name, "program/rank-%05" PRId32 "-step-%08" PRId64 ".msgpack", program->rank, program->step);
     lb_segment_row row;
-    LB_TRY(put_segment(writer, name, &d, bytes, size, &row, err));
+    LB_TRY(put_segment(writer, name, &descriptor, bytes, size, &row, err));
     return lb_index_add_program(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
@@ -382,14 +389,14 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
 {
     if (writer->dead) return dead(writer, err);
     LB_TRY(make_file(writer, err));
-    lb_descriptor d = {.kind = LB_RECORD_TABLE, .rank = rank};
+    lb_descriptor descriptor = {.kind = LB_RECORD_TABLE, .rank = rank};
     /* The name becomes part of a path in the tar. */
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
     size_t n = strlen(name);
-    if (n == 0 || n >= sizeof d.name || name[0] == '.' || strspn(name, allowed) != n)
+    if (n == 0 || n >= sizeof descriptor.name || name[0] == '.' || strspn(name, allowed) != n)
         return lb_fail(err, LB_ERR_INVALID, "'%.40s' is not a table name: 1 to %zu letters, digits, '_', '-' and '.'",
-                       name, sizeof d.name - 1);
-    memcpy(d.name, name, n);
+                       name, sizeof descriptor.name - 1);
+    memcpy(descriptor.name, name, n);
     void *bytes;
     size_t size;
     LB_TRY(lb_table_encode(json, &bytes, &size, err));
@@ -399,28 +406,28 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
     else
         snprintf(path, sizeof path, "table/rank-%05" PRId32 "-%s.msgpack", rank, name);
     lb_segment_row row;
-    LB_TRY(put_segment(writer, path, &d, bytes, size, &row, err));
+    LB_TRY(put_segment(writer, path, &descriptor, bytes, size, &row, err));
     return lb_index_add_table(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err)
 {
-    lb_writer *w = writer;
-    const lb_status was = w->dead;
-    if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", w->path);
-    if (!w->committed_end || lb_output_error(w->out) || lb_output_offset(w->out) != w->committed_end)
-        return dead(w, err); /* it could not be cut back */
-    w->padding = 0;
-    w->n_entries = 0;
+    const lb_status was = writer->dead;
+    if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", writer->path);
+    if (!writer->committed_end || lb_output_error(writer->out) ||
+        lb_output_offset(writer->out) != writer->committed_end)
+        return dead(writer, err); /* it could not be cut back */
+    writer->padding = 0;
+    writer->n_entries = 0;
     for (int i = 0; i < DIGEST_SETS; i++) {
-        buffer_clear(&w->small[i].area);
-        w->small[i].n = 0;
+        buffer_clear(&writer->small[i].area);
+        writer->small[i].n = 0;
     }
-    w->dead = LB_OK;
-    lb_status status = lb_writer_table(w, name, json, err);
-    if (status == LB_OK) status = lb_writer_commit(w, err);
-    if (status != LB_OK) lb_output_cut(w->out, w->committed_end);
-    w->dead = was;
+    writer->dead = LB_OK;
+    lb_status status = lb_writer_table(writer, name, json, err);
+    if (status == LB_OK) status = lb_writer_commit(writer, err);
+    if (status != LB_OK) lb_output_cut(writer->out, writer->committed_end);
+    writer->dead = was;
     return status;
 }
 
@@ -433,28 +440,29 @@ lb_status lb_writer_table(lb_writer *writer, const char *name, const char *json,
 
 lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 {
-    lb_writer *w = writer;
-    if (w->dead) return dead(w, err);
-    LB_TRY(flush_packs(w, err));
-    if (w->n_entries == 0) return LB_OK;
-    byte_buffer *b = &w->payload;
-    buffer_clear(b);
-    lb_index_commit_encode(w->commits, w->previous_commit, w->entries, w->n_entries, b);
-    if (b->failed) return no_memory(err, w);
-    lb_descriptor d = {.kind = LB_RECORD_COMMIT, .digest = lb_digest_bytes(b->bytes, b->size), .number = w->commits};
+    if (writer->dead) return dead(writer, err);
+    LB_TRY(flush_packs(writer, err));
+    if (writer->n_entries == 0) return LB_OK;
+    byte_buffer *buffer = &writer->payload;
+    buffer_clear(buffer);
+    lb_index_commit_encode(writer->commits, writer->previous_commit, writer->entries, writer->n_entries, buffer);
+    if (buffer->failed) return no_memory(err, writer);
+    lb_descriptor descriptor = {
+        .kind = LB_RECORD_COMMIT, .digest = lb_digest_bytes(buffer->bytes, buffer->size), .number = writer->commits};
     char name[48];
-    snprintf(name, sizeof name, "commit/%08" PRIu64 ".msgpack", w->commits);
+    snprintf(name, sizeof name, "commit/%08" PRIu64 ".msgpack", writer->commits);
     lb_entry_row entry;
-    LB_TRY(put_record(w, name, &d, &(piece){b->bytes, b->size}, 1, &entry, err));
-    if (!finish_entry(w) || lb_output_commit(w->out, NULL) != LB_OK) return die(w, LB_ERR_IO, err, "cannot write");
-    w->entries_before += w->n_entries;
-    w->n_entries = 0;
-    w->commits++;
-    w->previous_commit = (int64_t)entry.header;
-    w->committed_end = lb_output_offset(w->out);
-    if (w->level == 0) { /* a pack is of one capture, and ends */
-        lb_digest_memory_turn(w->known);
-        lb_row_spill_out(&w->spill, w->path, &w->rows);
+    LB_TRY(put_record(writer, name, &descriptor, &(piece){buffer->bytes, buffer->size}, 1, &entry, err));
+    if (!finish_entry(writer) || lb_output_commit(writer->out, NULL) != LB_OK)
+        return die(writer, LB_ERR_IO, err, "cannot write");
+    writer->entries_before += writer->n_entries;
+    writer->n_entries = 0;
+    writer->commits++;
+    writer->previous_commit = (int64_t)entry.header;
+    writer->committed_end = lb_output_offset(writer->out);
+    if (writer->level == 0) { /* a pack is of one capture, and ends */
+        lb_digest_memory_turn(writer->known);
+        lb_row_spill_out(&writer->spill, writer->path, &writer->rows);
     }
     return LB_OK;
 }
@@ -463,84 +471,83 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
  * the headers and padding of a record, a commit, the index and the locator. */
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
-    const lb_writer *w = writer;
-    uint64_t bytes = w->closed_bytes + (w->out ? lb_output_offset(w->out) : 0) +
-                     48 * (w->rows.n_blobs + w->spill.n_blobs) +
-                     160 * (w->rows.n_programs + w->spill.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
-    for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
+    uint64_t bytes = writer->closed_bytes + (writer->out ? lb_output_offset(writer->out) : 0) +
+                     48 * (writer->rows.n_blobs + writer->spill.n_blobs) +
+                     160 * (writer->rows.n_programs + writer->spill.n_programs + writer->rows.n_tables) +
+                     100 * writer->n_entries + 8192;
+    for (int i = 0; i < DIGEST_SETS; i++) bytes += writer->small[i].area.size + writer->small[i].n * (48 + 48);
     return bytes;
 }
 
-static lb_status put_index(lb_writer *w, lb_err *err)
+static lb_status put_index(lb_writer *writer, lb_err *err)
 {
     lb_index index;
-    byte_buffer *b = &w->payload;
-    buffer_clear(b);
-    LB_TRY(lb_row_spill_back(&w->spill, w->path, &w->rows, err));
-    LB_TRY(lb_index_build(&w->rows, &index, err));
-    lb_status status = lb_index_encode(&index, b, err);
+    byte_buffer *buffer = &writer->payload;
+    buffer_clear(buffer);
+    LB_TRY(lb_row_spill_back(&writer->spill, writer->path, &writer->rows, err));
+    LB_TRY(lb_index_build(&writer->rows, &index, err));
+    lb_status status = lb_index_encode(&index, buffer, err);
     lb_index_release(&index);
     LB_TRY(status);
-    lb_descriptor d = {.kind = LB_RECORD_INDEX, .digest = lb_digest_bytes(b->bytes, b->size)};
+    lb_descriptor descriptor = {.kind = LB_RECORD_INDEX, .digest = lb_digest_bytes(buffer->bytes, buffer->size)};
     lb_entry_row entry, last;
-    LB_TRY(put_record(w, "index.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
+    LB_TRY(put_record(writer, "index.msgpack", &descriptor, &(piece){buffer->bytes, buffer->size}, 1, &entry, err));
 
     /* The locator says how large the file is, so its own header is counted before it is written: both are 1024
      * bytes. */
-    if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
+    if (!finish_entry(writer)) return die(writer, LB_ERR_IO, err, "cannot write");
     char bytes[LB_LOCATOR_BYTES];
     lb_locator locator = {LB_FORMAT_MAJOR,
                           LB_FORMAT_MINOR,
                           entry.header,
                           entry.data,
                           entry.size,
-                          d.digest,
-                          lb_output_offset(w->out) + 1536 + LB_LOCATOR_FROM_END};
+                          descriptor.digest,
+                          lb_output_offset(writer->out) + 1536 + LB_LOCATOR_FROM_END};
     lb_record_locator_encode(&locator, bytes);
     lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
-    LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
+    LB_TRY(put_record(writer, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
     static const char end[2 * LB_TAR_BLOCK];
-    return lb_output_write(w->out, end, sizeof end) ? LB_OK : die(w, LB_ERR_IO, err, "cannot write");
+    return lb_output_write(writer->out, end, sizeof end) ? LB_OK : die(writer, LB_ERR_IO, err, "cannot write");
 }
 
 /* Everything of the archive that was closed, but for its options. */
-static void begin_anew(lb_writer *w, char *path)
+static void begin_anew(lb_writer *writer, char *path)
 {
-    free(w->path);
-    w->path = path;
-    lb_row_spill_close(&w->spill);
-    w->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
-    lb_digest_memory_release(w->known);
-    memset(w->known, 0, sizeof *w->known);
-    w->padding = 0;
-    w->n_entries = w->entries_before = 0;
-    w->commits = w->committed_end = 0;
-    w->previous_commit = -1;
+    free(writer->path);
+    writer->path = path;
+    lb_row_spill_close(&writer->spill);
+    writer->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
+    lb_digest_memory_release(writer->known);
+    memset(writer->known, 0, sizeof *writer->known);
+    writer->padding = 0;
+    writer->n_entries = writer->entries_before = 0;
+    writer->commits = writer->committed_end = 0;
+    writer->previous_commit = -1;
 }
 
 lb_status lb_writer_turn(lb_writer *writer, const char *next, lb_err *err)
 {
-    lb_writer *w = writer;
-    if (w->dead) return dead(w, err);
+    if (writer->dead) return dead(writer, err);
     char *path = strdup(next);
-    if (!path) return no_memory(err, w);
-    lb_status status = w->out ? lb_writer_commit(w, err) : LB_OK;
-    if (status == LB_OK && w->out) status = put_index(w, err);
+    if (!path) return no_memory(err, writer);
+    lb_status status = writer->out ? lb_writer_commit(writer, err) : LB_OK;
+    if (status == LB_OK && writer->out) status = put_index(writer, err);
     if (status != LB_OK) {
         free(path);
         return status;
     }
     lb_err why = LB_ERR_INIT;
-    if (w->out) {
-        w->closed_bytes += lb_output_offset(w->out);
-        status = lb_output_close(w->out, &why);
-        w->out = NULL;
+    if (writer->out) {
+        writer->closed_bytes += lb_output_offset(writer->out);
+        status = lb_output_close(writer->out, &why);
+        writer->out = NULL;
     }
-    begin_anew(w, path);
+    begin_anew(writer, path);
     if (status == LB_OK) return LB_OK;
-    snprintf(w->why, sizeof w->why, "%s", why.message);
-    w->dead = status;
-    return dead(w, err);
+    snprintf(writer->why, sizeof writer->why, "%s", why.message);
+    writer->dead = status;
+    return dead(writer, err);
 }
 
 lb_status lb_writer_close(lb_writer *writer, lb_err *err)

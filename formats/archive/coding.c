@@ -8,7 +8,7 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-bool lb_coding_valid(lb_coding coding)
+static bool is_known(lb_coding coding)
 {
     return coding == 0 || coding == 1 || coding == 2 || coding == 4 || coding == 8 || coding == 16;
 }
@@ -53,7 +53,7 @@ lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_si
                           lb_err *err)
 {
     uint64_t stated, most;
-    if (!lb_coding_valid(coding))
+    if (!is_known(coding))
         return lb_fail(err, LB_ERR_VERSION, "%s: coding %u is not known here: use a newer lastbit", what,
                        (unsigned)coding);
     if (coding == 0) {
@@ -159,57 +159,59 @@ typedef struct piece_reader {
     const char *what;
 } piece_reader;
 
-static lb_status read_piece(piece_reader *r, void *bytes, size_t n, lb_err *err)
+static lb_status read_piece(piece_reader *reader, void *bytes, size_t n, lb_err *err)
 {
     ZSTD_outBuffer out = {bytes, n, 0};
     while (out.pos < n) {
-        const size_t before = out.pos, at = r->in.pos, left = ZSTD_decompressStream(r->stream, &out, &r->in);
+        const size_t before = out.pos, at = reader->in.pos,
+                     left = ZSTD_decompressStream(reader->stream, &out, &reader->in);
         if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge)
-            return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: zstd: its window is larger than 32 MB", r->what);
-        if (ZSTD_isError(left)) return refuse(left, r->what, err);
-        if (out.pos == before && r->in.pos == at)
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: gave fewer bytes than its size says", r->what);
+            return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: zstd: its window is larger than 32 MB", reader->what);
+        if (ZSTD_isError(left)) return refuse(left, reader->what, err);
+        if (out.pos == before && reader->in.pos == at)
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: gave fewer bytes than its size says", reader->what);
     }
     return LB_OK;
 }
 
 /* A reader whose next byte is number `from`. `piece` has room for PIECE bytes. */
-static lb_status piece_reader_open(piece_reader *r, uint64_t from, unsigned char *piece, lb_err *err)
+static lb_status piece_reader_open(piece_reader *reader, uint64_t from, unsigned char *piece, lb_err *err)
 {
-    r->stream = ZSTD_createDStream();
-    if (!r->stream || ZSTD_isError(ZSTD_DCtx_setParameter(r->stream, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
-        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", r->what);
+    reader->stream = ZSTD_createDStream();
+    if (!reader->stream || ZSTD_isError(ZSTD_DCtx_setParameter(reader->stream, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", reader->what);
     for (uint64_t n; from > 0; from -= n) {
         n = from < PIECE ? from : PIECE;
-        LB_TRY(read_piece(r, piece, n, err));
+        LB_TRY(read_piece(reader, piece, n, err));
     }
     return LB_OK;
 }
 
 /* `r` of every plane; `elements` of w bytes, joined. */
-static lb_status read_elements(piece_reader *r, size_t w, unsigned char *bytes, size_t elements, unsigned char *piece,
-                               lb_err *err)
+static lb_status read_elements(piece_reader *reader, size_t w, unsigned char *bytes, size_t elements,
+                               unsigned char *piece, lb_err *err)
 {
-    if (w == 1) return read_piece(r, bytes, elements, err);
+    if (w == 1) return read_piece(reader, bytes, elements, err);
     for (size_t k = 0; k < w; k++) {
-        LB_TRY(read_piece(&r[k], piece, elements, err));
+        LB_TRY(read_piece(&reader[k], piece, elements, err));
         for (size_t i = 0; i < elements; i++) bytes[i * w + k] = piece[i];
     }
     return LB_OK;
 }
 
 /* All pieces in order: into `bytes`, or hashed into `leaves` where that is NULL. `room` has 2 PIECE. */
-static lb_status read_pieces(piece_reader *r, size_t w, uint64_t size, unsigned char *bytes, uint64_t *leaves,
+static lb_status read_pieces(piece_reader *reader, size_t width, uint64_t size, unsigned char *bytes, uint64_t *leaves,
                              unsigned char *room, lb_err *err)
 {
     unsigned char *piece = room + PIECE;
-    const uint64_t n = size / w;
-    for (size_t k = 0; k < w; k++) LB_TRY(piece_reader_open(&r[k], k * n, piece, err));
+    const uint64_t n = size / width;
+    for (size_t k = 0; k < width; k++) LB_TRY(piece_reader_open(&reader[k], k * n, piece, err));
     for (uint64_t at = 0; at < size; at += PIECE) {
-        const size_t wanted = size - at < PIECE ? (size_t)(size - at) : PIECE, whole = wanted / w * w;
+        const size_t wanted = size - at < PIECE ? (size_t)(size - at) : PIECE, whole = wanted / width * width;
         unsigned char *to = bytes ? bytes + at : room;
-        LB_TRY(read_elements(r, w, to, whole / w, piece, err));
-        if (whole < wanted) LB_TRY(read_piece(&r[w - 1], to + whole, wanted - whole, err)); /* behind the last plane */
+        LB_TRY(read_elements(reader, width, to, whole / width, piece, err));
+        if (whole < wanted)
+            LB_TRY(read_piece(&reader[width - 1], to + whole, wanted - whole, err)); /* behind the last plane */
         if (!bytes) leaves[at / PIECE] = lb_digest_leaf(to, wanted, at / PIECE);
     }
     return LB_OK;

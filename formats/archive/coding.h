@@ -8,7 +8,6 @@
 
 #include "archive/record.h"
 
-bool lb_coding_valid(lb_coding coding);
 /* The coding that suits elements of this dtype. */
 lb_coding lb_coding_for(lb_dtype dtype);
 /* `*stored` is malloc'ed. When coding would not save an eighth, gives `*coding` 0 and `*stored` NULL: store as it

@@ -62,8 +62,8 @@ static lb_status refuse(lb_err *err, const char *what, const char *does, uint64_
 {
     char wanted[24], limit[24];
     return lb_fail(err, LB_ERR_LIMIT,
-                   "%s: %s %s, and the limit is %s (a small file that grows so much may be made to do harm): if it is "
-                   "meant to be so large, --max-decoded with a larger size reads it",
+                   "%s: %s %s, and the limit is %s (a small file that grows so much may be made to do harm): "
+                   "if it is meant to be so large, --max-decoded with a larger size reads it",
                    what, does, size_text(bytes, wanted), size_text(most, limit));
 }
 

@@ -72,95 +72,95 @@ typedef struct packing {
     bool failed; /* out of memory */
 } packing;
 
-static void pass_space(packing *p)
+static void pass_space(packing *packing)
 {
-    while (*p->at == ' ' || *p->at == ',' || *p->at == ':') p->at++;
+    while (*packing->at == ' ' || *packing->at == ',' || *packing->at == ':') packing->at++;
 }
 
-static bool take(packing *p, char letter)
+static bool take(packing *packing, char letter)
 {
-    const bool is = *p->at == letter;
-    p->at += is;
+    const bool is = *packing->at == letter;
+    packing->at += is;
     return is;
 }
 
 static json_t *pack_value(packing *p, bool *left_out);
 
-static json_t *pack_object(packing *p)
+static json_t *pack_object(packing *packing)
 {
     json_t *object = json_object();
-    for (pass_space(p); *p->at && *p->at != '}'; pass_space(p)) {
-        LB_CHECK(*p->at == 's');
-        p->at++;
-        const char *key = va_arg(p->arguments, const char *);
+    for (pass_space(packing); *packing->at && *packing->at != '}'; pass_space(packing)) {
+        LB_CHECK(*packing->at == 's');
+        packing->at++;
+        const char *key = va_arg(packing->arguments, const char *);
         bool left_out = false;
-        pass_space(p);
-        json_t *value = pack_value(p, &left_out);
-        if (!left_out && lb_json_object_set_new(object, key, value) != 0) p->failed = true;
+        pass_space(packing);
+        json_t *value = pack_value(packing, &left_out);
+        if (!left_out && lb_json_object_set_new(object, key, value) != 0) packing->failed = true;
     }
-    LB_CHECK(*p->at == '}');
-    p->at++;
+    LB_CHECK(*packing->at == '}');
+    packing->at++;
     return object;
 }
 
-static json_t *pack_array(packing *p)
+static json_t *pack_array(packing *packing)
 {
     json_t *array = json_array();
-    for (pass_space(p); *p->at && *p->at != ']'; pass_space(p)) {
+    for (pass_space(packing); *packing->at && *packing->at != ']'; pass_space(packing)) {
         bool left_out = false;
-        json_t *value = pack_value(p, &left_out);
-        if (!left_out && json_array_append_new(array, value) != 0) p->failed = true;
+        json_t *value = pack_value(packing, &left_out);
+        if (!left_out && json_array_append_new(array, value) != 0) packing->failed = true;
     }
-    LB_CHECK(*p->at == ']');
-    p->at++;
+    LB_CHECK(*packing->at == ']');
+    packing->at++;
     return array;
 }
 
 /* Of what may be absent: `s?` is null then, and `s*` is left out. */
-static json_t *absent(packing *p, json_t *value, bool there, bool *left_out)
+static json_t *absent(packing *packing, json_t *value, bool there, bool *left_out)
 {
-    const bool null = take(p, '?'), out = take(p, '*');
+    const bool null = take(packing, '?'), out = take(packing, '*');
     if (there) return value;
     *left_out = out;
     return null ? json_null() : NULL;
 }
 
-static json_t *pack_string(packing *p, bool *left_out)
+static json_t *pack_string(packing *packing, bool *left_out)
 {
-    const char *text = va_arg(p->arguments, const char *);
-    const size_t n = take(p, '#') ? (size_t)va_arg(p->arguments, int) : text ? strlen(text) : 0;
-    return absent(p, lb_json_stringn(text, n), text != NULL, left_out);
+    const char *text = va_arg(packing->arguments, const char *);
+    const size_t n = take(packing, '#') ? (size_t)va_arg(packing->arguments, int) : text ? strlen(text) : 0;
+    return absent(packing, lb_json_stringn(text, n), text != NULL, left_out);
 }
 
-static json_t *pack_value(packing *p, bool *left_out)
+static json_t *pack_value(packing *packing, bool *left_out)
 {
     json_t *value;
-    const char letter = *p->at++;
+    const char letter = *packing->at++;
     switch (letter) {
-    case '{': return pack_object(p);
-    case '[': return pack_array(p);
-    case 's': return pack_string(p, left_out);
+    case '{': return pack_object(packing);
+    case '[': return pack_array(packing);
+    case 's': return pack_string(packing, left_out);
     case 'n': return json_null();
-    case 'b': return json_boolean(va_arg(p->arguments, int));
-    case 'i': return json_integer(va_arg(p->arguments, int));
-    case 'I': return json_integer(va_arg(p->arguments, json_int_t));
-    case 'f': return json_real(va_arg(p->arguments, double));
+    case 'b': return json_boolean(va_arg(packing->arguments, int));
+    case 'i': return json_integer(va_arg(packing->arguments, int));
+    case 'I': return json_integer(va_arg(packing->arguments, json_int_t));
+    case 'f': return json_real(va_arg(packing->arguments, double));
     case 'o':
     case 'O':
-        value = va_arg(p->arguments, json_t *);
-        return absent(p, letter == 'O' ? json_incref(value) : value, value != NULL, left_out);
+        value = va_arg(packing->arguments, json_t *);
+        return absent(packing, letter == 'O' ? json_incref(value) : value, value != NULL, left_out);
     default: LB_CHECK(!"a letter of lb_json_pack"); return NULL;
     }
 }
 
 json_t *lb_json_pack(const char *format, ...)
 {
-    packing p = {.at = format};
+    packing packing = {.at = format};
     bool left_out = false;
-    va_start(p.arguments, format);
-    json_t *value = pack_value(&p, &left_out);
-    va_end(p.arguments);
-    if (!p.failed) return value;
+    va_start(packing.arguments, format);
+    json_t *value = pack_value(&packing, &left_out);
+    va_end(packing.arguments);
+    if (!packing.failed) return value;
     json_decref(value);
     return NULL;
 }

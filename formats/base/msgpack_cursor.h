@@ -33,23 +33,23 @@ typedef enum lb_msgpack_type {
 } lb_msgpack_type;
 
 lb_cursor lb_cursor_of(const void *bytes, size_t size, const char *source, uint64_t base, lb_err *err);
-lb_msgpack_type lb_cursor_peek(const lb_cursor *c);
+lb_msgpack_type lb_cursor_peek(const lb_cursor *cursor);
 
 /* Each reads one object of the named type or fails with LB_ERR_CORRUPT; `field` is for the message. */
-lb_status lb_cursor_map(lb_cursor *c, const char *field, uint32_t *pairs);
-lb_status lb_cursor_array(lb_cursor *c, const char *field, uint32_t *count);
-lb_status lb_cursor_str(lb_cursor *c, const char *field, const char **text, uint32_t *n); /* not NUL-terminated */
-lb_status lb_cursor_bin(lb_cursor *c, const char *field, const void **bytes, size_t *n);
-lb_status lb_cursor_int(lb_cursor *c, const char *field, int64_t *number); /* above INT64_MAX: fails */
-lb_status lb_cursor_f64(lb_cursor *c, const char *field, double *number);  /* an integer is taken too */
-lb_status lb_cursor_bool(lb_cursor *c, const char *field, bool *truth);
+lb_status lb_cursor_map(lb_cursor *cursor, const char *field, uint32_t *pairs);
+lb_status lb_cursor_array(lb_cursor *cursor, const char *field, uint32_t *count);
+lb_status lb_cursor_str(lb_cursor *cursor, const char *field, const char **text, uint32_t *n); /* not NUL-terminated */
+lb_status lb_cursor_bin(lb_cursor *cursor, const char *field, const void **bytes, size_t *n);
+lb_status lb_cursor_int(lb_cursor *cursor, const char *field, int64_t *number); /* above INT64_MAX: fails */
+lb_status lb_cursor_f64(lb_cursor *cursor, const char *field, double *number);  /* an integer is taken too */
+lb_status lb_cursor_bool(lb_cursor *cursor, const char *field, bool *truth);
 /* Any object with all its children. */
-lb_status lb_cursor_skip(lb_cursor *c, const char *field);
+lb_status lb_cursor_skip(lb_cursor *cursor, const char *field);
 
 /* The same with a range check. */
-lb_status lb_cursor_int_in(lb_cursor *c, const char *field, int64_t low, int64_t high, int64_t *number);
+lb_status lb_cursor_int_in(lb_cursor *cursor, const char *field, int64_t low, int64_t high, int64_t *number);
 /* The next object fails as: "SOURCE: offset N: FIELD: …". For what a caller finds wrong. */
-lb_status lb_cursor_fail(const lb_cursor *c, const char *field, const char *format, ...) LB_PRINTF(3, 4);
+lb_status lb_cursor_fail(const lb_cursor *cursor, const char *field, const char *format, ...) LB_PRINTF(3, 4);
 
 static inline bool lb_text_is(const char *text, uint32_t n, const char *literal)
 {

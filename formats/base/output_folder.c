@@ -48,23 +48,24 @@ static bool may_go(int folder, const char *name, void *context)
     return lb_output_is_draft(name) || (f->ours && f->ours(name));
 }
 
-static lb_status check_old(const lb_output_folder *f, lb_err *err)
+static lb_status check_old(const lb_output_folder *folder, lb_err *err)
 {
     char refused[256];
-    LB_TRY(lb_output_place_check(&f->place, f->replace, true, err));
-    const int why = list(&f->place, f->place.name, may_go, (void *)(uintptr_t)f, refused);
-    if (why && why != ENOENT) return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", f->place.path, strerror(why));
+    LB_TRY(lb_output_place_check(&folder->place, folder->replace, true, err));
+    const int why = list(&folder->place, folder->place.name, may_go, (void *)(uintptr_t)folder, refused);
+    if (why && why != ENOENT)
+        return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder->place.path, strerror(why));
     if (!*refused) return LB_OK;
     return lb_fail(err, LB_ERR_EXISTS, "%s holds %s, which is not to be replaced; nothing was overwritten",
-                   f->place.path, refused);
+                   folder->place.path, refused);
 }
 
-static void release(lb_output_folder *f)
+static void release(lb_output_folder *folder)
 {
-    lb_output_place_drop(&f->place);
-    lb_output_place_close(&f->place);
-    free(f->path);
-    free(f);
+    lb_output_place_drop(&folder->place);
+    lb_output_place_close(&folder->place);
+    free(folder->path);
+    free(folder);
 }
 
 /* "runs/a.lb//" names the folder "runs/a.lb". */
@@ -79,25 +80,25 @@ lb_status lb_output_folder_open(const char *path, const lb_output_options *optio
                                 lb_output_folder **folder, lb_err *err)
 {
     *folder = NULL;
-    lb_output_folder *f = calloc(1, sizeof *f);
+    lb_output_folder *opened = calloc(1, sizeof *opened);
     char *plain = without_slash(path);
-    lb_status status = f && plain ? lb_output_inputs_refuse(plain, options ? options->inputs : NULL, err)
-                                  : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    if (f) f->place.folder = -1, f->ours = ours, f->replace = options && options->replace;
-    if (status == LB_OK) status = lb_output_place_open(&f->place, plain, err);
-    if (status == LB_OK) status = check_old(f, err);
-    if (status == LB_OK && lb_output_place_draft(&f->place, true, options && options->shared ? 0777 : 0700) < 0)
+    lb_status status = opened && plain ? lb_output_inputs_refuse(plain, options ? options->inputs : NULL, err)
+                                       : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (opened) opened->place.folder = -1, opened->ours = ours, opened->replace = options && options->replace;
+    if (status == LB_OK) status = lb_output_place_open(&opened->place, plain, err);
+    if (status == LB_OK) status = check_old(opened, err);
+    if (status == LB_OK && lb_output_place_draft(&opened->place, true, options && options->shared ? 0777 : 0700) < 0)
         status = lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", path, strerror(errno));
-    if (status == LB_OK &&
-        asprintf(&f->path, "%.*s%s", (int)(f->place.name - f->place.path), plain, f->place.draft) < 0) {
-        f->path = NULL;
+    if (status == LB_OK && asprintf(&opened->path, "%.*s%s", (int)(opened->place.name - opened->place.path), plain,
+                                    opened->place.draft) < 0) {
+        opened->path = NULL;
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     free(plain);
     if (status == LB_OK)
-        *folder = f;
-    else if (f)
-        release(f);
+        *folder = opened;
+    else if (opened)
+        release(opened);
     return status;
 }
 
@@ -126,13 +127,13 @@ static int replace_by_two(lb_output_place *place, char old[256])
     return why;
 }
 
-static int take_name(lb_output_folder *f)
+static int take_name(lb_output_folder *folder)
 {
-    lb_output_place *place = &f->place;
+    lb_output_place *place = &folder->place;
     struct stat st;
     char old[256] = "";
-    if (!f->replace || fstatat(place->folder, place->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return lb_output_place_rename(place, f->replace);
+    if (!folder->replace || fstatat(place->folder, place->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return lb_output_place_rename(place, folder->replace);
     int why = renameat2(place->folder, place->draft, place->folder, place->name, RENAME_EXCHANGE) == 0 ? 0 : errno;
     if (why == 0)
         memcpy(old, place->draft, sizeof old);

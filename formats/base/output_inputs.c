@@ -32,59 +32,59 @@ typedef struct search {
 } search;
 
 /* What is not there, and what may not be read, holds no input that was read. */
-static void note_error(search *s, int error)
+static void note_error(search *search, int error)
 {
-    if (!lb_input_is_absent(error) && error != EACCES && error != EPERM && error != ELOOP && !s->error)
-        s->error = error;
+    if (!lb_input_is_absent(error) && error != EACCES && error != EPERM && error != ELOOP && !search->error)
+        search->error = error;
 }
 
-static DIR *list(search *s, int folder)
+static DIR *list(search *search, int folder)
 {
     DIR *dir = folder >= 0 ? fdopendir(folder) : NULL;
-    if (!dir) note_error(s, errno);
+    if (!dir) note_error(search, errno);
     if (!dir && folder >= 0) close(folder);
     return dir;
 }
 
-static struct dirent *next(search *s, DIR *dir)
+static struct dirent *next(search *search, DIR *dir)
 {
     errno = 0;
     struct dirent *entry = readdir(dir);
-    if (!entry && errno) note_error(s, errno);
+    if (!entry && errno) note_error(search, errno);
     return entry;
 }
 
 /* Takes over the descriptor. */
-static bool holds(search *s, int folder, int depth)
+static bool holds(search *search, int folder, int depth)
 {
-    DIR *dir = list(s, folder);
+    DIR *dir = list(search, folder);
     bool found = false;
-    for (struct dirent *entry; dir && !found && !s->error && (entry = next(s, dir));) {
+    for (struct dirent *entry; dir && !found && !search->error && (entry = next(search, dir));) {
         struct stat st;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         if (fstatat(dirfd(dir), entry->d_name, &st, 0) != 0) {
-            note_error(s, errno);
+            note_error(search, errno);
             continue;
         }
-        found = is_same(&st, s->wanted);
+        found = is_same(&st, search->wanted);
         if (!found && S_ISDIR(st.st_mode) && depth < DEEPEST)
-            found =
-                holds(s, openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), depth + 1);
+            found = holds(search, openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                          depth + 1);
     }
     if (dir) closedir(dir);
     return found;
 }
 
 /* Shards are named by an index beside them. */
-static bool is_beside_index(search *s, const char *input)
+static bool is_beside_index(search *search, const char *input)
 {
     static const char suffix[] = ".index.json";
     const size_t n = strlen(input);
     if (n < sizeof suffix || strcmp(input + n - (sizeof suffix - 1), suffix) != 0) return false;
     const char *slash = strrchr(input, '/');
     char *folder = slash ? strndup(input, (size_t)(slash - input) + 1) : strdup(".");
-    if (!folder) s->error = ENOMEM;
-    const bool found = folder && holds(s, open_folder(folder), DEEPEST); /* that folder alone */
+    if (!folder) search->error = ENOMEM;
+    const bool found = folder && holds(search, open_folder(folder), DEEPEST); /* that folder alone */
     free(folder);
     return found;
 }

@@ -17,19 +17,19 @@ typedef struct text_stream {
 /* 0 is a failure, which the stream remembers from then on. */
 static ssize_t take(void *context, const char *bytes, size_t n)
 {
-    text_stream *s = (text_stream *)context;
-    buffer_add(&s->printed, bytes, n);
-    buffer_add(&s->printed, "", 1);
-    if (s->printed.failed) return errno = ENOMEM, 0;
-    s->printed.size--;
+    text_stream *stream = (text_stream *)context;
+    buffer_add(&stream->printed, bytes, n);
+    buffer_add(&stream->printed, "", 1);
+    if (stream->printed.failed) return errno = ENOMEM, 0;
+    stream->printed.size--;
     return (ssize_t)n;
 }
 
 /* Where it stands; it goes nowhere else. */
 static int tell(void *context, off64_t *offset, int whence)
 {
-    const text_stream *s = (const text_stream *)context;
-    const off64_t here = (off64_t)s->printed.size;
+    const text_stream *stream = (const text_stream *)context;
+    const off64_t here = (off64_t)stream->printed.size;
     if (whence == SEEK_SET ? *offset != here : *offset != 0) return errno = ESPIPE, -1;
     *offset = here;
     return 0;
@@ -38,14 +38,14 @@ static int tell(void *context, off64_t *offset, int whence)
 /* The last bytes have come by then, or did not fit. */
 static int end(void *context)
 {
-    text_stream *s = (text_stream *)context;
-    if (!s->printed.bytes) take(s, "", 0);
-    const bool whole = !s->printed.failed;
+    text_stream *stream = (text_stream *)context;
+    if (!stream->printed.bytes) take(stream, "", 0);
+    const bool whole = !stream->printed.failed;
     if (whole)
-        *s->text = s->printed.bytes, *s->size = s->printed.size;
+        *stream->text = stream->printed.bytes, *stream->size = stream->printed.size;
     else
-        buffer_release(&s->printed);
-    free(s);
+        buffer_release(&stream->printed);
+    free(stream);
     return whole ? 0 : -1;
 }
 

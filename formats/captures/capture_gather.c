@@ -50,17 +50,19 @@ static bool wants_rank(void *context, int32_t rank)
     return !g->options.want_rank || g->options.want_rank(g->options.context, rank);
 }
 
-static bool wants(gathering *g, const lb_program_row *row)
+static bool wants(gathering *gathering, const lb_program_row *row)
 {
-    return wants_rank(g, row->rank) && (!g->options.want_step || g->options.want_step(g->options.context, row->step));
+    return wants_rank(gathering, row->rank) &&
+           (!gathering->options.want_step || gathering->options.want_step(gathering->options.context, row->step));
 }
 
-static lb_status open_sources(gathering *g, const char *const *paths, lb_err *err)
+static lb_status open_sources(gathering *gathering, const char *const *paths, lb_err *err)
 {
-    for (uint32_t s = 0; s < g->n_sources; s++) {
-        g->sources[s].path = paths[s];
-        LB_TRY(lb_capture_reader_open(paths[s], &(lb_rank_choice){wants_rank, g}, &g->sources[s].chosen, err));
-        if (g->sources[s].chosen->foreign)
+    for (uint32_t s = 0; s < gathering->n_sources; s++) {
+        gathering->sources[s].path = paths[s];
+        LB_TRY(lb_capture_reader_open(paths[s], &(lb_rank_choice){wants_rank, gathering}, &gathering->sources[s].chosen,
+                                      err));
+        if (gathering->sources[s].chosen->foreign)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: files of other programs hold no steps to gather", paths[s]);
     }
     return LB_OK;
@@ -74,36 +76,37 @@ static int by_place(const void *a, const void *b)
     return (x->source > y->source) - (x->source < y->source);
 }
 
-static lb_status list_source(gathering *g, uint32_t s, lb_err *err)
+static lb_status list_source(gathering *gathering, uint32_t source, lb_err *err)
 {
-    const lb_capture *c = g->sources[s].chosen;
-    for (uint32_t r = 0; r < c->n_rows; r++) {
-        const lb_program_row *row = &c->rows[r];
-        if (!lb_capture_reader_is_youngest(c, r)) continue;
-        if (!wants(g, row)) continue;
-        gathered_row *rows = lb_array_grow(g->rows, g->n_rows, sizeof *rows);
-        if (rows) g->rows = rows;
-        int64_t *steps = rows ? lb_array_grow(g->steps, g->n_steps, sizeof *steps) : NULL;
-        if (!steps) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-        g->steps = steps;
-        steps[g->n_steps++] = row->step;
-        rows[g->n_rows++] = (gathered_row){row->rank, row->step, s,
-                                           c->members[row->member].archive->index.programs[row->program].digest};
+    const lb_capture *capture = gathering->sources[source].chosen;
+    for (uint32_t number = 0; number < capture->n_rows; number++) {
+        const lb_program_row *row = &capture->rows[number];
+        if (!lb_capture_reader_is_youngest(capture, number)) continue;
+        if (!wants(gathering, row)) continue;
+        gathered_row *rows = lb_array_grow(gathering->rows, gathering->n_rows, sizeof *rows);
+        if (rows) gathering->rows = rows;
+        int64_t *steps = rows ? lb_array_grow(gathering->steps, gathering->n_steps, sizeof *steps) : NULL;
+        if (!steps) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", capture->path);
+        gathering->steps = steps;
+        steps[gathering->n_steps++] = row->step;
+        rows[gathering->n_rows++] = (gathered_row){
+            row->rank, row->step, source, capture->members[row->member].archive->index.programs[row->program].digest};
     }
     return LB_OK;
 }
 
 /* Stored alike, or, where one of them is packed, the same when they are decoded. */
-static lb_status compare_programs(gathering *g, const gathered_row *x, const gathered_row *y, bool *same, lb_err *err)
+static lb_status compare_programs(gathering *gathering, const gathered_row *one, const gathered_row *other, bool *same,
+                                  lb_err *err)
 {
-    const gathered_row *rows[2] = {x, y};
+    const gathered_row *rows[2] = {one, other};
     void *bytes[2] = {NULL, NULL};
     size_t sizes[2] = {0, 0};
     lb_status status = LB_OK;
-    *same = lb_digest_equal(x->digest, y->digest);
+    *same = lb_digest_equal(one->digest, other->digest);
     for (int i = 0; i < 2 && status == LB_OK && !*same; i++) {
         const lb_program *program;
-        lb_capture *from = g->sources[rows[i]->source].chosen;
+        lb_capture *from = gathering->sources[rows[i]->source].chosen;
         status = lb_capture_program(from, rows[i]->rank, rows[i]->step, &program, err);
         if (status == LB_OK) status = lb_program_encode(program, &bytes[i], &sizes[i], err);
         lb_capture_drop_program(from, rows[i]->rank, rows[i]->step);
@@ -115,34 +118,36 @@ static lb_status compare_programs(gathering *g, const gathered_row *x, const gat
 }
 
 /* Copies of one folder are as good as one; two recordings of one step are not. */
-static lb_status unite_rows(gathering *g, lb_err *err)
+static lb_status unite_rows(gathering *gathering, lb_err *err)
 {
     uint64_t n = 0;
-    for (uint64_t i = 0; i < g->n_rows; i++) {
-        const gathered_row *row = &g->rows[i], *before = n ? &g->rows[n - 1] : NULL;
+    for (uint64_t i = 0; i < gathering->n_rows; i++) {
+        const gathered_row *row = &gathering->rows[i], *before = n ? &gathering->rows[n - 1] : NULL;
         const bool again = before && before->rank == row->rank && before->step == row->step;
         bool same = true;
-        if (again) LB_TRY(compare_programs(g, before, row, &same, err));
+        if (again) LB_TRY(compare_programs(gathering, before, row, &same, err));
         if (!same)
             return lb_fail(err, LB_ERR_INVALID,
-                           "step %" PRId64 " of rank %" PRId32 " is in %s and in %s, and they are not the same: they "
-                           "are of two runs; name one of them, or other ranks or steps",
-                           row->step, row->rank, g->sources[before->source].path, g->sources[row->source].path);
-        if (!again) g->rows[n++] = *row;
+                           "step %" PRId64 " of rank %" PRId32 " is in %s and in %s, and they are not the same: "
+                           "they are of two runs; name one of them, "
+                           "or other ranks or steps",
+                           row->step, row->rank, gathering->sources[before->source].path,
+                           gathering->sources[row->source].path);
+        if (!again) gathering->rows[n++] = *row;
     }
-    g->n_rows = n;
+    gathering->n_rows = n;
     return LB_OK;
 }
 
-static lb_status nothing_wanted(const gathering *g, lb_err *err)
+static lb_status nothing_wanted(const gathering *gathering, lb_err *err)
 {
-    for (uint32_t s = 0; s < g->n_sources; s++)
-        if (g->sources[s].chosen->n_rows)
+    for (uint32_t s = 0; s < gathering->n_sources; s++)
+        if (gathering->sources[s].chosen->n_rows)
             return lb_fail(err, LB_ERR_NOT_FOUND,
                            "%s: none of the steps that are wanted; `lastbit ls` lists what there is",
-                           g->sources[s].path);
+                           gathering->sources[s].path);
     lb_capture *whole;
-    LB_TRY(lb_capture_open(g->sources[0].path, &whole, err));
+    LB_TRY(lb_capture_open(gathering->sources[0].path, &whole, err));
     const lb_status status =
         whole->n_rows
             ? lb_fail(err, LB_ERR_NOT_FOUND,
@@ -153,17 +158,17 @@ static lb_status nothing_wanted(const gathering *g, lb_err *err)
     return status;
 }
 
-static lb_status list_rows(gathering *g, lb_err *err)
+static lb_status list_rows(gathering *gathering, lb_err *err)
 {
-    for (uint32_t s = 0; s < g->n_sources; s++) LB_TRY(list_source(g, s, err));
-    if (!g->n_rows) return nothing_wanted(g, err);
-    qsort(g->rows, g->n_rows, sizeof *g->rows, by_place);
-    qsort(g->steps, g->n_steps, sizeof *g->steps, lb_by_i64);
+    for (uint32_t s = 0; s < gathering->n_sources; s++) LB_TRY(list_source(gathering, s, err));
+    if (!gathering->n_rows) return nothing_wanted(gathering, err);
+    qsort(gathering->rows, gathering->n_rows, sizeof *gathering->rows, by_place);
+    qsort(gathering->steps, gathering->n_steps, sizeof *gathering->steps, lb_by_i64);
     uint64_t n = 0;
-    for (uint64_t i = 0; i < g->n_steps; i++)
-        if (!n || g->steps[n - 1] != g->steps[i]) g->steps[n++] = g->steps[i];
-    g->n_steps = n;
-    return unite_rows(g, err);
+    for (uint64_t i = 0; i < gathering->n_steps; i++)
+        if (!n || gathering->steps[n - 1] != gathering->steps[i]) gathering->steps[n++] = gathering->steps[i];
+    gathering->n_steps = n;
+    return unite_rows(gathering, err);
 }
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
@@ -183,56 +188,59 @@ static lb_status elsewhere(void *context, const lb_program *program, uint32_t va
     return lb_capture_blob(source->whole, program->rank, program->values[value].blob, bytes, size, err);
 }
 
-static lb_status note_written(gathering *g, const lb_program *program, const lb_writer *writer, lb_err *err)
+static lb_status note_written(gathering *gathering, const lb_program *program, const lb_writer *writer, lb_err *err)
 {
     for (uint32_t v = 0; v < program->n_values; v++) {
         const lb_digest blob = program->values[v].blob;
-        if (!lb_digest_is_none(blob) && lb_writer_has_blob(writer, blob) && !lb_digest_set_add(&g->written, blob))
+        if (!lb_digest_is_none(blob) && lb_writer_has_blob(writer, blob) &&
+            !lb_digest_set_add(&gathering->written, blob))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
     return LB_OK;
 }
 
-static lb_status gather_step(gathering *g, const gathered_row *row, lb_writer *writer, lb_err *err)
+static lb_status gather_step(gathering *gathering, const gathered_row *row, lb_writer *writer, lb_err *err)
 {
-    lb_capture *from = g->sources[row->source].chosen;
+    lb_capture *from = gathering->sources[row->source].chosen;
     const lb_program *program;
-    g->source = row->source;
+    gathering->source = row->source;
     LB_TRY(lb_capture_program(from, row->rank, row->step, &program, err));
     lb_capture_copy copy = {
-        .from = from, .to = writer, .passes_over = passes_over, .elsewhere = elsewhere, .context = g};
+        .from = from, .to = writer, .passes_over = passes_over, .elsewhere = elsewhere, .context = gathering};
     LB_TRY(lb_capture_copy_values(&copy, program, err));
     LB_TRY(lb_writer_program(writer, program, err));
     LB_TRY(lb_writer_commit(writer, err));
-    LB_TRY(note_written(g, program, writer, err));
-    g->result->programs++;
-    g->result->blobs += copy.blobs;
-    g->result->blob_bytes += copy.bytes;
-    g->result->missing += copy.missing;
+    LB_TRY(note_written(gathering, program, writer, err));
+    gathering->result->programs++;
+    gathering->result->blobs += copy.blobs;
+    gathering->result->blob_bytes += copy.bytes;
+    gathering->result->missing += copy.missing;
     lb_capture_drop_program(from, row->rank, row->step);
     return LB_OK;
 }
 
 /* What is known of the rank: of every capture that has steps of it, a later one over an earlier. */
-static lb_status gather_tables(const gathering *g, const gathered_row *rows, uint64_t n, lb_writer *writer, lb_err *err)
+static lb_status gather_tables(const gathering *gathering, const gathered_row *rows, uint64_t n, lb_writer *writer,
+                               lb_err *err)
 {
-    for (uint32_t s = 0; s < g->n_sources; s++) {
+    for (uint32_t s = 0; s < gathering->n_sources; s++) {
         bool has = false;
         for (uint64_t i = 0; i < n && !has; i++) has = rows[i].source == s;
         const char *name;
-        for (uint32_t i = 0; has && (name = lb_capture_table_name(g->sources[s].chosen, rows->rank, i)); i++) {
-            const char *json = lb_capture_table(g->sources[s].chosen, rows->rank, name);
+        for (uint32_t i = 0; has && (name = lb_capture_table_name(gathering->sources[s].chosen, rows->rank, i)); i++) {
+            const char *json = lb_capture_table(gathering->sources[s].chosen, rows->rank, name);
             if (!json)
                 return lb_fail(err, LB_ERR_CORRUPT,
                                "%s: rank %" PRId32 ": table '%s' is damaged: `lastbit verify` says where",
-                               g->sources[s].path, rows->rank, name);
+                               gathering->sources[s].path, rows->rank, name);
             LB_TRY(lb_writer_table(writer, name, json, err));
         }
     }
     return LB_OK;
 }
 
-static lb_status gather_rank(gathering *g, const char *folder, const gathered_row *rows, uint64_t n, lb_err *err)
+static lb_status gather_rank(gathering *gathering, const char *folder, const gathered_row *rows, uint64_t n,
+                             lb_err *err)
 {
     lb_writer *writer;
     struct stat st;
@@ -243,44 +251,47 @@ static lb_status gather_rank(gathering *g, const char *folder, const gathered_ro
     lb_status status = lb_writer_open(path, &how, &writer, err);
     if (status == LB_OK) {
         for (uint64_t i = 0; i < n && status == LB_OK; i++) {
-            status = gather_step(g, &rows[i], writer, err);
-            if (g->options.progress) g->options.progress(g->options.context, g->result->programs, g->n_rows);
+            status = gather_step(gathering, &rows[i], writer, err);
+            if (gathering->options.progress)
+                gathering->options.progress(gathering->options.context, gathering->result->programs, gathering->n_rows);
         }
-        if (status == LB_OK) status = gather_tables(g, rows, n, writer, err);
+        if (status == LB_OK) status = gather_tables(gathering, rows, n, writer, err);
         if (status == LB_OK)
             status = lb_writer_close(writer, err);
         else
             lb_writer_abandon(writer);
     }
     if (status == LB_OK) status = lb_input_look(path, &st, err);
-    if (status == LB_OK) g->result->file_bytes += (uint64_t)st.st_size;
+    if (status == LB_OK) gathering->result->file_bytes += (uint64_t)st.st_size;
     free(path);
-    g->result->ranks++;
-    for (uint32_t s = 0; s < g->n_sources && g->result->ranks % UNLOADED == 0; s++) {
-        lb_capture_unload(g->sources[s].chosen);
-        if (g->sources[s].whole) lb_capture_unload(g->sources[s].whole);
+    gathering->result->ranks++;
+    for (uint32_t s = 0; s < gathering->n_sources && gathering->result->ranks % UNLOADED == 0; s++) {
+        lb_capture_unload(gathering->sources[s].chosen);
+        if (gathering->sources[s].whole) lb_capture_unload(gathering->sources[s].whole);
     }
     return status;
 }
 
-static void say_lacking(gathering *g, const gathered_row *rows, uint64_t n)
+static void say_lacking(gathering *gathering, const gathered_row *rows, uint64_t n)
 {
     uint64_t at = 0;
-    for (uint64_t s = 0; s < g->n_steps; s++) {
-        while (at < n && rows[at].step < g->steps[s]) at++;
-        if (at < n && rows[at].step == g->steps[s]) continue;
-        g->result->lacking++;
-        if (g->options.lacks) g->options.lacks(g->options.context, rows->rank, g->steps[s]);
+    for (uint64_t s = 0; s < gathering->n_steps; s++) {
+        while (at < n && rows[at].step < gathering->steps[s]) at++;
+        if (at < n && rows[at].step == gathering->steps[s]) continue;
+        gathering->result->lacking++;
+        if (gathering->options.lacks)
+            gathering->options.lacks(gathering->options.context, rows->rank, gathering->steps[s]);
     }
 }
 
-static lb_status gather_ranks(gathering *g, const char *folder, lb_err *err)
+static lb_status gather_ranks(gathering *gathering, const char *folder, lb_err *err)
 {
     lb_status status = LB_OK;
-    for (uint64_t first = 0, next; first < g->n_rows && status == LB_OK; first = next) {
-        for (next = first + 1; next < g->n_rows && g->rows[next].rank == g->rows[first].rank;) next++;
-        status = gather_rank(g, folder, g->rows + first, next - first, err);
-        if (status == LB_OK) say_lacking(g, g->rows + first, next - first);
+    for (uint64_t first = 0, next; first < gathering->n_rows && status == LB_OK; first = next) {
+        for (next = first + 1; next < gathering->n_rows && gathering->rows[next].rank == gathering->rows[first].rank;)
+            next++;
+        status = gather_rank(gathering, folder, gathering->rows + first, next - first, err);
+        if (status == LB_OK) say_lacking(gathering, gathering->rows + first, next - first);
     }
     return status;
 }
@@ -293,19 +304,19 @@ static bool is_archive(const char *name)
     return lb_capture_reader_parse_name(name, &archive);
 }
 
-static lb_status write_folder(gathering *g, const char *const *paths, const char *out, lb_err *err)
+static lb_status write_folder(gathering *gathering, const char *const *paths, const char *out, lb_err *err)
 {
     lb_output_folder *folder;
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
-    const char **inputs = (const char **)calloc(g->n_sources + 1u, sizeof *inputs);
+    const char **inputs = (const char **)calloc(gathering->n_sources + 1u, sizeof *inputs);
     if (!inputs) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", out);
-    memcpy(inputs, paths, g->n_sources * sizeof *inputs);
+    memcpy(inputs, paths, gathering->n_sources * sizeof *inputs);
     how.inputs = inputs;
-    how.replace = g->options.overwrite;
+    how.replace = gathering->options.overwrite;
     lb_status status = lb_output_folder_open(out, &how, is_archive, &folder, err);
     free(inputs);
     LB_TRY(status);
-    status = gather_ranks(g, lb_output_folder_path(folder), err);
+    status = gather_ranks(gathering, lb_output_folder_path(folder), err);
     if (status == LB_OK) return lb_output_folder_close(folder, err);
     lb_output_folder_abandon(folder);
     return status;
@@ -315,20 +326,21 @@ lb_status lb_capture_gather(const char *const *paths, uint32_t n, const char *ou
                             lb_gathering *result, lb_err *err)
 {
     memset(result, 0, sizeof *result);
-    gathering g = {.options = LB_GATHER_OPTIONS_INIT, .result = result, .n_sources = n};
-    if (options) memcpy(&g.options, options, options->size < sizeof *options ? options->size : sizeof *options);
+    gathering gathering = {.options = LB_GATHER_OPTIONS_INIT, .result = result, .n_sources = n};
+    if (options) memcpy(&gathering.options, options, options->size < sizeof *options ? options->size : sizeof *options);
     if (!n) return lb_fail(err, LB_ERR_INVALID, "there is no capture to gather from");
-    g.sources = (gather_source *)calloc(n, sizeof *g.sources);
-    lb_status status = g.sources ? open_sources(&g, paths, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = list_rows(&g, err);
-    if (status == LB_OK) status = write_folder(&g, paths, out, err);
-    for (uint32_t s = 0; g.sources && s < n; s++) {
-        lb_capture_close(g.sources[s].chosen);
-        lb_capture_close(g.sources[s].whole);
+    gathering.sources = (gather_source *)calloc(n, sizeof *gathering.sources);
+    lb_status status =
+        gathering.sources ? open_sources(&gathering, paths, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = list_rows(&gathering, err);
+    if (status == LB_OK) status = write_folder(&gathering, paths, out, err);
+    for (uint32_t s = 0; gathering.sources && s < n; s++) {
+        lb_capture_close(gathering.sources[s].chosen);
+        lb_capture_close(gathering.sources[s].whole);
     }
-    lb_digest_set_release(&g.written);
-    free(g.sources);
-    free(g.rows);
-    free(g.steps);
+    lb_digest_set_release(&gathering.written);
+    free(gathering.sources);
+    free(gathering.rows);
+    free(gathering.steps);
     return status;
 }

@@ -263,8 +263,8 @@ lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_
 {
     if (!c->n_steps || !c->n_ranks)
         return lb_fail(err, LB_ERR_NOT_CAPTURED,
-                       "%s: no step was recorded to its end, so that there is nothing to run again; `lastbit ls` "
-                       "says how the recording ended, `lastbit recover` may find what was cut off",
+                       "%s: no step was recorded to its end, so that there is nothing to run again; "
+                       "`lastbit ls` says how the recording ended, `lastbit recover` may find what was cut off",
                        c->path);
     char asked[96];
     const bool below = first != INT64_MIN, above = last != INT64_MAX;

@@ -14,52 +14,52 @@ static bool is_lost(lb_status status)
     return status != LB_OK && !lb_is_refusal(status);
 }
 
-static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
+static lb_status copy_blobs(lb_archive *archive, lb_writer *writer, lb_recovery *result, lb_err *err)
 {
-    for (uint64_t i = 0; i < a->index.blobs.rows; i++) {
+    for (uint64_t i = 0; i < archive->index.blobs.rows; i++) {
         const void *bytes;
         size_t size;
-        lb_blob_row row = lb_index_blob(&a->index, i);
+        lb_blob_row row = lb_index_blob(&archive->index, i);
         lb_err why = LB_ERR_INIT;
-        lb_status status = lb_archive_blob_row(a, i, &bytes, &size, &why);
+        lb_status status = lb_archive_blob_row(archive, i, &bytes, &size, &why);
         if (is_lost(status)) {
             result->lost_blobs++;
             continue;
         }
         if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-        status = lb_writer_blob(w, row.digest, row.dtype, bytes, size, err);
-        lb_archive_drop_row(a, i);
+        status = lb_writer_blob(writer, row.digest, row.dtype, bytes, size, err);
+        lb_archive_drop_row(archive, i);
         LB_TRY(status);
         result->blobs++;
     }
     return LB_OK;
 }
 
-static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
+static lb_status copy_programs(lb_archive *archive, lb_writer *writer, lb_recovery *result, lb_err *err)
 {
-    for (uint32_t i = 0; i < a->index.n_programs; i++) {
-        const lb_program *p;
+    for (uint32_t i = 0; i < archive->index.n_programs; i++) {
+        const lb_program *program;
         lb_err why = LB_ERR_INIT;
-        const lb_status read = lb_archive_program(a, i, &p, &why);
+        const lb_status read = lb_archive_program(archive, i, &program, &why);
         if (is_lost(read)) {
             result->lost_programs++;
             continue;
         }
         if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
-        LB_TRY(lb_writer_program(w, p, err));
+        LB_TRY(lb_writer_program(writer, program, err));
         result->programs++;
     }
-    for (uint32_t i = 0; i < a->index.n_tables; i++) {
-        const lb_segment_row *row = &a->index.tables[i];
+    for (uint32_t i = 0; i < archive->index.n_tables; i++) {
+        const lb_segment_row *row = &archive->index.tables[i];
         char *json;
         lb_err why = LB_ERR_INIT;
-        const lb_status read = lb_archive_read_table(a, row, &json, &why);
+        const lb_status read = lb_archive_read_table(archive, row, &json, &why);
         if (is_lost(read)) {
             result->lost_tables++;
             continue;
         }
         if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
-        lb_status status = lb_writer_rank_table(w, row->rank, row->name, json, err);
+        lb_status status = lb_writer_rank_table(writer, row->rank, row->name, json, err);
         free(json);
         LB_TRY(status);
         result->tables++;
@@ -67,35 +67,35 @@ static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result,
     return LB_OK;
 }
 
-static bool is_coded(const lb_archive *a)
+static bool is_coded(const lb_archive *archive)
 {
-    bool coded = a->index.n_packs > 0;
-    for (uint64_t i = 0; i < a->index.blobs.rows && !coded; i++) coded = a->index.blobs.coding[i] != 0;
+    bool coded = archive->index.n_packs > 0;
+    for (uint64_t i = 0; i < archive->index.blobs.rows && !coded; i++) coded = archive->index.blobs.coding[i] != 0;
     return coded;
 }
 
 static lb_status recover_archive(const char *path, const char *out, lb_recovery *result, lb_err *err)
 {
-    lb_archive *a;
-    lb_writer *w;
-    LB_TRY(lb_archive_open_scanned(path, true, &a, err));
-    result->places += a->places;
-    result->salvaged += a->salvaged;
-    result->lost_packs += a->left_out.packs;
-    result->lost_programs += a->left_out.programs;
-    result->lost_tables += a->left_out.tables;
+    lb_archive *archive;
+    lb_writer *writer;
+    LB_TRY(lb_archive_open_scanned(path, true, &archive, err));
+    result->places += archive->places;
+    result->salvaged += archive->salvaged;
+    result->lost_packs += archive->left_out.packs;
+    result->lost_programs += archive->left_out.programs;
+    result->lost_tables += archive->left_out.tables;
     lb_writer_options how = LB_WRITER_OPTIONS_INIT;
     how.whole = true;
-    lb_status status = lb_writer_open_coded(out, &how, is_coded(a) ? 9 : 0, &w, err);
+    lb_status status = lb_writer_open_coded(out, &how, is_coded(archive) ? 9 : 0, &writer, err);
     if (status == LB_OK) {
-        status = copy_blobs(a, w, result, err);
-        if (status == LB_OK) status = copy_programs(a, w, result, err);
+        status = copy_blobs(archive, writer, result, err);
+        if (status == LB_OK) status = copy_programs(archive, writer, result, err);
         if (status == LB_OK)
-            status = lb_writer_close(w, err);
+            status = lb_writer_close(writer, err);
         else
-            lb_writer_abandon(w);
+            lb_writer_abandon(writer);
     }
-    lb_archive_close(a);
+    lb_archive_close(archive);
     return status;
 }
 

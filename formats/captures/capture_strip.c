@@ -73,25 +73,25 @@ static int by_storage(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void storages_release(storages *s)
+static void storages_release(storages *storages)
 {
-    free(s->of);
-    free(s->gone);
+    free(storages->of);
+    free(storages->gone);
 }
 
-static bool number_storages(const lb_program *p, storages *s)
+static bool number_storages(const lb_program *program, storages *storages)
 {
-    storage_row *rows = (storage_row *)malloc((p->n_values + 1u) * sizeof *rows);
-    s->of = (uint32_t *)malloc((p->n_values + 1u) * sizeof *s->of);
-    s->gone = (uint8_t *)calloc(p->n_values + 1u, 1);
-    bool made = rows && s->of && s->gone;
+    storage_row *rows = (storage_row *)malloc((program->n_values + 1u) * sizeof *rows);
+    storages->of = (uint32_t *)malloc((program->n_values + 1u) * sizeof *storages->of);
+    storages->gone = (uint8_t *)calloc(program->n_values + 1u, 1);
+    bool made = rows && storages->of && storages->gone;
     if (made) {
-        for (uint32_t v = 0; v < p->n_values; v++) rows[v] = (storage_row){p->values[v].storage, v};
-        qsort(rows, p->n_values, sizeof *rows, by_storage);
+        for (uint32_t v = 0; v < program->n_values; v++) rows[v] = (storage_row){program->values[v].storage, v};
+        qsort(rows, program->n_values, sizeof *rows, by_storage);
         uint32_t number = 0;
-        for (uint32_t i = 0; i < p->n_values; i++) {
+        for (uint32_t i = 0; i < program->n_values; i++) {
             number += i > 0 && rows[i].storage != rows[i - 1].storage;
-            s->of[rows[i].value] = number;
+            storages->of[rows[i].value] = number;
         }
     }
     free(rows);
@@ -143,43 +143,43 @@ static void look_at_input(void *context, uint32_t value)
     in->seen++;
 }
 
-static void mark(storages *s, const uint32_t *rows, uint32_t n)
+static void mark(storages *storages, const uint32_t *rows, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (rows[i] != LB_NONE) s->gone[s->of[rows[i]]] = 1;
+        if (rows[i] != LB_NONE) storages->gone[storages->of[rows[i]]] = 1;
 }
 
-static void mark_storages(const lb_program *p, uint32_t strip, storages *s)
+static void mark_storages(const lb_program *program, uint32_t strip, storages *storages)
 {
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (is_chosen(&p->values[v], strip)) s->gone[s->of[v]] = 1;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        inputs in = {s, moves_of(lb_op_name(p, op)), 0, false};
+    for (uint32_t v = 0; v < program->n_values; v++)
+        if (is_chosen(&program->values[v], strip)) storages->gone[storages->of[v]] = 1;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        inputs in = {storages, moves_of(lb_op_name(program, op)), 0, false};
         if (in.moves == MOVES_NOTHING) continue;
-        lb_op_each_input(p, op, look_at_input, &in);
+        lb_op_each_input(program, op, look_at_input, &in);
         if (!in.gone) continue;
-        mark(s, lb_op_results(p, op), op->results);
-        mark(s, lb_op_written(p, op), op->written);
+        mark(storages, lb_op_results(program, op), op->results);
+        mark(storages, lb_op_written(program, op), op->written);
     }
 }
 
 /* `sources`: digests of the sources that stay; `results`: of everything else. */
-static bool list_program(const lb_program *p, uint32_t strip, lb_strip_list *gone, lb_strip_list *sources,
+static bool list_program(const lb_program *program, uint32_t strip, lb_strip_list *gone, lb_strip_list *sources,
                          lb_strip_list *results)
 {
-    storages s = {NULL, NULL};
-    bool listed = number_storages(p, &s);
-    if (listed) mark_storages(p, strip, &s);
-    for (uint32_t v = 0; v < p->n_values && listed; v++) {
-        const lb_value *value = &p->values[v];
+    storages storages = {NULL, NULL};
+    bool listed = number_storages(program, &storages);
+    if (listed) mark_storages(program, strip, &storages);
+    for (uint32_t v = 0; v < program->n_values && listed; v++) {
+        const lb_value *value = &program->values[v];
         if (lb_digest_is_none(value->blob)) continue;
-        if (s.gone[s.of[v]])
+        if (storages.gone[storages.of[v]])
             listed = add(gone, value->blob);
         else if (strip & LB_STRIP_RESULTS)
             listed = add(value->flags & LB_VALUE_SOURCE ? sources : results, value->blob);
     }
-    storages_release(&s);
+    storages_release(&storages);
     return listed;
 }
 

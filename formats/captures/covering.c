@@ -34,9 +34,9 @@ void lb_covering_free(lb_covering *covering)
 {
     if (!covering) return;
     for (int b = 0; b < BUCKETS; b++)
-        for (index *i = covering->indexes[b], *next; i; i = next) {
-            next = i->next;
-            free(i);
+        for (index *index = covering->indexes[b], *next; index; index = next) {
+            next = index->next;
+            free(index);
         }
     pthread_mutex_destroy(&covering->lock);
     free(covering);
@@ -44,16 +44,16 @@ void lb_covering_free(lb_covering *covering)
 
 static bool range_of(const lb_program *program, uint32_t row, range *r)
 {
-    const lb_value *v = &program->values[row];
-    int64_t first, last, bits = (int64_t)lb_dtype_bits(v->dtype);
-    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return false;
-    *r = (range){v->storage, first * bits / 8, (last * bits + 7) / 8, v->version, row};
+    const lb_value *value = &program->values[row];
+    int64_t first, last, bits = (int64_t)lb_dtype_bits(value->dtype);
+    if (lb_layout_dense_range(&value->layout, &first, &last, NULL) != LB_OK) return false;
+    *r = (range){value->storage, first * bits / 8, (last * bits + 7) / 8, value->version, row};
     return true;
 }
 
-static bool is_kept(const lb_value *v)
+static bool is_kept(const lb_value *value)
 {
-    return v->flags & LB_VALUE_KEPT && !lb_digest_is_none(v->blob);
+    return value->flags & LB_VALUE_KEPT && !lb_digest_is_none(value->blob);
 }
 
 static int compare(const void *a, const void *b)
@@ -116,20 +116,20 @@ static bool contains(const range *outer, const range *inner)
            outer->last >= inner->last;
 }
 
-static uint32_t search(const index *i, const range *wanted, range *found)
+static uint32_t search(const index *index, const range *wanted, range *found)
 {
-    uint32_t low = 0, high = i->n; /* the first of this storage and version */
+    uint32_t low = 0, high = index->n; /* the first of this storage and version */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        const range *r = &i->ranges[middle];
+        const range *r = &index->ranges[middle];
         bool before = r->storage != wanted->storage ? r->storage < wanted->storage : r->version < wanted->version;
         if (before)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < i->n; low++) {
-        const range *r = &i->ranges[low];
+    for (; low < index->n; low++) {
+        const range *r = &index->ranges[low];
         if (r->storage != wanted->storage || r->version != wanted->version || r->first > wanted->first) break;
         if (!contains(r, wanted)) continue;
         *found = *r;
@@ -144,9 +144,9 @@ uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool
     range wanted, found;
     uint32_t row = LB_NONE;
     if (!range_of(program, value, &wanted)) return LB_NONE;
-    const index *i = lasting ? index_of(covering, program) : NULL;
-    if (i) {
-        row = search(i, &wanted, &found);
+    const index *index = lasting ? index_of(covering, program) : NULL;
+    if (index) {
+        row = search(index, &wanted, &found);
     } else { /* a copy that may be gone tomorrow: look through it */
         for (uint32_t v = 0; v < program->n_values && row == LB_NONE; v++)
             if (program->values[v].storage == wanted.storage && is_kept(&program->values[v]) &&

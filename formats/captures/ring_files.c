@@ -95,75 +95,75 @@ typedef struct assembly {
     bool whole;     /* every committed byte was read */
 } assembly;
 
-static bool was_added(const assembly *a, int64_t step)
+static bool was_added(const assembly *assembly, int64_t step)
 {
-    for (uint32_t i = 0; i < a->steps; i++)
-        if (a->added[i] == step) return true;
+    for (uint32_t i = 0; i < assembly->steps; i++)
+        if (assembly->added[i] == step) return true;
     return false;
 }
 
-static lb_status add_program(assembly *a, const lb_program *p, lb_err *err)
+static lb_status add_program(assembly *assembly, const lb_program *program, lb_err *err)
 {
-    if (was_added(a, p->step)) return LB_OK;
-    int64_t *grown = lb_array_grow(a->added, a->steps, sizeof *grown);
-    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", a->steps + 1);
-    a->added = grown;
-    a->added[a->steps++] = p->step;
-    a->world = p->world, a->level = p->level;
-    a->ops += p->n_ops, a->values += p->n_values;
-    return lb_writer_program(a->writer, p, err);
+    if (was_added(assembly, program->step)) return LB_OK;
+    int64_t *grown = lb_array_grow(assembly->added, assembly->steps, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", assembly->steps + 1);
+    assembly->added = grown;
+    assembly->added[assembly->steps++] = program->step;
+    assembly->world = program->world, assembly->level = program->level;
+    assembly->ops += program->n_ops, assembly->values += program->n_values;
+    return lb_writer_program(assembly->writer, program, err);
 }
 
 /* Whether reading goes on without it: bytes that are damaged do not become better, but what memory, the disk or a limit
  * kept from being read may be there the next time. */
-static bool is_passed_over(assembly *a, lb_status status, const lb_err *why, lb_status *result, lb_err *err)
+static bool is_passed_over(assembly *assembly, lb_status status, const lb_err *why, lb_status *result, lb_err *err)
 {
     if (status == LB_OK) return false;
-    a->whole = false;
+    assembly->whole = false;
     if (status == LB_ERR_CORRUPT || status == LB_ERR_VERSION) return true;
     *result = lb_fail(err, status, "%s", why->message);
     return false;
 }
 
 /* `salvage`: whole records behind the last commit, too. */
-static lb_status add_file(assembly *a, const char *path, bool salvage, lb_err *err)
+static lb_status add_file(assembly *assembly, const char *path, bool salvage, lb_err *err)
 {
     lb_archive *from;
     lb_err why = LB_ERR_INIT;
     lb_status status = LB_OK;
-    if (is_passed_over(a, lb_archive_open_scanned(path, salvage, &from, &why), &why, &status, err)) return LB_OK;
+    if (is_passed_over(assembly, lb_archive_open_scanned(path, salvage, &from, &why), &why, &status, err)) return LB_OK;
     LB_TRY(status);
-    a->whole &= from->damages == 0;
+    assembly->whole &= from->damages == 0;
     for (uint64_t i = 0; i < from->index.blobs.rows && status == LB_OK; i++) {
         const void *bytes;
         size_t size;
         const lb_blob_row row = lb_index_blob(&from->index, i);
         why = (lb_err)LB_ERR_INIT;
-        if (is_passed_over(a, lb_archive_blob_row(from, i, &bytes, &size, &why), &why, &status, err)) continue;
-        if (status == LB_OK) status = lb_writer_blob(a->writer, row.digest, row.dtype, bytes, size, err);
+        if (is_passed_over(assembly, lb_archive_blob_row(from, i, &bytes, &size, &why), &why, &status, err)) continue;
+        if (status == LB_OK) status = lb_writer_blob(assembly->writer, row.digest, row.dtype, bytes, size, err);
     }
     for (uint32_t i = 0; i < lb_archive_programs(from) && status == LB_OK; i++) {
-        const lb_program *p;
+        const lb_program *program;
         why = (lb_err)LB_ERR_INIT;
-        if (is_passed_over(a, lb_archive_program(from, i, &p, &why), &why, &status, err)) continue;
-        if (status == LB_OK) status = add_program(a, p, err);
+        if (is_passed_over(assembly, lb_archive_program(from, i, &program, &why), &why, &status, err)) continue;
+        if (status == LB_OK) status = add_program(assembly, program, err);
     }
-    if (status == LB_OK) status = lb_writer_commit(a->writer, err);
+    if (status == LB_OK) status = lb_writer_commit(assembly->writer, err);
     lb_archive_close(from);
     return status;
 }
 
 /* The archive that stands there may hold steps already: a rescue that was cut off after its move, and before its files
  * were gone. Those files may have lost by the power cut what the archive has. */
-static lb_status add_archive(assembly *a, const char *path, lb_err *err)
+static lb_status add_archive(assembly *assembly, const char *path, lb_err *err)
 {
-    const bool whole = a->whole; /* of the files */
-    const lb_status status = access(path, F_OK) == 0 ? add_file(a, path, true, err) : LB_OK;
-    a->whole = whole;
+    const bool whole = assembly->whole; /* of the files */
+    const lb_status status = access(path, F_OK) == 0 ? add_file(assembly, path, true, err) : LB_OK;
+    assembly->whole = whole;
     return status;
 }
 
-static lb_status add_tables(assembly *a, const char *old, const char *why, lb_err *err)
+static lb_status add_tables(assembly *assembly, const char *old, const char *why, lb_err *err)
 {
     static const char *const levels[] = {"stats", "sources", "layers", "ops"};
     lb_archive *archive = NULL;
@@ -172,17 +172,18 @@ static lb_status add_tables(assembly *a, const char *old, const char *why, lb_er
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(err, status, "%s", why_not.message);
     if (status != LB_OK) archive = NULL;
     const char *receipt = archive ? lb_archive_table(archive, "receipt") : NULL;
-    status = receipt ? lb_writer_table(a->writer, "receipt", receipt, err) : LB_OK;
+    status = receipt ? lb_writer_table(assembly->writer, "receipt", receipt, err) : LB_OK;
     if (archive) lb_archive_close(archive);
-    const char *level = a->level < 4 ? levels[a->level] : "";
-    json_t *coverage =
-        json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:b, s:{s:{s:i}}}", "rank", (int)a->rank, "world", (int)a->world,
-                  "level_asked", level, "level", level, "steps", (json_int_t)a->steps, "ops", (json_int_t)a->ops,
-                  "values", (json_int_t)a->values, "closed", 0, "notes", "trigger", why, 1);
+    const char *level = assembly->level < 4 ? levels[assembly->level] : "";
+    json_t *coverage = json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:b, s:{s:{s:i}}}", "rank", (int)assembly->rank,
+                                 "world", (int)assembly->world, "level_asked", level, "level", level, "steps",
+                                 (json_int_t)assembly->steps, "ops", (json_int_t)assembly->ops, "values",
+                                 (json_int_t)assembly->values, "closed", 0, "notes", "trigger", why, 1);
     char *text = coverage ? json_dumps(coverage, JSON_COMPACT) : NULL;
     json_decref(coverage);
     if (status == LB_OK)
-        status = text ? lb_writer_table(a->writer, "coverage", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        status = text ? lb_writer_table(assembly->writer, "coverage", text, err)
+                      : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     free(text);
     return status;
 }
@@ -192,26 +193,26 @@ static lb_status assemble_rank(const char *folder, const char *out, const ring_f
                                uint32_t *steps, bool *whole, lb_err *err)
 {
     char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank);
-    assembly a = {.rank = files[0].rank, .world = 1, .whole = true};
+    assembly assembly = {.rank = files[0].rank, .world = 1, .whole = true};
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
     options.overwrite = options.whole = true;
-    lb_status status = old && to ? lb_writer_open(to, &options, &a.writer, err)
+    lb_status status = old && to ? lb_writer_open(to, &options, &assembly.writer, err)
                                  : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *path = lb_ring_file_path(folder, files[i].rank, files[i].generation);
-        status = path ? add_file(&a, path, false, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        status = path ? add_file(&assembly, path, false, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
         free(path);
     }
-    const uint32_t from_files = a.steps;
-    if (status == LB_OK && from_files) status = add_archive(&a, old, err);
-    if (status == LB_OK) status = add_tables(&a, old, why, err);
+    const uint32_t from_files = assembly.steps;
+    if (status == LB_OK && from_files) status = add_archive(&assembly, old, err);
+    if (status == LB_OK) status = add_tables(&assembly, old, why, err);
     if (status == LB_OK && from_files)
-        status = lb_writer_close(a.writer, err);
+        status = lb_writer_close(assembly.writer, err);
     else
-        lb_writer_abandon(a.writer);
+        lb_writer_abandon(assembly.writer);
     if (status == LB_OK) *steps += from_files;
-    free(a.added);
-    *whole &= a.whole;
+    free(assembly.added);
+    *whole &= assembly.whole;
     free(old), free(to);
     return status;
 }

@@ -23,12 +23,11 @@ static const lb_command command = {
     .name = "gather",
     .synopsis = "CAPTURE [CAPTURE2 ...]",
     .about =
-        "Brings steps of ranks together in one capture, which every command reads: of a run whose ranks were "
-        "recorded\n"
-        "into a folder on each machine, or of one that is too large to be copied whole. Bytes that those steps need "
-        "come\n"
-        "with them, once where several ranks hold the same. Of a folder only the archives of the ranks that are asked "
-        "for\n"
+        "Brings steps of ranks together in one capture, which every command reads: of a run whose ranks were recorded\n"
+        "into a folder on each machine, or of one that is too large to be copied whole. "
+        "Bytes that those steps need come\n"
+        "with them, once where several ranks hold the same. "
+        "Of a folder only the archives of the ranks that are asked for\n"
         "are read. Exit code 0 when everything that was asked for is there, 1 when a rank, a step of a rank, or bytes\n"
         "that were kept once are in none of the captures: they are named, and the rest is gathered all the same.",
     .example = "  lastbit gather node*/run.lb -o step41.lb --steps 41\n"
@@ -107,16 +106,16 @@ static void progress(void *context, uint64_t done, uint64_t total)
     lb_command_progress("gathering", done, total);
 }
 
-static void print_gathering(const lb_gathering *r, const json_t *lacking, const json_t *absent)
+static void print_gathering(const lb_gathering *result, const json_t *lacking, const json_t *absent)
 {
     char bytes[16], file[16];
-    printf("%s: %" PRIu64 " programs of %" PRIu32 " rank%s, and %" PRIu64 " blobs of %s, in %s\n", out, r->programs,
-           r->ranks, r->ranks == 1 ? "" : "s", r->blobs, lb_command_bytes_text(r->blob_bytes, bytes),
-           lb_command_bytes_text(r->file_bytes, file));
+    printf("%s: %" PRIu64 " programs of %" PRIu32 " rank%s, and %" PRIu64 " blobs of %s, in %s\n", out,
+           result->programs, result->ranks, result->ranks == 1 ? "" : "s", result->blobs,
+           lb_command_bytes_text(result->blob_bytes, bytes), lb_command_bytes_text(result->file_bytes, file));
     print_lacking(lacking, absent);
-    if (r->missing)
+    if (result->missing)
         printf("missing: bytes of %" PRIu64 " values, which were kept once and are in none of the captures\n",
-               r->missing);
+               result->missing);
 }
 
 static json_t *capture_names(const lb_command_arguments *arguments)
@@ -129,7 +128,7 @@ static json_t *capture_names(const lb_command_arguments *arguments)
 static int gather(const lb_command_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
-    lb_gathering r;
+    lb_gathering result;
     lb_gather_options how = LB_GATHER_OPTIONS_INIT;
     json_t *lacking = json_array();
     how.want_rank = want_rank;
@@ -140,7 +139,7 @@ static int gather(const lb_command_arguments *arguments)
     how.overwrite = force != 0;
     lb_status status = lb_output_inputs_refuse(out, arguments->args, &err);
     const bool is_input = status != LB_OK;
-    if (!is_input) status = lb_capture_gather(arguments->args, (uint32_t)arguments->n_args, out, &how, &r, &err);
+    if (!is_input) status = lb_capture_gather(arguments->args, (uint32_t)arguments->n_args, out, &how, &result, &err);
     lb_command_progress_end();
     if (status != LB_OK) {
         json_decref(lacking);
@@ -151,16 +150,16 @@ static int gather(const lb_command_arguments *arguments)
         return lb_command_fail("gather", &err);
     }
     json_t *absent = absent_ranks(out);
-    const bool all = !r.lacking && !r.missing && !json_array_size(absent);
+    const bool all = !result.lacking && !result.missing && !json_array_size(absent);
     if (arguments->json)
-        lb_command_print_json("gather",
-                              json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:O}", "captures",
-                                        capture_names(arguments), "output", out, "ranks", (json_int_t)r.ranks,
-                                        "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
-                                        (json_int_t)r.blob_bytes, "missing", (json_int_t)r.missing, "file_bytes",
-                                        (json_int_t)r.file_bytes, "absent_ranks", absent, "absent_steps", lacking));
+        lb_command_print_json(
+            "gather", json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:O, s:O}", "captures",
+                                capture_names(arguments), "output", out, "ranks", (json_int_t)result.ranks, "programs",
+                                (json_int_t)result.programs, "blobs", (json_int_t)result.blobs, "blob_bytes",
+                                (json_int_t)result.blob_bytes, "missing", (json_int_t)result.missing, "file_bytes",
+                                (json_int_t)result.file_bytes, "absent_ranks", absent, "absent_steps", lacking));
     else
-        print_gathering(&r, lacking, absent);
+        print_gathering(&result, lacking, absent);
     json_decref(absent);
     json_decref(lacking);
     return all ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;

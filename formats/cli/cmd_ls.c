@@ -21,8 +21,8 @@ static const struct poptOption options[] = {
     {"values", 'v', POPT_ARG_NONE, &values, 0, "list values", NULL},
     {"tables", 't', POPT_ARG_NONE, &tables, 0, "print the tables: receipt, coverage, findings", NULL},
     {"receipt", 0, POPT_ARG_NONE, &receipt, 0,
-     "print what the run was as one JSON object; with two captures (or such objects in .json files), what they differ "
-     "in",
+     "print what the run was as one JSON object; with two captures (or such objects in .json files), "
+     "what they differ in",
      NULL},
     POPT_TABLEEND,
 };
@@ -31,10 +31,10 @@ static const lb_command command = {
     .name = "ls",
     .synopsis = "CAPTURE [CAPTURE2]",
     .about = "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
-             "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose result "
-             "steered Python. Many steps are listed in a line each;\n"
-             "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
-             "weights:\n"
+             "kept their bytes (the others are known by digest and statistics); taps, and decisions: "
+             "ops whose result steered Python. Many steps are listed in a line each;\n"
+             "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, "
+             "or weights:\n"
              "safetensors (file, index or folder), .npy, .npz, .pt, .gguf of numbers, a torch distributed checkpoint.",
     .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers\n"
                "  lastbit ls --receipt good.lb bad.lb        # another library, another flag, another checkpoint?",
@@ -58,40 +58,40 @@ static uint64_t bytes_of(const lb_value *value)
     return lb_dtype_bytes(value->dtype, (size_t)lb_layout_numel(&value->layout));
 }
 
-static void count(ls_kept *k, const ls_view *view, uint32_t value)
+static void count(ls_kept *kept, const ls_view *view, uint32_t value)
 {
-    k->total++;
+    kept->total++;
     if (!view->kept[value]) return;
-    k->kept++;
-    k->bytes += bytes_of(&view->p->values[value]);
+    kept->kept++;
+    kept->bytes += bytes_of(&view->p->values[value]);
 }
 
 /* The first level that keeps each value; malloc'ed. */
-static uint8_t *levels_of(const lb_program *p)
+static uint8_t *levels_of(const lb_program *program)
 {
-    uint8_t *level = malloc(p->n_values + 1u);
+    uint8_t *level = malloc(program->n_values + 1u);
     if (!level) return NULL;
-    memset(level, LS_OPS, p->n_values + 1u);
-    for (uint32_t i = 0; i < p->n_boundaries; i++) level[p->boundaries[i].value] = LS_LAYERS;
-    for (uint32_t i = 0; i < p->n_values; i++)
-        if (p->values[i].flags & LB_VALUE_SOURCE) level[i] = LS_SOURCES;
+    memset(level, LS_OPS, program->n_values + 1u);
+    for (uint32_t i = 0; i < program->n_boundaries; i++) level[program->boundaries[i].value] = LS_LAYERS;
+    for (uint32_t i = 0; i < program->n_values; i++)
+        if (program->values[i].flags & LB_VALUE_SOURCE) level[i] = LS_SOURCES;
     return level;
 }
 
-bool ls_view_make(ls_view *view, lb_capture *capture, const lb_program *p)
+bool ls_view_make(ls_view *view, lb_capture *capture, const lb_program *program)
 {
     memset(view, 0, sizeof *view);
     view->capture = capture;
-    view->p = p;
-    view->kept = malloc(p->n_values + 1u);
-    view->op_of = lb_program_producers(p);
-    uint8_t *level = levels_of(p);
+    view->p = program;
+    view->kept = malloc(program->n_values + 1u);
+    view->op_of = lb_program_producers(program);
+    uint8_t *level = levels_of(program);
     bool made = view->kept && view->op_of && level;
-    for (uint32_t i = 0; i < p->n_values && made; i++) {
-        view->kept[i] = lb_capture_has_value(capture, p, i);
+    for (uint32_t i = 0; i < program->n_values && made; i++) {
+        view->kept[i] = lb_capture_has_value(capture, program, i);
         count(&view->levels[level[i]], view, i);
     }
-    for (uint32_t i = 0; i < p->n_ops; i++) view->phases[p->ops[i].phase]++;
+    for (uint32_t i = 0; i < program->n_ops; i++) view->phases[program->ops[i].phase]++;
     free(level);
     if (!made) ls_view_release(view);
     return made;
@@ -106,15 +106,15 @@ void ls_view_release(ls_view *view)
 
 ls_layer *ls_count_layers(const ls_view *view)
 {
-    const lb_program *p = view->p;
-    ls_layer *all = calloc(p->n_scopes, sizeof *all);
+    const lb_program *program = view->p;
+    ls_layer *all = calloc(program->n_scopes, sizeof *all);
     if (!all) return NULL;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        all[p->ops[i].scope].ops++;
-        all[p->ops[i].scope].by_phase[p->ops[i].phase]++;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        all[program->ops[i].scope].ops++;
+        all[program->ops[i].scope].by_phase[program->ops[i].phase]++;
     }
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (view->op_of[v] != LB_NONE) count(&all[p->ops[view->op_of[v]].scope].results, view, v);
+    for (uint32_t v = 0; v < program->n_values; v++)
+        if (view->op_of[v] != LB_NONE) count(&all[program->ops[view->op_of[v]].scope].results, view, v);
     return all;
 }
 
@@ -175,22 +175,22 @@ static void print_receipt(lb_capture *capture, int32_t rank)
 /* What is not whole: a process that ended early, bytes that were dropped or stripped. */
 static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
 {
-    for (uint32_t r = 0; r < n; r++) {
-        const char *text = lb_capture_table(capture, ranks[r], "coverage");
+    for (uint32_t i = 0; i < n; i++) {
+        const char *text = lb_capture_table(capture, ranks[i], "coverage");
         json_t *coverage = text ? json_loads(text, 0, NULL) : NULL, *closed = json_object_get(coverage, "closed");
         json_int_t skipped = json_integer_value(json_object_get(coverage, "skipped_values")),
                    unseen = json_integer_value(json_object_get(coverage, "unseen_writes"));
         const char *stopped = json_string_value(json_object_get(coverage, "stopped"));
         if (stopped)
             printf("  rank %" PRId32 " stopped recording before its program ended: %s; every step listed is whole\n",
-                   ranks[r], stopped);
+                   ranks[i], stopped);
         else if (json_is_false(closed))
             printf("  rank %" PRId32
                    " did not end its recording: it records still, or was cut off; every step listed is whole\n",
-                   ranks[r]);
+                   ranks[i]);
         if (skipped)
-            printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[r], (long long)skipped);
-        if (unseen) printf("  rank %" PRId32 ": %lld unseen writes\n", ranks[r], (long long)unseen);
+            printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[i], (long long)skipped);
+        if (unseen) printf("  rank %" PRId32 ": %lld unseen writes\n", ranks[i], (long long)unseen);
         json_decref(coverage);
     }
     const char *text = n ? lb_capture_table(capture, ranks[0], "pack") : NULL;
@@ -234,66 +234,67 @@ typedef struct listing {
     uint32_t shown;
 } listing;
 
-static bool is_chosen(const listing *l, uint32_t s, uint32_t r)
+static bool is_chosen(const listing *listing, uint32_t s, uint32_t r)
 {
-    return (!step_text || l->steps[s] == l->step) && (!rank_text || l->ranks[r] == l->rank);
+    return (!step_text || listing->steps[s] == listing->step) && (!rank_text || listing->ranks[r] == listing->rank);
 }
 
-static lb_status list_program(listing *l, uint32_t s, uint32_t r, bool brief, lb_err *err)
+static lb_status list_program(listing *listing, uint32_t step, uint32_t rank, bool brief, lb_err *err)
 {
-    const lb_program *p;
+    const lb_program *program;
     ls_view view;
     ls_options lists = {layers, ops, values};
-    lb_status status = lb_capture_program(l->capture, l->ranks[r], l->steps[s], &p, err);
+    lb_status status = lb_capture_program(listing->capture, listing->ranks[rank], listing->steps[step], &program, err);
     if (status == LB_ERR_NOT_FOUND) { /* not every rank records every step */
         lb_err_clear(err);
         return LB_OK;
     }
     LB_TRY(status);
-    if (!ls_view_make(&view, l->capture, p)) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (l->programs)
-        json_array_append_new(l->programs, ls_program_json(&view, &lists));
+    if (!ls_view_make(&view, listing->capture, program)) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (listing->programs)
+        json_array_append_new(listing->programs, ls_program_json(&view, &lists));
     else if (brief)
-        ls_print_line(&view, l->shown == 0);
+        ls_print_line(&view, listing->shown == 0);
     else
         ls_print_program(&view, &lists);
     ls_view_release(&view);
-    lb_capture_drop_program(l->capture, l->ranks[r], l->steps[s]);
-    if (++l->shown % UNLOADED == 0) lb_capture_unload(l->capture);
+    lb_capture_drop_program(listing->capture, listing->ranks[rank], listing->steps[step]);
+    if (++listing->shown % UNLOADED == 0) lb_capture_unload(listing->capture);
     return LB_OK;
 }
 
-static lb_status list(listing *l, lb_err *err)
+static lb_status list(listing *listing, lb_err *err)
 {
     uint64_t chosen = 0;
-    for (uint32_t s = 0; s < l->n_steps; s++)
-        for (uint32_t r = 0; r < l->n_ranks; r++) chosen += is_chosen(l, s, r);
+    for (uint32_t s = 0; s < listing->n_steps; s++)
+        for (uint32_t r = 0; r < listing->n_ranks; r++) chosen += is_chosen(listing, s, r);
     if (chosen == 0 && (step_text || rank_text))
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "%s: no such step or rank was recorded; `lastbit ls` lists those that were",
-                       lb_capture_path(l->capture));
+                       lb_capture_path(listing->capture));
     bool brief = chosen >= MANY && !layers && !ops && !values;
-    if (!l->programs) print_capture(l->capture, l->ranks, l->n_ranks, l->steps, l->n_steps);
-    for (uint32_t s = 0; s < l->n_steps; s++)
-        for (uint32_t r = 0; r < l->n_ranks; r++)
-            if (is_chosen(l, s, r)) LB_TRY(list_program(l, s, r, brief, err));
-    if (l->shown || (!step_text && !rank_text)) return LB_OK;
+    if (!listing->programs)
+        print_capture(listing->capture, listing->ranks, listing->n_ranks, listing->steps, listing->n_steps);
+    for (uint32_t s = 0; s < listing->n_steps; s++)
+        for (uint32_t r = 0; r < listing->n_ranks; r++)
+            if (is_chosen(listing, s, r)) LB_TRY(list_program(listing, s, r, brief, err));
+    if (listing->shown || (!step_text && !rank_text)) return LB_OK;
     return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were",
-                   lb_capture_path(l->capture));
+                   lb_capture_path(listing->capture));
 }
 
-static void print_listing(listing *l)
+static void print_listing(listing *listing)
 {
-    json_t *all = json_pack("{s:s, s:[], s:[], s:O}", "capture", lb_capture_path(l->capture), "ranks", "steps",
-                            "programs", l->programs);
-    for (uint32_t r = 0; r < l->n_ranks; r++)
-        json_array_append_new(json_object_get(all, "ranks"), json_integer(l->ranks[r]));
-    for (uint32_t s = 0; s < l->n_steps; s++)
-        json_array_append_new(json_object_get(all, "steps"), json_integer(l->steps[s]));
+    json_t *all = json_pack("{s:s, s:[], s:[], s:O}", "capture", lb_capture_path(listing->capture), "ranks", "steps",
+                            "programs", listing->programs);
+    for (uint32_t r = 0; r < listing->n_ranks; r++)
+        json_array_append_new(json_object_get(all, "ranks"), json_integer(listing->ranks[r]));
+    for (uint32_t s = 0; s < listing->n_steps; s++)
+        json_array_append_new(json_object_get(all, "steps"), json_integer(listing->steps[s]));
     json_t *by_rank = tables ? json_array() : NULL;
-    for (uint32_t r = 0; r < l->n_ranks && tables; r++)
-        json_array_append_new(by_rank, json_pack("{s:i, s:o}", "rank", (int)l->ranks[r], "tables",
-                                                 ls_tables_json(l->capture, l->ranks[r])));
+    for (uint32_t r = 0; r < listing->n_ranks && tables; r++)
+        json_array_append_new(by_rank, json_pack("{s:i, s:o}", "rank", (int)listing->ranks[r], "tables",
+                                                 ls_tables_json(listing->capture, listing->ranks[r])));
     if (tables) json_object_set_new(all, "tables", by_rank);
     lb_command_print_json("ls", all);
 }
@@ -302,26 +303,26 @@ int lb_cmd_ls(int argc, const char **argv)
 {
     lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
-    listing l = {.step = 0};
+    listing listing = {.step = 0};
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !lb_command_parse_integer(step_text, &l.step)) ||
-        (rank_text && !lb_command_parse_integer(rank_text, &l.rank))) {
+    if ((step_text && !lb_command_parse_integer(step_text, &listing.step)) ||
+        (rank_text && !lb_command_parse_integer(rank_text, &listing.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
     } else if (arguments.n_args > 1 && !receipt) {
         code = lb_command_misused("ls", "expected CAPTURE, got 2 arguments; two are taken with --receipt");
     } else if (receipt) {
         code = ls_receipt(&arguments);
-    } else if (lb_capture_open(arguments.args[0], &l.capture, &err) != LB_OK) {
+    } else if (lb_capture_open(arguments.args[0], &listing.capture, &err) != LB_OK) {
         code = lb_command_fail("ls", &err);
     } else {
-        l.n_ranks = lb_capture_ranks(l.capture, &l.ranks);
-        l.n_steps = lb_capture_steps(l.capture, &l.steps);
-        l.programs = arguments.json ? json_array() : NULL;
-        code = list(&l, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("ls", &err);
-        if (l.programs && code == LB_EXIT_SAME) print_listing(&l);
-        json_decref(l.programs);
-        lb_capture_close(l.capture);
+        listing.n_ranks = lb_capture_ranks(listing.capture, &listing.ranks);
+        listing.n_steps = lb_capture_steps(listing.capture, &listing.steps);
+        listing.programs = arguments.json ? json_array() : NULL;
+        code = list(&listing, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("ls", &err);
+        if (listing.programs && code == LB_EXIT_SAME) print_listing(&listing);
+        json_decref(listing.programs);
+        lb_capture_close(listing.capture);
     }
     lb_command_arguments_release(&arguments);
     return code;

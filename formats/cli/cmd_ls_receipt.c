@@ -42,71 +42,73 @@ typedef struct window {
     bool whole;
 } window;
 
-static void add_parameters(window *w, const lb_program *p)
+static void add_parameters(window *window, const lb_program *program)
 {
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *v = &p->values[i];
-        if (!(v->flags & LB_VALUE_PARAMETER) || !(v->flags & LB_VALUE_SOURCE)) continue;
-        lb_digest *grown = (lb_digest *)realloc(w->digests, (w->parameters + 1) * sizeof *grown);
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        const lb_value *value = &program->values[i];
+        if (!(value->flags & LB_VALUE_PARAMETER) || !(value->flags & LB_VALUE_SOURCE)) continue;
+        lb_digest *grown = (lb_digest *)realloc(window->digests, (window->parameters + 1) * sizeof *grown);
         if (!grown) return;
-        w->digests = grown;
-        grown[w->parameters++] = v->logical;
+        window->digests = grown;
+        grown[window->parameters++] = value->logical;
     }
 }
 
-static void add_program(window *w, const lb_program *p, bool first)
+static void add_program(window *window, const lb_program *program, bool first)
 {
-    w->whole &= p->complete;
-    w->ops += p->n_ops;
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *v = &p->values[i];
-        if (v->dtype < LB_DTYPE_COUNT) w->dtypes[v->dtype]++;
-        if (v->statistics == LB_NONE) continue;
-        w->measured++;
-        w->nonfinite += lb_statistics_nonfinite(&p->statistics[v->statistics]) > 0;
+    window->whole &= program->complete;
+    window->ops += program->n_ops;
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        const lb_value *value = &program->values[i];
+        if (value->dtype < LB_DTYPE_COUNT) window->dtypes[value->dtype]++;
+        if (value->statistics == LB_NONE) continue;
+        window->measured++;
+        window->nonfinite += lb_statistics_nonfinite(&program->statistics[value->statistics]) > 0;
     }
-    if (p->shard != LB_NONE && json_array_size(w->shards) < SHARDS_NAMED)
-        json_array_append_new(w->shards, json_pack("{s:I,s:i,s:s}", "step", (json_int_t)p->step, "rank", (int)p->rank,
-                                                   "shard", lb_program_text(p, p->shard)));
-    for (uint32_t i = 0; i < p->n_scalars; i++)
-        if (strcmp(lb_program_text(p, p->scalars[i].name), "loss") == 0) {
-            double loss = p->scalars[i].number;
+    if (program->shard != LB_NONE && json_array_size(window->shards) < SHARDS_NAMED)
+        json_array_append_new(window->shards,
+                              json_pack("{s:I,s:i,s:s}", "step", (json_int_t)program->step, "rank", (int)program->rank,
+                                        "shard", lb_program_text(program, program->shard)));
+    for (uint32_t i = 0; i < program->n_scalars; i++)
+        if (strcmp(lb_program_text(program, program->scalars[i].name), "loss") == 0) {
+            double loss = program->scalars[i].number;
             json_t *number = loss == loss && loss - loss == 0 ? json_real(loss) : json_string("not finite");
-            json_array_append_new(w->losses, json_pack("{s:I,s:i,s:o}", "step", (json_int_t)p->step, "rank",
-                                                       (int)p->rank, "loss", number));
+            json_array_append_new(window->losses, json_pack("{s:I,s:i,s:o}", "step", (json_int_t)program->step, "rank",
+                                                            (int)program->rank, "loss", number));
             break;
         }
-    if (first) add_parameters(w, p);
+    if (first) add_parameters(window, program);
 }
 
-static json_t *dtypes_json(const window *w)
+static json_t *dtypes_json(const window *window)
 {
     json_t *all = json_object();
     for (lb_dtype d = 1; d < LB_DTYPE_COUNT; d++)
-        if (w->dtypes[d]) json_object_set_new(all, lb_dtype_name(d), json_integer((json_int_t)w->dtypes[d]));
+        if (window->dtypes[d]) json_object_set_new(all, lb_dtype_name(d), json_integer((json_int_t)window->dtypes[d]));
     return all;
 }
 
-static json_t *checkpoint_json(const window *w)
+static json_t *checkpoint_json(const window *window)
 {
     char digest[33] = "";
-    if (w->parameters) lb_digest_format(lb_digest_bytes(w->digests, w->parameters * sizeof *w->digests), digest);
-    return json_pack("{s:I,s:s}", "parameters", (json_int_t)w->parameters, "digest", digest);
+    if (window->parameters)
+        lb_digest_format(lb_digest_bytes(window->digests, window->parameters * sizeof *window->digests), digest);
+    return json_pack("{s:I,s:s}", "parameters", (json_int_t)window->parameters, "digest", digest);
 }
 
-static lb_status read_window(lb_capture *capture, window *w, lb_err *err)
+static lb_status read_window(lb_capture *capture, window *window, lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;
     const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
     for (uint32_t s = 0; s < n_steps; s++)
         for (uint32_t r = 0; r < n_ranks; r++) {
-            const lb_program *p;
+            const lb_program *program;
             lb_err why = LB_ERR_INIT;
-            lb_status status = lb_capture_program(capture, ranks[r], steps[s], &p, &why);
+            lb_status status = lb_capture_program(capture, ranks[r], steps[s], &program, &why);
             if (status == LB_ERR_NOT_FOUND) continue; /* not every rank records every step */
             if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-            add_program(w, p, s == 0);
+            add_program(window, program, s == 0);
         }
     return LB_OK;
 }
@@ -129,31 +131,31 @@ static json_t *taken(json_t *from, const char *key)
 static lb_status make_receipt(lb_capture *capture, json_t **receipt, lb_err *err)
 {
     const int32_t *ranks;
-    window w = {.shards = json_array(), .losses = json_array(), .whole = true};
+    window window = {.shards = json_array(), .losses = json_array(), .whole = true};
     const int32_t rank = lb_capture_ranks(capture, &ranks) ? ranks[0] : 0;
     json_t *said = table_of(capture, rank, "receipt"), *coverage = table_of(capture, rank, "coverage");
-    lb_status status = read_window(capture, &w, err);
+    lb_status status = read_window(capture, &window, err);
     if (status == LB_OK) {
-        json_t *health =
-            json_pack("{s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "whole", w.whole, "ops", (json_int_t)w.ops, "measured_values",
-                      (json_int_t)w.measured, "nonfinite_values", (json_int_t)w.nonfinite, "unseen_writes",
-                      json_integer_value(json_object_get(coverage, "unseen_writes")), "skipped_values",
-                      json_integer_value(json_object_get(coverage, "skipped_values")), "losses", json_incref(w.losses));
+        json_t *health = json_pack(
+            "{s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "whole", window.whole, "ops", (json_int_t)window.ops, "measured_values",
+            (json_int_t)window.measured, "nonfinite_values", (json_int_t)window.nonfinite, "unseen_writes",
+            json_integer_value(json_object_get(coverage, "unseen_writes")), "skipped_values",
+            json_integer_value(json_object_get(coverage, "skipped_values")), "losses", json_incref(window.losses));
         json_t *code = json_object_get(json_object_get(said, "code"), "sha256");
         *receipt = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:{s:O},s:{s:s}}", "schema", SCHEMA, "lane",
                              lane_of(said), "time", json_real(json_number_value(json_object_get(said, "time"))), "code",
                              code ? json_incref(code) : json_string(""), "versions", taken(said, "versions"),
                              "environment", taken(said, "environment"), "precision",
-                             json_pack("{s:o,s:o}", "dtypes", dtypes_json(&w), "flags", taken(said, "torch")), "window",
-                             window_json(capture), "health", health, "checkpoint", checkpoint_json(&w), "data",
-                             "shards", w.shards, "links", "capture", lb_capture_path(capture));
+                             json_pack("{s:o,s:o}", "dtypes", dtypes_json(&window), "flags", taken(said, "torch")),
+                             "window", window_json(capture), "health", health, "checkpoint", checkpoint_json(&window),
+                             "data", "shards", window.shards, "links", "capture", lb_capture_path(capture));
         if (!*receipt) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", lb_capture_path(capture));
     }
-    json_decref(w.shards);
-    json_decref(w.losses);
+    json_decref(window.shards);
+    json_decref(window.losses);
     json_decref(said);
     json_decref(coverage);
-    free(w.digests);
+    free(window.digests);
     return status;
 }
 

@@ -26,12 +26,10 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "pack",
     .synopsis = "CAPTURE",
-    .about = "Packs a capture into one file that every command reads in place of the folder: bytes compressed, "
-             "equal\n"
-             "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer "
-             "state\n"
-             "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and "
-             "statistics; receipt leaves out what the run was: arguments, variables, versions, files of code.\n"
+    .about = "Packs a capture into one file that every command reads in place of the folder: bytes compressed, equal\n"
+             "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer state\n"
+             "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and statistics; "
+             "receipt leaves out what the run was: arguments, variables, versions, files of code.\n"
              "What was computed from private data may still tell something about it: strip results too when that\n"
              "matters, and look at `lastbit ls --tables`.",
     .example = "  lastbit pack run.lb\n  lastbit pack run.lb -o bug.lbz --steps 41-43 --strip data,params",
@@ -79,20 +77,20 @@ static void progress(void *context, uint64_t done, uint64_t total)
     lb_command_progress("packing", done, total);
 }
 
-static void print_packing(const char *to, const lb_packing *r)
+static void print_packing(const char *to, const lb_packing *result)
 {
     char in[16], out_bytes[16], left[16];
-    printf("%s: %" PRIu64 " programs and %" PRIu64 " blobs of %s in %s\n", to, r->programs, r->blobs,
-           lb_command_bytes_text(r->blob_bytes, in), lb_command_bytes_text(r->file_bytes, out_bytes));
+    printf("%s: %" PRIu64 " programs and %" PRIu64 " blobs of %s in %s\n", to, result->programs, result->blobs,
+           lb_command_bytes_text(result->blob_bytes, in), lb_command_bytes_text(result->file_bytes, out_bytes));
     if (strip_text)
-        printf("left out (%s): %" PRIu64 " blobs of %s\n", strip_text, r->stripped_blobs,
-               lb_command_bytes_text(r->stripped_bytes, left));
+        printf("left out (%s): %" PRIu64 " blobs of %s\n", strip_text, result->stripped_blobs,
+               lb_command_bytes_text(result->stripped_bytes, left));
 }
 
 static int pack(const char *path, const char *to, uint32_t strip, bool json)
 {
     lb_err err = LB_ERR_INIT;
-    lb_packing r;
+    lb_packing result;
     lb_pack_options how = LB_PACK_OPTIONS_INIT;
     how.level = level;
     how.strip = strip;
@@ -101,23 +99,23 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     how.progress = progress;
     lb_status status = lb_output_inputs_refuse(to, (const char *[]){path, NULL}, &err);
     const bool is_input = status != LB_OK;
-    if (!is_input) status = lb_capture_pack(path, to, &how, &r, &err);
+    if (!is_input) status = lb_capture_pack(path, to, &how, &result, &err);
     lb_command_progress_end();
     if (status == LB_ERR_EXISTS && !is_input && !force) { /* the library knows no options */
         lb_err_clear(&err);
         lb_fail(&err, status, "%s exists; --force replaces it, -o writes another", to);
     }
     if (status != LB_OK) return lb_command_fail("pack", &err);
-    double ratio = r.file_bytes ? (double)r.blob_bytes / (double)r.file_bytes : 0;
+    double ratio = result.file_bytes ? (double)result.blob_bytes / (double)result.file_bytes : 0;
     if (json)
-        lb_command_print_json("pack",
-                              json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
-                                        "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
-                                        (json_int_t)r.blob_bytes, "stripped_blobs", (json_int_t)r.stripped_blobs,
-                                        "stripped_bytes", (json_int_t)r.stripped_bytes, "file_bytes",
-                                        (json_int_t)r.file_bytes, "ratio", ratio));
+        lb_command_print_json("pack", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path,
+                                                "output", to, "programs", (json_int_t)result.programs, "blobs",
+                                                (json_int_t)result.blobs, "blob_bytes", (json_int_t)result.blob_bytes,
+                                                "stripped_blobs", (json_int_t)result.stripped_blobs, "stripped_bytes",
+                                                (json_int_t)result.stripped_bytes, "file_bytes",
+                                                (json_int_t)result.file_bytes, "ratio", ratio));
     else
-        print_packing(to, &r);
+        print_packing(to, &result);
     return LB_EXIT_SAME;
 }
 

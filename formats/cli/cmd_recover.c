@@ -22,8 +22,8 @@ static const lb_command command = {
     .synopsis = "CAPTURE",
     .about = "Writes a new capture with every record of the old one that is whole, also those after the last commit, "
              "and\n"
-             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, 1 when something "
-             "was.",
+             "with a closing index. The old one is not changed. Exit code 0 when nothing was lost, "
+             "1 when something was.",
     .example = "  lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,
@@ -43,9 +43,9 @@ static char *default_output(const char *path)
     return name;
 }
 
-static uint64_t lost(const lb_recovery *r)
+static uint64_t lost(const lb_recovery *result)
 {
-    return r->lost_blobs + r->lost_programs + r->lost_tables + r->lost_packs + r->places;
+    return result->lost_blobs + result->lost_programs + result->lost_tables + result->lost_packs + result->places;
 }
 
 /* Why recording had ended before the program did, as the first rank that says so has it; malloc'ed, NULL: none does. */
@@ -68,34 +68,36 @@ static char *why_stopped(const char *path)
     return why;
 }
 
-static void print_json(const char *path, const char *to, const lb_recovery *r, const char *stopped)
+static void print_json(const char *path, const char *to, const lb_recovery *result, const char *stopped)
 {
     lb_command_print_json("recover",
                           json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
-                                    "output", to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs",
-                                    (json_int_t)r->programs, "tables", (json_int_t)r->tables, "lost_blobs",
-                                    (json_int_t)r->lost_blobs, "lost_programs", (json_int_t)r->lost_programs,
-                                    "lost_tables", (json_int_t)r->lost_tables, "lost_packs", (json_int_t)r->lost_packs,
-                                    "places", (json_int_t)r->places, "salvaged", (json_int_t)r->salvaged));
+                                    "output", to, "stopped", stopped, "blobs", (json_int_t)result->blobs, "programs",
+                                    (json_int_t)result->programs, "tables", (json_int_t)result->tables, "lost_blobs",
+                                    (json_int_t)result->lost_blobs, "lost_programs", (json_int_t)result->lost_programs,
+                                    "lost_tables", (json_int_t)result->lost_tables, "lost_packs",
+                                    (json_int_t)result->lost_packs, "places", (json_int_t)result->places, "salvaged",
+                                    (json_int_t)result->salvaged));
 }
 
-static void print_text(const char *to, const lb_recovery *r, const char *stopped)
+static void print_text(const char *to, const lb_recovery *result, const char *stopped)
 {
-    printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, r->blobs, r->programs,
-           r->tables);
-    if (r->salvaged) printf(", %" PRIu64 " of them from behind the last commit", r->salvaged);
+    printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, result->blobs,
+           result->programs, result->tables);
+    if (result->salvaged) printf(", %" PRIu64 " of them from behind the last commit", result->salvaged);
     putchar('\n');
     if (stopped) printf("recording had stopped before the program ended: %s\n", stopped);
-    if (!lost(r)) {
+    if (!lost(result)) {
         puts("nothing was lost");
         return;
     }
-    printf("lost: %" PRIu64 " programs, %" PRIu64 " tables, %" PRIu64 " blobs", r->lost_programs, r->lost_tables,
-           r->lost_blobs);
-    if (r->lost_packs) printf(", %" PRIu64 " pack%s of small blobs", r->lost_packs, r->lost_packs == 1 ? "" : "s");
-    if (r->places)
-        printf(", and whatever stood at %" PRIu64 " place%s where no record is left", r->places,
-               r->places == 1 ? "" : "s");
+    printf("lost: %" PRIu64 " programs, %" PRIu64 " tables, %" PRIu64 " blobs", result->lost_programs,
+           result->lost_tables, result->lost_blobs);
+    if (result->lost_packs)
+        printf(", %" PRIu64 " pack%s of small blobs", result->lost_packs, result->lost_packs == 1 ? "" : "s");
+    if (result->places)
+        printf(", and whatever stood at %" PRIu64 " place%s where no record is left", result->places,
+               result->places == 1 ? "" : "s");
     putchar('\n');
 }
 
@@ -103,19 +105,19 @@ int lb_cmd_recover(int argc, const char **argv)
 {
     lb_command_arguments arguments;
     lb_err err = LB_ERR_INIT;
-    lb_recovery r;
+    lb_recovery result;
     int code = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
     char *to = out ? strdup(out) : default_output(arguments.args[0]);
-    if (!to || lb_capture_recover(arguments.args[0], to, &r, &err) != LB_OK) {
+    if (!to || lb_capture_recover(arguments.args[0], to, &result, &err) != LB_OK) {
         code = lb_command_fail("recover", &err);
     } else {
-        code = lost(&r) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+        code = lost(&result) ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
         char *stopped = why_stopped(to);
         if (arguments.json)
-            print_json(arguments.args[0], to, &r, stopped);
+            print_json(arguments.args[0], to, &result, stopped);
         else
-            print_text(to, &r, stopped);
+            print_text(to, &result, stopped);
         free(stopped);
     }
     free(to);

@@ -27,11 +27,11 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "show",
     .synopsis = "CAPTURE [SELECT]",
-    .about = "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), a layer or an "
-             "op's name, whichever is found first; the options pick more exactly and are combined. Several values are "
-             "listed with their\n"
-             "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. Types "
-             "that\n"
+    .about = "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), "
+             "a layer or an op's name, whichever is found first; the options pick more exactly and are combined. "
+             "Several values are listed with their\n"
+             "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. "
+             "Types that\n"
              "NumPy lacks are exported as float32, which holds each of their values exactly.",
     .example = "  lastbit show run.lb model.layers.3.mlp\n  lastbit show run.lb --step 3 --name lm_head.weight "
                "--histogram\n"
@@ -50,11 +50,11 @@ typedef struct selection {
     bool *given;     /* by an op that was asked for */
 } selection;
 
-static void selection_release(selection *s)
+static void selection_release(selection *selection)
 {
-    free(s->values);
-    free(s->op_of);
-    free(s->given);
+    free(selection->values);
+    free(selection->op_of);
+    free(selection->given);
 }
 
 /* "mm" finds "aten::mm", "add" finds "aten::add.Tensor", and the full names find themselves. */
@@ -65,112 +65,118 @@ static bool names_op(const char *text, const char *name)
 }
 
 /* Views count too: an op gives what it returns, though the bytes are older. */
-static void mark_given(selection *s, const char *text)
+static void mark_given(selection *selection, const char *text)
 {
-    const lb_program *p = s->program;
+    const lb_program *program = selection->program;
     int64_t number;
     bool by_number = lb_command_parse_integer(text, &number);
-    memset(s->given, 0, p->n_values);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (by_number ? number != (int64_t)i : !names_op(text, lb_op_name(p, op))) continue;
+    memset(selection->given, 0, program->n_values);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (by_number ? number != (int64_t)i : !names_op(text, lb_op_name(program, op))) continue;
         for (uint32_t r = 0; r < op->results; r++)
-            if (lb_op_results(p, op)[r] != LB_NONE) s->given[lb_op_results(p, op)[r]] = true;
+            if (lb_op_results(program, op)[r] != LB_NONE) selection->given[lb_op_results(program, op)[r]] = true;
         for (uint32_t r = 0; r < op->written; r++)
-            if (lb_op_written(p, op)[r] != LB_NONE) s->given[lb_op_written(p, op)[r]] = true;
+            if (lb_op_written(program, op)[r] != LB_NONE) selection->given[lb_op_written(program, op)[r]] = true;
     }
 }
 
-static void choose(selection *s, const char *op, const char *layer, const char *name)
+static void choose(selection *selection, const char *op, const char *layer, const char *name)
 {
-    const lb_program *p = s->program;
+    const lb_program *program = selection->program;
     int64_t value = -1;
     if (value_text) lb_command_parse_integer(value_text[0] == 'v' ? value_text + 1 : value_text, &value);
-    if (op) mark_given(s, op);
-    s->n = 0;
-    for (uint32_t v = 0; v < p->n_values; v++) {
-        bool in =
-            !layer || (s->op_of[v] != LB_NONE && lb_program_name_extends(lb_op_layer(p, &p->ops[s->op_of[v]]), layer));
-        bool named = !name || strcmp(lb_program_text(p, p->values[v].name), name) == 0;
-        if ((!value_text || value == v) && (!op || s->given[v]) && in && named) s->values[s->n++] = v;
+    if (op) mark_given(selection, op);
+    selection->n = 0;
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        bool in = !layer || (selection->op_of[v] != LB_NONE &&
+                             lb_program_name_extends(lb_op_layer(program, &program->ops[selection->op_of[v]]), layer));
+        bool named = !name || strcmp(lb_program_text(program, program->values[v].name), name) == 0;
+        if ((!value_text || value == v) && (!op || selection->given[v]) && in && named)
+            selection->values[selection->n++] = v;
     }
 }
 
 /* A tap is a scope of its own, which the value leaves. */
-static void choose_tap(selection *s, const char *tap)
+static void choose_tap(selection *selection, const char *tap)
 {
-    const lb_program *p = s->program;
-    s->n = 0;
-    memset(s->given, 0, p->n_values);
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (!lb_program_is_tap(p, b) || strcmp(lb_program_text(p, p->scopes[b->scope].path), tap) || s->given[b->value])
+    const lb_program *program = selection->program;
+    selection->n = 0;
+    memset(selection->given, 0, program->n_values);
+    for (uint32_t i = 0; i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (!lb_program_is_tap(program, boundary) ||
+            strcmp(lb_program_text(program, program->scopes[boundary->scope].path), tap) ||
+            selection->given[boundary->value])
             continue;
-        s->given[b->value] = true;
-        s->values[s->n++] = b->value;
+        selection->given[boundary->value] = true;
+        selection->values[selection->n++] = boundary->value;
     }
 }
 
-static lb_status select_values(selection *s, const char *path, const char *select, lb_err *err)
+static lb_status select_values(selection *selection, const char *path, const char *select, lb_err *err)
 {
-    const lb_program *p = s->program;
-    s->values = malloc((p->n_values + 1u) * sizeof *s->values);
-    s->op_of = lb_program_producers(p);
-    s->given = malloc(p->n_values + 1u);
-    if (!s->values || !s->op_of || !s->given) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    choose(s, op_text, layer_text, name_text);
+    const lb_program *program = selection->program;
+    selection->values = malloc((program->n_values + 1u) * sizeof *selection->values);
+    selection->op_of = lb_program_producers(program);
+    selection->given = malloc(program->n_values + 1u);
+    if (!selection->values || !selection->op_of || !selection->given)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    choose(selection, op_text, layer_text, name_text);
     if (select) {
-        choose(s, op_text, layer_text, select);
-        if (s->n == 0) choose_tap(s, select);
-        if (s->n == 0) choose(s, op_text, select, name_text);
-        if (s->n == 0) choose(s, select, layer_text, name_text);
+        choose(selection, op_text, layer_text, select);
+        if (selection->n == 0) choose_tap(selection, select);
+        if (selection->n == 0) choose(selection, op_text, select, name_text);
+        if (selection->n == 0) choose(selection, select, layer_text, name_text);
     }
-    if (s->n) return LB_OK;
+    if (selection->n) return LB_OK;
     return lb_fail(
         err, LB_ERR_NOT_FOUND,
         "%s: rank %" PRId32 ", step %" PRId64
         ": no value fits%s%s%s; `lastbit ls --values`, `--ops` and `--layers` list what is there, `lastbit ls` taps",
-        path, p->rank, p->step, select ? " '" : "", select ? select : "", select ? "'" : "");
+        path, program->rank, program->step, select ? " '" : "", select ? select : "", select ? "'" : "");
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static lb_status export(lb_capture *capture, const selection *s, const show_options *how, lb_err *err)
+static lb_status export(lb_capture *capture, const selection *selection, const show_options *how, lb_err *err)
 {
-    shown l;
-    if (s->n != 1) return lb_fail(err, LB_ERR_INVALID, "--npy takes one value, %u fit: pick one with --value", s->n);
-    uint32_t v = s->values[0];
-    if (!lb_capture_has_value(capture, s->program, v))
-        return lb_capture_value(capture, s->program, v, &(lb_tensor){0}, err);
-    lb_status status = show_look(&l, capture, s->program, v, s->op_of[v], how, err);
-    if (status == LB_OK) status = show_write_npy(&l, npy_path, err);
-    show_release(&l);
+    shown shown;
+    if (selection->n != 1)
+        return lb_fail(err, LB_ERR_INVALID, "--npy takes one value, %u fit: pick one with --value", selection->n);
+    uint32_t v = selection->values[0];
+    if (!lb_capture_has_value(capture, selection->program, v))
+        return lb_capture_value(capture, selection->program, v, &(lb_tensor){0}, err);
+    lb_status status = show_look(&shown, capture, selection->program, v, selection->op_of[v], how, err);
+    if (status == LB_OK) status = show_write_npy(&shown, npy_path, err);
+    show_release(&shown);
     return status;
 }
 
-static lb_status show_value(lb_capture *capture, const selection *s, uint32_t value, const show_options *how,
+static lb_status show_value(lb_capture *capture, const selection *selection, uint32_t value, const show_options *how,
                             json_t *list, lb_err *err)
 {
-    shown l;
-    lb_status status = show_look(&l, capture, s->program, value, s->op_of[value], how, err);
+    shown shown;
+    lb_status status = show_look(&shown, capture, selection->program, value, selection->op_of[value], how, err);
     if (status == LB_OK && list) {
-        json_t *json = show_json(&l, how, err);
+        json_t *json = show_json(&shown, how, err);
         if (!json) status = err->status;
         if (json) json_array_append_new(list, json);
     } else if (status == LB_OK) {
-        status = show_print(&l, how, err);
+        status = show_print(&shown, how, err);
     }
-    show_release(&l);
+    show_release(&shown);
     return status;
 }
 
-static lb_status show_selection(lb_capture *capture, const selection *s, json_t *list, lb_err *err)
+static lb_status show_selection(lb_capture *capture, const selection *selection, json_t *list, lb_err *err)
 {
-    show_options how = {slice_text, (uint64_t)limit, s->n == 1 || list_all || slice_text, histogram};
-    if (npy_path) LB_TRY(export(capture, s, &how, err));
-    for (uint32_t i = 0; i < s->n; i++) LB_TRY(show_value(capture, s, s->values[i], &how, list, err));
+    show_options how = {slice_text, (uint64_t)limit, selection->n == 1 || list_all || slice_text, histogram};
+    if (npy_path) LB_TRY(export(capture, selection, &how, err));
+    for (uint32_t i = 0; i < selection->n; i++)
+        LB_TRY(show_value(capture, selection, selection->values[i], &how, list, err));
     if (!list && !how.contents)
-        printf("%" PRIu32 " values fit; --all shows their contents, --value V one of them\n", s->n);
+        printf("%" PRIu32 " values fit; --all shows their contents, --value V one of them\n", selection->n);
     return LB_OK;
 }
 
@@ -183,17 +189,17 @@ static lb_status show(lb_capture *capture, const char *select, bool json, lb_err
         return lb_capture_lacks(capture, INT64_MIN, INT64_MAX, err);
     if (!rank_text || !lb_command_parse_integer(rank_text, &rank)) rank = ranks[0];
     if (!step_text || !lb_command_parse_integer(step_text, &step)) step = steps[0];
-    selection s = {0};
-    LB_TRY(lb_capture_program(capture, (int32_t)rank, step, &s.program, err));
+    selection selection = {0};
+    LB_TRY(lb_capture_program(capture, (int32_t)rank, step, &selection.program, err));
     json_t *list = json ? json_array() : NULL;
-    lb_status status = select_values(&s, lb_capture_path(capture), select, err);
-    if (status == LB_OK) status = show_selection(capture, &s, list, err);
+    lb_status status = select_values(&selection, lb_capture_path(capture), select, err);
+    if (status == LB_OK) status = show_selection(capture, &selection, list, err);
     if (json && status == LB_OK)
         lb_command_print_json("show", json_pack("{s:s, s:I, s:I, s:o}", "capture", lb_capture_path(capture), "rank",
                                                 (json_int_t)rank, "step", (json_int_t)step, "values", list));
     else
         json_decref(list);
-    selection_release(&s);
+    selection_release(&selection);
     return status;
 }
 

@@ -14,52 +14,52 @@
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 /* Elements below a byte cannot be strided: they become float32, which holds each of them. */
-static lb_status widen(shown *s, lb_err *err)
+static lb_status widen(shown *shown, lb_err *err)
 {
-    int64_t n = lb_layout_numel(&s->tensor.layout);
-    char *dense = malloc(lb_dtype_bytes(s->tensor.dtype, (size_t)n) + 1);
-    s->widened = malloc((size_t)n * sizeof(float) + 1);
-    lb_status status =
-        dense && s->widened ? lb_tensor_gather(&s->tensor, dense, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    int64_t n = lb_layout_numel(&shown->tensor.layout);
+    char *dense = malloc(lb_dtype_bytes(shown->tensor.dtype, (size_t)n) + 1);
+    shown->widened = malloc((size_t)n * sizeof(float) + 1);
+    lb_status status = dense && shown->widened ? lb_tensor_gather(&shown->tensor, dense, err)
+                                               : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
-        lb_convert(LB_F32, s->widened, s->tensor.dtype, dense, (size_t)n, NULL);
-        s->tensor =
-            (lb_tensor){s->widened, LB_F32, lb_layout_contiguous(s->tensor.layout.ndim, s->tensor.layout.shape)};
+        lb_convert(LB_F32, shown->widened, shown->tensor.dtype, dense, (size_t)n, NULL);
+        shown->tensor = (lb_tensor){shown->widened, LB_F32,
+                                    lb_layout_contiguous(shown->tensor.layout.ndim, shown->tensor.layout.shape)};
     }
     free(dense);
     return status;
 }
 
-static lb_status cut(shown *s, const char *slice, lb_err *err)
+static lb_status cut(shown *shown, const char *slice, lb_err *err)
 {
     lb_layout part;
-    if (lb_dtype_bits(s->tensor.dtype) < 8) LB_TRY(widen(s, err));
-    LB_TRY(lb_layout_slice(&s->tensor.layout, slice, &part, err));
-    s->tensor.data = (char *)s->tensor.data + part.offset * (int64_t)lb_dtype_bits(s->tensor.dtype) / 8;
-    s->tensor.layout = part;
-    s->tensor.layout.offset = 0;
+    if (lb_dtype_bits(shown->tensor.dtype) < 8) LB_TRY(widen(shown, err));
+    LB_TRY(lb_layout_slice(&shown->tensor.layout, slice, &part, err));
+    shown->tensor.data = (char *)shown->tensor.data + part.offset * (int64_t)lb_dtype_bits(shown->tensor.dtype) / 8;
+    shown->tensor.layout = part;
+    shown->tensor.layout.offset = 0;
     return LB_OK;
 }
 
-lb_status show_look(shown *s, lb_capture *capture, const lb_program *program, uint32_t value, uint32_t op,
+lb_status show_look(shown *look, lb_capture *capture, const lb_program *program, uint32_t value, uint32_t op,
                     const show_options *options, lb_err *err)
 {
-    const lb_value *v = &program->values[value];
-    *s = (shown){
+    const lb_value *recorded = &program->values[value];
+    *look = (shown){
         .program = program, .value = value, .op = op, .has_bytes = lb_capture_has_value(capture, program, value)};
-    if (s->has_bytes || options->slice) LB_TRY(lb_capture_value(capture, program, value, &s->tensor, err));
-    if (options->slice) LB_TRY(cut(s, options->slice, err));
-    s->has_statistics = s->has_bytes || v->statistics != LB_NONE;
-    if (v->statistics != LB_NONE && !options->slice)
-        s->statistics = program->statistics[v->statistics];
-    else if (s->has_bytes)
-        s->statistics = lb_statistics_of(&s->tensor);
+    if (look->has_bytes || options->slice) LB_TRY(lb_capture_value(capture, program, value, &look->tensor, err));
+    if (options->slice) LB_TRY(cut(look, options->slice, err));
+    look->has_statistics = look->has_bytes || recorded->statistics != LB_NONE;
+    if (recorded->statistics != LB_NONE && !options->slice)
+        look->statistics = program->statistics[recorded->statistics];
+    else if (look->has_bytes)
+        look->statistics = lb_statistics_of(&look->tensor);
     return LB_OK;
 }
 
-void show_release(shown *s)
+void show_release(shown *shown)
 {
-    free(s->widened);
+    free(shown->widened);
 }
 
 /* ---- elements in pieces ------------------------------------------------------------------------------------------ */
@@ -74,23 +74,23 @@ typedef struct pieces {
 static lb_status each_piece(const lb_tensor *tensor, uint64_t most, void (*visit)(void *context, const pieces *piece),
                             void *context, lb_err *err)
 {
-    pieces p;
-    size_t bits = lb_dtype_bits(tensor->dtype), room = sizeof p.dense * 8 / bits;
+    pieces given;
+    size_t bits = lb_dtype_bits(tensor->dtype), room = sizeof given.dense * 8 / bits;
     size_t parts = lb_dtype_is_complex(tensor->dtype) ? 2 : 1;
     if (room > 4096 / parts) room = 4096 / parts;
-    for (lb_rows r = lb_rows_of(&tensor->layout); most > 0 && lb_rows_next(&r);)
-        for (int64_t at = 0; at < r.count && most > 0; at += (int64_t)p.elements) {
-            uint64_t left = (uint64_t)(r.count - at);
-            p.elements = left < room ? (size_t)left : room;
-            if (p.elements > most) p.elements = (size_t)most;
-            lb_tensor part = {(char *)tensor->data + (r.offset + at * r.stride) * (int64_t)bits / 8,
+    for (lb_rows rows = lb_rows_of(&tensor->layout); most > 0 && lb_rows_next(&rows);)
+        for (int64_t at = 0; at < rows.count && most > 0; at += (int64_t)given.elements) {
+            uint64_t left = (uint64_t)(rows.count - at);
+            given.elements = left < room ? (size_t)left : room;
+            if (given.elements > most) given.elements = (size_t)most;
+            lb_tensor part = {(char *)tensor->data + (rows.offset + at * rows.stride) * (int64_t)bits / 8,
                               tensor->dtype,
-                              {.ndim = 1, .shape = {(int64_t)p.elements}, .stride = {r.stride}}};
-            LB_TRY(lb_tensor_gather(&part, p.dense, err));
-            p.parts = p.elements * parts;
-            lb_load_f64(p.numbers, lb_dtype_part(tensor->dtype), p.dense, p.parts);
-            visit(context, &p);
-            most -= p.elements;
+                              {.ndim = 1, .shape = {(int64_t)given.elements}, .stride = {rows.stride}}};
+            LB_TRY(lb_tensor_gather(&part, given.dense, err));
+            given.parts = given.elements * parts;
+            lb_load_f64(given.numbers, lb_dtype_part(tensor->dtype), given.dense, given.parts);
+            visit(context, &given);
+            most -= given.elements;
         }
     return LB_OK;
 }
@@ -118,7 +118,7 @@ static bool integer_of(const pieces *piece, lb_dtype dtype, size_t i, char text[
 
 /* ---- as text ----------------------------------------------------------------------------------------------------- */
 
-static void print_head(const shown *s, const show_options *options)
+static void print_head(const shown *shown, const show_options *options)
 {
     static const struct {
         uint32_t flag;
@@ -127,48 +127,49 @@ static void print_head(const shown *s, const show_options *options)
                  {LB_VALUE_GRADIENT, "gradient"},
                  {LB_VALUE_STATE, "state"},
                  {LB_VALUE_INPUT, "input"}};
-    const lb_program *p = s->program;
-    const lb_value *v = &p->values[s->value];
+    const lb_program *program = shown->program;
+    const lb_value *value = &program->values[shown->value];
     char digest[33];
-    lb_digest_format(v->logical, digest);
-    printf("v%" PRIu32 " %s ", s->value, lb_dtype_name(v->dtype));
-    lb_command_print_shape(&v->layout);
-    if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
+    lb_digest_format(value->logical, digest);
+    printf("v%" PRIu32 " %s ", shown->value, lb_dtype_name(value->dtype));
+    lb_command_print_shape(&value->layout);
+    if (value->name != LB_NONE) printf(" %s", lb_program_text(program, value->name));
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
-        if (v->flags & roles[k].flag) printf(", %s", roles[k].word);
-    if (v->source) printf(", source: %s", lb_source_kind_name((lb_source_kind)v->source));
-    if (v->version) printf(", version %" PRIu32, v->version);
-    if (s->op != LB_NONE) {
-        const lb_op *op = &p->ops[s->op];
-        printf("\n  from op %" PRIu32 " %s in %s, %s", s->op, lb_op_name(p, op),
-               *lb_op_layer(p, op) ? lb_op_layer(p, op) : "(outside)", lb_phase_name((lb_phase)op->phase));
+        if (value->flags & roles[k].flag) printf(", %s", roles[k].word);
+    if (value->source) printf(", source: %s", lb_source_kind_name((lb_source_kind)value->source));
+    if (value->version) printf(", version %" PRIu32, value->version);
+    if (shown->op != LB_NONE) {
+        const lb_op *op = &program->ops[shown->op];
+        printf("\n  from op %" PRIu32 " %s in %s, %s", shown->op, lb_op_name(program, op),
+               *lb_op_layer(program, op) ? lb_op_layer(program, op) : "(outside)", lb_phase_name((lb_phase)op->phase));
         char text[LB_LINE_TEXT + 200];
-        const lb_code_line line = lb_op_line(p, op);
+        const lb_code_line line = lb_op_line(program, op);
         lb_code_line_text(&line, text, sizeof text);
         if (*text) printf("\n  line %s", text);
     }
-    value_shards_print(p, s->value, "\n  part: ");
-    if (v->flags & LB_VALUE_UNDEFINED)
+    value_shards_print(program, shown->value, "\n  part: ");
+    if (value->flags & LB_VALUE_UNDEFINED)
         printf("\n  some bytes were never written");
-    else if (!lb_digest_is_none(v->logical))
+    else if (!lb_digest_is_none(value->logical))
         printf("\n  digest %s", digest);
-    puts(s->has_bytes ? "" : "\n  bytes not kept");
+    puts(shown->has_bytes ? "" : "\n  bytes not kept");
     if (!options->slice) return;
     printf("  slice %s: ", options->slice);
-    lb_command_print_shape(&s->tensor.layout);
+    lb_command_print_shape(&shown->tensor.layout);
     putchar('\n');
 }
 
-static void print_statistics(const lb_statistics *t)
+static void print_statistics(const lb_statistics *statistics)
 {
-    int64_t finite = t->elements - lb_statistics_nonfinite(t);
-    printf("  %" PRId64 " element%s:", t->elements, t->elements == 1 ? "" : "s");
+    int64_t finite = statistics->elements - lb_statistics_nonfinite(statistics);
+    printf("  %" PRId64 " element%s:", statistics->elements, statistics->elements == 1 ? "" : "s");
     if (finite)
-        printf(" min %.9g, max %.9g, mean %.9g, rms %.9g, zeros %" PRId64, t->min, t->max, t->sum / (double)finite,
-               sqrt(t->sum_squares / (double)finite), t->zero);
-    if (finite && lb_statistics_nonfinite(t)) putchar(',');
-    if (lb_statistics_nonfinite(t))
-        printf(" NaN %" PRId64 ", +inf %" PRId64 ", -inf %" PRId64, t->nan, t->pos_inf, t->neg_inf);
+        printf(" min %.9g, max %.9g, mean %.9g, rms %.9g, zeros %" PRId64, statistics->min, statistics->max,
+               statistics->sum / (double)finite, sqrt(statistics->sum_squares / (double)finite), statistics->zero);
+    if (finite && lb_statistics_nonfinite(statistics)) putchar(',');
+    if (lb_statistics_nonfinite(statistics))
+        printf(" NaN %" PRId64 ", +inf %" PRId64 ", -inf %" PRId64, statistics->nan, statistics->pos_inf,
+               statistics->neg_inf);
     putchar('\n');
 }
 
@@ -233,19 +234,19 @@ static lb_status print_histogram(const lb_tensor *tensor, lb_err *err)
     return LB_OK;
 }
 
-lb_status show_print(const shown *s, const show_options *options, lb_err *err)
+lb_status show_print(const shown *shown, const show_options *options, lb_err *err)
 {
-    print_head(s, options);
-    if (s->has_statistics) print_statistics(&s->statistics);
-    if (!s->has_bytes) return LB_OK;
+    print_head(shown, options);
+    if (shown->has_statistics) print_statistics(&shown->statistics);
+    if (!shown->has_bytes) return LB_OK;
     if (options->contents) {
-        printing out = {&s->tensor, 0};
-        LB_TRY(each_piece(&s->tensor, options->limit, print_piece, &out, err));
+        printing out = {&shown->tensor, 0};
+        LB_TRY(each_piece(&shown->tensor, options->limit, print_piece, &out, err));
         if (out.at) putchar('\n');
-        uint64_t n = (uint64_t)lb_layout_numel(&s->tensor.layout);
+        uint64_t n = (uint64_t)lb_layout_numel(&shown->tensor.layout);
         if (n > out.at) printf("  … %" PRIu64 " more\n", n - out.at);
     }
-    return options->histogram ? print_histogram(&s->tensor, err) : LB_OK;
+    return options->histogram ? print_histogram(&shown->tensor, err) : LB_OK;
 }
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
@@ -275,27 +276,28 @@ static void list_piece(void *context, const pieces *piece)
     }
 }
 
-static json_t *statistics_json(const lb_statistics *t)
+static json_t *statistics_json(const lb_statistics *statistics)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "elements", (json_int_t)t->elements, "nan",
-                     (json_int_t)t->nan, "pos_inf", (json_int_t)t->pos_inf, "neg_inf", (json_int_t)t->neg_inf, "zero",
-                     (json_int_t)t->zero, "min", number(t->min), "max", number(t->max), "sum", number(t->sum),
-                     "sum_squares", number(t->sum_squares));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "elements", (json_int_t)statistics->elements,
+                     "nan", (json_int_t)statistics->nan, "pos_inf", (json_int_t)statistics->pos_inf, "neg_inf",
+                     (json_int_t)statistics->neg_inf, "zero", (json_int_t)statistics->zero, "min",
+                     number(statistics->min), "max", number(statistics->max), "sum", number(statistics->sum),
+                     "sum_squares", number(statistics->sum_squares));
 }
 
-static lb_status add_contents(json_t *all, const shown *s, const show_options *options, lb_err *err)
+static lb_status add_contents(json_t *all, const shown *shown, const show_options *options, lb_err *err)
 {
     if (options->contents) {
-        listing l = {json_array(), s->tensor.dtype};
-        json_object_set_new(all, "elements", l.elements);
-        LB_TRY(each_piece(&s->tensor, options->limit, list_piece, &l, err));
+        listing listing = {json_array(), shown->tensor.dtype};
+        json_object_set_new(all, "elements", listing.elements);
+        LB_TRY(each_piece(&shown->tensor, options->limit, list_piece, &listing, err));
     }
     if (!options->histogram) return LB_OK;
     static uint64_t counts[EXPONENTS];
     json_t *exponents = json_object();
     json_object_set_new(all, "histogram", exponents);
     memset(counts, 0, sizeof counts);
-    LB_TRY(each_piece(&s->tensor, UINT64_MAX, count_exponents, counts, err));
+    LB_TRY(each_piece(&shown->tensor, UINT64_MAX, count_exponents, counts, err));
     for (int e = 0; e < EXPONENTS; e++) {
         char key[16];
         if (!counts[e]) continue;
@@ -312,36 +314,37 @@ static json_t *sizes_json(const int64_t *sizes, int n)
     return list;
 }
 
-json_t *show_json(const shown *s, const show_options *options, lb_err *err)
+json_t *show_json(const shown *shown, const show_options *options, lb_err *err)
 {
-    const lb_program *p = s->program;
-    const lb_value *v = &p->values[s->value];
+    const lb_program *program = shown->program;
+    const lb_value *value = &program->values[shown->value];
     char logical[33], blob[33];
-    lb_digest_format(v->logical, logical);
-    lb_digest_format(v->blob, blob);
-    json_t *all = json_pack(
-        "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:s, s:b, s:o}", "value", (json_int_t)s->value, "name",
-        lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
-        sizes_json(v->layout.shape, v->layout.ndim), "stride", sizes_json(v->layout.stride, v->layout.ndim), "offset",
-        (json_int_t)v->layout.offset, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version, "source",
-        lb_source_kind_name((lb_source_kind)v->source), "digest", logical, "blob", blob, "kept", (int)s->has_bytes,
-        "statistics", s->has_statistics ? statistics_json(&s->statistics) : json_null());
-    if (s->op != LB_NONE) {
-        const lb_op *op = &p->ops[s->op];
-        json_object_set_new(all, "op", json_integer((json_int_t)s->op));
-        json_object_set_new(all, "op_name", json_string(lb_op_name(p, op)));
-        json_object_set_new(all, "layer", json_string(lb_op_layer(p, op)));
+    lb_digest_format(value->logical, logical);
+    lb_digest_format(value->blob, blob);
+    json_t *all = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:s, s:b, s:o}", "value",
+                            (json_int_t)shown->value, "name", lb_program_text(program, value->name), "dtype",
+                            lb_dtype_name(value->dtype), "shape", sizes_json(value->layout.shape, value->layout.ndim),
+                            "stride", sizes_json(value->layout.stride, value->layout.ndim), "offset",
+                            (json_int_t)value->layout.offset, "storage", (json_int_t)value->storage, "version",
+                            (json_int_t)value->version, "source", lb_source_kind_name((lb_source_kind)value->source),
+                            "digest", logical, "blob", blob, "kept", (int)shown->has_bytes, "statistics",
+                            shown->has_statistics ? statistics_json(&shown->statistics) : json_null());
+    if (shown->op != LB_NONE) {
+        const lb_op *op = &program->ops[shown->op];
+        json_object_set_new(all, "op", json_integer((json_int_t)shown->op));
+        json_object_set_new(all, "op_name", json_string(lb_op_name(program, op)));
+        json_object_set_new(all, "layer", json_string(lb_op_layer(program, op)));
         json_object_set_new(all, "phase", json_string(lb_phase_name((lb_phase)op->phase)));
-        const lb_code_line line = lb_op_line(p, op);
+        const lb_code_line line = lb_op_line(program, op);
         json_object_set_new(all, "source_line", lb_command_json_line(&line));
     }
-    json_t *shards = value_shards_json(p, s->value);
+    json_t *shards = value_shards_json(program, shown->value);
     if (shards) json_object_set_new(all, "shards", shards);
     if (options->slice) {
         json_object_set_new(all, "slice", json_string(options->slice));
-        json_object_set_new(all, "slice_shape", sizes_json(s->tensor.layout.shape, s->tensor.layout.ndim));
+        json_object_set_new(all, "slice_shape", sizes_json(shown->tensor.layout.shape, shown->tensor.layout.ndim));
     }
-    if (s->has_bytes && add_contents(all, s, options, err) != LB_OK) {
+    if (shown->has_bytes && add_contents(all, shown, options, err) != LB_OK) {
         json_decref(all);
         return NULL;
     }
@@ -381,19 +384,19 @@ static void write_npy_header(lb_output *file, lb_dtype dtype, const lb_layout *l
     lb_output_write(file, header, (size_t)padded);
 }
 
-lb_status show_write_npy(const shown *s, const char *path, lb_err *err)
+lb_status show_write_npy(const shown *shown, const char *path, lb_err *err)
 {
-    npy out = {NULL, s->tensor.dtype, s->tensor.dtype};
+    npy out = {NULL, shown->tensor.dtype, shown->tensor.dtype};
     if (!*lb_dtype_numpy(out.from)) out.as = lb_dtype_is_complex(out.from) ? LB_C64 : LB_F32;
     LB_TRY(lb_output_open(path, NULL, &out.file, err)); /* an existing file is not replaced; values are private */
-    write_npy_header(out.file, out.as, &s->tensor.layout);
-    lb_status status = each_piece(&s->tensor, UINT64_MAX, write_piece, &out, err);
+    write_npy_header(out.file, out.as, &shown->tensor.layout);
+    lb_status status = each_piece(&shown->tensor, UINT64_MAX, write_piece, &out, err);
     if (status == LB_OK)
         status = lb_output_close(out.file, err);
     else
         lb_output_abandon(out.file);
-    if (status == LB_OK && out.as != s->program->values[s->value].dtype)
+    if (status == LB_OK && out.as != shown->program->values[shown->value].dtype)
         fprintf(stderr, "lastbit show: NumPy has no %s; written as %s, every value exact\n",
-                lb_dtype_name(s->program->values[s->value].dtype), lb_dtype_torch(out.as));
+                lb_dtype_name(shown->program->values[shown->value].dtype), lb_dtype_torch(out.as));
     return status;
 }

@@ -44,8 +44,8 @@ static void print_help(const lb_command *command, const struct poptOption *table
     lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
     print_fields(command->name);
-    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such file or "
-           "kind), 129 misused.\n");
+    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, "
+           "128 failed (no such file or kind), 129 misused.\n");
 }
 
 /* The line of `lastbit --help` that names the command. */
@@ -231,12 +231,12 @@ static const struct swap_option {
          "SEL=PRECISION"},
     [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
                             "SEL=DTYPE"},
-    [LB_SWAP_KERNEL] =
-        {"kernel",
-         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), tensorcore:ARCH "
-         "with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own with 0 for what it gives that is "
-         "NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
-         "SEL=NAME"},
+    [LB_SWAP_KERNEL] = {"kernel",
+                        "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
+                        "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, "
+                        "its own with 0 for what it gives that is NaN or infinite; torch (replay): of any op, "
+                        "PyTorch's in a child process",
+                        "SEL=NAME"},
     [LB_SWAP_ORDER] =
         {"order",
          "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], "
@@ -256,8 +256,8 @@ static const struct swap_option {
          "[SEL=]f32|adamw"},
     [LB_SWAP_UPDATE] =
         {"update",
-         "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, what "
-         "single ops write in place",
+         "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, "
+         "what single ops write in place",
          "[SEL=]FACTOR"},
     [LB_SWAP_ROUTING] = {"routing",
                          "of mixtures of experts, chained: recompute (default), or force the recorded ids, "
@@ -479,11 +479,11 @@ lb_status lb_command_write_page(const char *command, json_t *object, const char 
     return status;
 }
 
-char *lb_command_name_argument(char *name)
+char *lb_command_name_argument(char *typed)
 {
-    char *spelt = name ? lb_text_escaped(LB_TEXT_ARGUMENT, name, strlen(name)) : NULL;
-    if (!spelt) return name;
-    free(name);
+    char *spelt = typed ? lb_text_escaped(LB_TEXT_ARGUMENT, typed, strlen(typed)) : NULL;
+    if (!spelt) return typed;
+    free(typed);
     return spelt;
 }
 

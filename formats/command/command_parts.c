@@ -17,14 +17,14 @@ static char *part_text, *folder_text, *output;
 static int merge;
 
 static const struct poptOption table[] = {
-    {"part", 0, POPT_ARG_STRING, &part_text, 0, "do the I-th of N parts, which -o FILE takes", "I/N"},
+    {"part", 0, POPT_ARG_STRING, &part_text, 0, "do part I of N and write it to -o FILE", "I/N"},
     {"merge", 0, POPT_ARG_NONE, &merge, 0,
-     "put parts together: the arguments are files of --part, or a folder of --parts, and the answer has the bytes that "
-     "one process gives",
+     "put parts together: the arguments are files of --part, or a folder of --parts, "
+     "and the answer has the bytes that one process gives",
      NULL},
     {"parts", 0, POPT_ARG_STRING, &folder_text, 0,
-     "share the work with all that are given this folder; without it, with those that one srun, mpirun or torchrun "
-     "started. off: do all of it. LASTBIT_PARTS in the environment says the same",
+     "share the work with all processes that are given this folder; default: with those that one srun, "
+     "mpirun or torchrun started. off: do all of it. LASTBIT_PARTS in the environment sets the same",
      "FOLDER"},
     {"output", 'o', POPT_ARG_STRING, &output, 0, "write the part, or the answer, to this file", "FILE"},
     POPT_TABLEEND,
@@ -141,17 +141,17 @@ static bool parse_part(const char *text, uint32_t *part, uint32_t *of)
 /* Where workers of one start meet who were given no folder: here, under a name that all of them come to. */
 static lb_status name_folder(const char *command, const lb_parts_job *job, lb_err *err)
 {
-    const lb_launcher *w = &now.worker;
+    const lb_launcher *launcher = &now.worker;
     char name[600];
-    if (!*w->job)
+    if (!*launcher->job)
         return lb_fail(err, LB_ERR_INVALID,
-                       "%u workers of %s that do not know which start they are of: name a folder that all of them "
-                       "see and no other start has, by --parts FOLDER (or --parts off)",
-                       w->of, w->launcher);
+                       "%u workers of %s that do not know which start they are of: "
+                       "name a folder that all of them see and no other start has, by --parts FOLDER (or --parts off)",
+                       launcher->of, launcher->launcher);
     const lb_digest question = lb_parts_job_digest(job);
     if (lb_digest_is_none(question)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a command");
     const int n = snprintf(name, sizeof name, "%016llx%016llx %s %s %s", (unsigned long long)question.hi,
-                           (unsigned long long)question.lo, w->launcher, w->job, w->again);
+                           (unsigned long long)question.lo, launcher->launcher, launcher->job, launcher->again);
     snprintf(name, sizeof name, "lastbit-%s-%016llx.parts", command,
              (unsigned long long)lb_digest_bytes(name, (size_t)n).lo);
     now.folder = strdup(name), now.own_folder = true;
@@ -333,10 +333,10 @@ typedef struct asked_head {
 
 static lb_status ask(void *context, char **bytes, size_t *n, lb_err *err)
 {
-    asking *a = context;
-    lb_command_answer answer = a->run(a->arguments, a->options);
-    a->refused = !answer.object, a->code = answer.code;
-    if (a->refused) return lb_fail(err, LB_ERR_PARTIAL, "no answer");
+    asking *asking = context;
+    lb_command_answer answer = asking->run(asking->arguments, asking->options);
+    asking->refused = !answer.object, asking->code = answer.code;
+    if (asking->refused) return lb_fail(err, LB_ERR_PARTIAL, "no answer");
     char *object = json_dumps(answer.object, JSON_COMPACT | JSON_REAL_PRECISION(17));
     const size_t length = object ? strlen(object) : 0, text = answer.text ? strlen(answer.text) : 0;
     const asked_head head = {answer.code, answer.text != NULL, length};
@@ -390,7 +390,7 @@ int lb_command_answer_print(const char *command, lb_command_answer *answer, bool
 int lb_command_parts_once(const char *command, lb_command_run *run, const lb_command_arguments *arguments,
                           const void *options, const char *html)
 {
-    asking a = {run, arguments, options, false, LB_EXIT_FAILED};
+    asking asking = {run, arguments, options, false, LB_EXIT_FAILED};
     lb_command_answer answer = {0};
     lb_err err = LB_ERR_INIT;
     char *bytes = NULL;
@@ -399,8 +399,8 @@ int lb_command_parts_once(const char *command, lb_command_run *run, const lb_com
         answer = run(arguments, options);
         return lb_command_answer_print(command, &answer, arguments->json, html);
     }
-    lb_status status = lb_parts_once(now.parts, "answer", ask, &a, &bytes, &n, &err);
-    if (a.refused) return a.code;
+    lb_status status = lb_parts_once(now.parts, "answer", ask, &asking, &bytes, &n, &err);
+    if (asking.refused) return asking.code;
     if (status == LB_OK) status = read_asked(bytes, n, &answer, &err);
     free(bytes);
     return status == LB_OK ? lb_command_answer_print(command, &answer, arguments->json, html)

@@ -44,28 +44,29 @@ void lb_help_filled(const char *text)
 
 /* ---- options ---------------------------------------------------------------------------------------------------- */
 
-static void print_option(const struct poptOption *o)
+static void print_option(const struct poptOption *option)
 {
-    int column = o->shortName ? printf("  -%c%s", o->shortName, o->longName ? ", " : "") : printf("      ");
-    if (o->longName) column += printf("--%s", o->longName);
-    if (o->argDescrip) column += printf(" %s", o->argDescrip);
+    int column =
+        option->shortName ? printf("  -%c%s", option->shortName, option->longName ? ", " : "") : printf("      ");
+    if (option->longName) column += printf("--%s", option->longName);
+    if (option->argDescrip) column += printf(" %s", option->argDescrip);
     if (column + 2 > TEXT_COLUMN) {
         putchar('\n');
         column = 0;
     }
     printf("%*s", TEXT_COLUMN - column, "");
-    fill(o->descrip, strlen(o->descrip), TEXT_COLUMN, TEXT_COLUMN);
+    fill(option->descrip, strlen(option->descrip), TEXT_COLUMN, TEXT_COLUMN);
     putchar('\n');
 }
 
-static unsigned kind_of(const struct poptOption *o)
+static unsigned kind_of(const struct poptOption *option)
 {
-    return o->argInfo & POPT_ARG_MASK;
+    return option->argInfo & POPT_ARG_MASK;
 }
 
-static bool is_end(const struct poptOption *o)
+static bool is_end(const struct poptOption *option)
 {
-    return !o->longName && !o->shortName && !o->arg;
+    return !option->longName && !option->shortName && !option->arg;
 }
 
 /* The table that lb_command_swaps_table gives begins with what gathers swaps. */
@@ -104,8 +105,9 @@ void lb_help_options(const struct poptOption *table, bool swaps_too)
 /* ---- topics ----------------------------------------------------------------------------------------------------- */
 
 static const char SELECTORS[] =
-    "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, or terms joined by "
-    "\"&\", all of which must hold:\n\n"
+    "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, "
+    "or terms joined by \"&\", all of which must hold:\n"
+    "\n"
     "  PATTERN        searched anywhere in \"layer/op\": 'mlp/aten::(add)?mm'\n"
     "  layer=PATTERN  searched anywhere in the path of the module, unless it is anchored: layer=mlp;\n"
     "                 'layer=^model\\.layers\\.3(\\.|$)' is that module and what is in it, 'layer=layers.3' layers.31, "
@@ -116,38 +118,47 @@ static const char SELECTORS[] =
     "  rank=LIST      numbers and ranges: 0,3-5\n"
     "  step=LIST      the same\n"
     "  index=LIST     rows of ops in the recorded step, as `lastbit ls --ops` numbers them: 12-40,77\n"
-    "  block=LETTERS  classes of residual blocks: A attention, D dense MLP, E mixture of experts, M Mamba or SSM, R "
-    "recurrent\n\n"
-    "Empty or left out it selects everything. \"\\&\" is an ampersand in a pattern. The shell leaves a selector alone "
-    "between single quotes. `lastbit ls CAPTURE --layers` lists paths and classes, `--ops` the names of ops.\n\n"
+    "  block=LETTERS  classes of residual blocks: A attention, D dense MLP, E mixture of experts, M Mamba or SSM, "
+    "R recurrent\n"
+    "\n"
+    "Empty or left out it selects everything. \"\\&\" is an ampersand in a pattern. "
+    "The shell leaves a selector alone between single quotes. `lastbit ls CAPTURE --layers` lists paths and classes, "
+    "`--ops` the names of ops.\n"
+    "\n"
     "Examples:\n"
     "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
     "  lastbit replay run.lb --order 'op=sum&step=2-3=pairwise'\n"
     "  lastbit explain a.lb b.lb --select 'layer=model.layers.3&op=mm'\n";
 
-static const char SWAPS[] = "A swap changes one thing in replay: SEL=WHAT, for the ops that SEL selects (`lastbit help "
-                            "selectors`). Without SEL it applies to all. A swap that means nothing to an op leaves it "
-                            "alone. Of two swaps that ask an op for the same thing the later counts. `replay` takes "
-                            "them, and `bisect --check`; each may be given several times.\n";
+static const char SWAPS[] = "A swap changes one thing in replay: SEL=WHAT, "
+                            "for the ops that SEL selects (`lastbit help selectors`). Without SEL it applies to all. "
+                            "A swap that means nothing to an op leaves it alone. "
+                            "Of two swaps that ask an op for the same thing the later counts. `replay` takes them, "
+                            "and `bisect --check`; each may be given several times.\n";
 
 static const char PRECISIONS[] =
-    "\nPRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
-    "narrow); or KEY:VALUE joined by \",\": compute, accumulate and storage, each a type; round: rne, rz, rna, "
-    "stochastic:SEED; overflow: saturate, ieee, torch; subnormals: keep, flush; or a recipe for the products of linear "
-    "layers, with keys of its own after it: fp8-current (scale:f32|pow2), fp8-delayed (history:N, margin:N, "
-    "interval:N, algorithm:max|most_recent, start:cold|calibrated), fp8-block (scale:f32|pow2), mxfp8, mxfp4 "
-    "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
-    "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
+    "\n"
+    "PRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, "
+    "e8m0 (f32 and f64 never narrow); or KEY:VALUE joined by \",\": compute, accumulate and storage, each a type; "
+    "round: rne, rz, rna, stochastic:SEED; overflow: saturate, ieee, torch; subnormals: keep, flush; "
+    "or a recipe for the products of linear layers, with keys of its own after it: fp8-current (scale:f32|pow2), "
+    "fp8-delayed (history:N, margin:N, interval:N, algorithm:max|most_recent, start:cold|calibrated), "
+    "fp8-block (scale:f32|pow2), mxfp8, mxfp4 (scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, "
+    "gradients:ROUND); forward: and backward: set their element types, products:all takes those of attention too. "
+    "Scales live from step to step of a replay.\n"
+    "\n"
     "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
     "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, "
-    "and SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. `lastbit replay CAPTURE --kernels` lists "
-    "kinds, kernels and their options.\n";
+    "and SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. "
+    "`lastbit replay CAPTURE --kernels` lists kinds, kernels and their options.\n";
 
 static const char TOKENS[] =
-    "`lastbit parity` reads tokens with their log-probabilities from JSON, safetensors and .npz. Logarithms are "
-    "natural, of the token given those before it; the first token of a sequence has none (null, NaN, or one entry less "
-    "than there are tokens).\n\n"
-    "JSON, a value a line or one document. A value is a sequence:\n\n"
+    "`lastbit parity` reads tokens with their log-probabilities from JSON, safetensors and .npz. "
+    "Logarithms are natural, of the token given those before it; the first token of a sequence has none (null, NaN, "
+    "or one entry less than there are tokens).\n"
+    "\n"
+    "JSON, a value a line or one document. A value is a sequence:\n"
+    "\n"
     "  id              name of the sequence; both sides' are paired by it, else by their tokens, else in order\n"
     "  token_ids       numbers of the tokens (also: input_ids, completion_ids, responses)\n"
     "  tokens          their pieces of text, for heat maps and other vocabularies\n"
@@ -160,16 +171,20 @@ static const char TOKENS[] =
     "  loss_mask       0: kind prompt, 1: kind generated, where there are no kinds (also: response_mask)\n"
     "  top1            number of the most probable token\n"
     "  top_logprobs    alternatives per token: {\"text\": logprob, ...} or [{\"token\", \"token_id\", \"logprob\"}, "
-    "...]\n\n"
-    "or one token: {\"sequence\", \"position\", \"token_id\", \"token\", \"logprob\", \"kind\"}; or what a server "
-    "answers: OpenAI's completions and chat completions with logprobs, vLLM's prompt_logprobs and dumped "
-    "RequestOutput, SGLang's meta_info, TRL's vllm-serve.\n\n"
-    "safetensors and .npz: token_ids, logprobs, kinds, mask, loss_mask, top1 as [sequences, tokens]; logits as "
-    "[sequences, tokens, vocabulary], row t being of token t + 1, as models return them. Logits on both sides give KL "
-    "and top-1; where logprobs are left out, they follow from logits and token_ids.\n\n"
-    "`lastbit parity --matrix FILE` runs a command over variables, one at a time: the baseline (all at their first "
-    "value) twice, which gives the noise floor, then every other value by itself. {out} is the token file that the "
-    "command writes. Runs that ended well are not run again. FILE:\n\n"
+    "...]\n"
+    "\n"
+    "or one token: {\"sequence\", \"position\", \"token_id\", \"token\", \"logprob\", \"kind\"}; "
+    "or what a server answers: OpenAI's completions and chat completions with logprobs, "
+    "vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's vllm-serve.\n"
+    "\n"
+    "safetensors and .npz: token_ids, logprobs, kinds, mask, loss_mask, top1 as [sequences, tokens]; "
+    "logits as [sequences, tokens, vocabulary], row t being of token t + 1, as models return them. "
+    "Logits on both sides give KL and top-1; where logprobs are left out, they follow from logits and token_ids.\n"
+    "\n"
+    "`lastbit parity --matrix FILE` runs a command over variables, one at a time: "
+    "the baseline (all at their first value) twice, which gives the noise floor, then every other value by itself. "
+    "{out} is the token file that the command writes. Runs that ended well are not run again. FILE:\n"
+    "\n"
     "  {\"command\": \"python serve.py --precision {precision} --adapter {adapter} --out {out}\",\n"
     "   \"variables\": {\"precision\": [\"bf16\", \"fp32\"], \"adapter\": [\"online\", \"merged\"]},\n"
     "   \"reference\": \"trainer.jsonl\", \"seconds\": 600}\n";

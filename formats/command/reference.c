@@ -35,9 +35,9 @@ static void each_option(const struct poptOption *table, visit_option *visit, voi
     }
 }
 
-static bool takes_argument(const struct poptOption *o)
+static bool takes_argument(const struct poptOption *option)
 {
-    return (o->argInfo & POPT_ARG_MASK) != POPT_ARG_NONE;
+    return (option->argInfo & POPT_ARG_MASK) != POPT_ARG_NONE;
 }
 
 /* ---- man --------------------------------------------------------------------------------------------------------- */
@@ -80,55 +80,60 @@ static void put_roff_lines(const char *text)
     if (kept) puts(".fi");
 }
 
-static void man_option(void *context, const struct poptOption *o)
+static void man_option(void *context, const struct poptOption *option)
 {
     (void)context;
     puts(".TP");
-    if (o->shortName) printf("\\fB\\-%c\\fR%s", o->shortName, o->longName ? ", " : "");
-    if (o->longName) fputs("\\fB\\-\\-", stdout), put_roff_text(o->longName), fputs("\\fR", stdout);
-    if (o->argDescrip) fputs(" \\fI", stdout), put_roff_text(o->argDescrip), fputs("\\fR", stdout);
+    if (option->shortName) printf("\\fB\\-%c\\fR%s", option->shortName, option->longName ? ", " : "");
+    if (option->longName) fputs("\\fB\\-\\-", stdout), put_roff_text(option->longName), fputs("\\fR", stdout);
+    if (option->argDescrip) fputs(" \\fI", stdout), put_roff_text(option->argDescrip), fputs("\\fR", stdout);
     putchar('\n');
-    put_roff_text(o->descrip);
+    put_roff_text(option->descrip);
     putchar('\n');
 }
 
-static void man_command(const lb_command *c, const char *text, const struct poptOption *table)
+static void man_command(const lb_command *command, const char *text, const struct poptOption *table)
 {
-    printf(".TH LASTBIT\\-%s 1 \"\" \"lastbit " LB_VERSION "\" \"lastbit\"\n.SH NAME\nlastbit\\-%s \\- ", c->name,
-           c->name);
+    printf(".TH LASTBIT\\-%s 1 \"\" \"lastbit " LB_VERSION "\" \"lastbit\"\n.SH NAME\nlastbit\\-%s \\- ", command->name,
+           command->name);
     put_roff_text(text);
-    printf("\n.SH SYNOPSIS\n\\fBlastbit %s\\fR [\\fIOPTIONS\\fR] ", c->name);
-    put_roff_text(c->synopsis);
+    printf("\n.SH SYNOPSIS\n\\fBlastbit %s\\fR [\\fIOPTIONS\\fR] ", command->name);
+    put_roff_text(command->synopsis);
     puts("\n.SH DESCRIPTION");
-    put_roff_lines(c->about);
+    put_roff_lines(command->about);
     puts("\n.SH OPTIONS");
     each_option(table, man_option, NULL);
-    if (c->example) {
+    if (command->example) {
         puts(".SH EXAMPLES\n.nf");
-        put_roff_text(c->example);
+        put_roff_text(command->example);
         puts("\n.fi");
     }
-    char *fields = lb_schema_files_fields(c->name);
-    puts(".SH JSON\nFields of what is printed with \\fB\\-\\-json\\fR; \\fBlastbit help \\-\\-schema\\fR describes "
-         "each.\n.PP");
+    char *fields = lb_schema_files_fields(command->name);
+    puts(".SH JSON\n"
+         "Fields of what is printed with \\fB\\-\\-json\\fR; \\fBlastbit help \\-\\-schema\\fR describes each.\n"
+         ".PP");
     put_roff_text(fields ? fields : "");
     free(fields);
-    puts("\n.SH EXIT STATUS\n"
-         "0 same or clean; 1 different or found; 125 cannot be tested: read, but nothing in it can be judged; 128 "
-         "failed: a file is missing, unreadable, empty or of another kind; 129 misused.\n"
+    puts("\n"
+         ".SH EXIT STATUS\n"
+         "0 same or clean; 1 different or found; 125 cannot be tested: read, but nothing in it can be judged; "
+         "128 failed: a file is missing, unreadable, empty or of another kind; 129 misused.\n"
          ".SH SEE ALSO\n"
          "\\fBlastbit\\fR(1); \\fBlastbit help\\fR lists topics.");
 }
 
 void lb_reference_main_man(const char *const *names, const char *const *texts, int n)
 {
-    puts(".TH LASTBIT 1 \"\" \"lastbit " LB_VERSION "\" \"lastbit\"\n.SH NAME\n"
+    puts(".TH LASTBIT 1 \"\" \"lastbit " LB_VERSION "\" \"lastbit\"\n"
+         ".SH NAME\n"
          "lastbit \\- trace replay and bisection for the numerics of LLM training and serving\n"
          ".SH SYNOPSIS\n"
          "\\fBlastbit\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] \\fIARGS\\fR\n"
          ".SH DESCRIPTION\n"
-         "Captures a training or serving step, replays it under other kernels, precisions and rank orders, and finds "
-         "the first layer, rank and op where the numbers part company.\n"
+         "Captures a training or serving step, "
+         "replays it under other kernels, precisions and rank orders, "
+         "and finds the first layer, "
+         "rank and op where the numbers part company.\n"
          ".SH COMMANDS");
     for (int i = 0; i < n; i++) {
         printf(".TP\n\\fBlastbit\\-%s\\fR(1)\n", names[i]);
@@ -139,11 +144,11 @@ void lb_reference_main_man(const char *const *names, const char *const *texts, i
 
 /* ---- shells ------------------------------------------------------------------------------------------------------ */
 
-static void bash_option(void *context, const struct poptOption *o)
+static void bash_option(void *context, const struct poptOption *option)
 {
     (void)context;
-    if (o->shortName) printf(" -%c", o->shortName);
-    if (o->longName) printf(" --%s", o->longName);
+    if (option->shortName) printf(" -%c", option->shortName);
+    if (option->longName) printf(" --%s", option->longName);
 }
 
 /* In single quotes, of which a shell ends one at each that the text has; `escaped` take a backslash. */
@@ -160,42 +165,42 @@ static void put_quoted(const char *text, const char *escaped)
 }
 
 /* '*--option[what it does]:value:_files' of each spelling. */
-static void zsh_option(void *context, const struct poptOption *o)
+static void zsh_option(void *context, const struct poptOption *option)
 {
     (void)context;
     for (int form = 0; form < 2; form++) {
-        if (form ? !o->longName : !o->shortName) continue;
+        if (form ? !option->longName : !option->shortName) continue;
         if (form)
-            printf(" \\\n        '*--%s[", o->longName);
+            printf(" \\\n        '*--%s[", option->longName);
         else
-            printf(" \\\n        '*-%c[", o->shortName);
-        put_quoted(o->descrip, "[]:\\");
-        fputs(takes_argument(o) ? "]:value:_files'" : "]'", stdout);
+            printf(" \\\n        '*-%c[", option->shortName);
+        put_quoted(option->descrip, "[]:\\");
+        fputs(takes_argument(option) ? "]:value:_files'" : "]'", stdout);
     }
 }
 
-static void fish_option(void *context, const struct poptOption *o)
+static void fish_option(void *context, const struct poptOption *option)
 {
     printf("complete -c lastbit -n '__fish_seen_subcommand_from %s'", (const char *)context);
-    if (o->shortName) printf(" -s %c", o->shortName);
-    if (o->longName) printf(" -l %s", o->longName);
-    if (takes_argument(o)) fputs(" -r", stdout);
+    if (option->shortName) printf(" -s %c", option->shortName);
+    if (option->longName) printf(" -l %s", option->longName);
+    if (takes_argument(option)) fputs(" -r", stdout);
     fputs(" -d '", stdout);
-    put_quoted(o->descrip, "\\");
+    put_quoted(option->descrip, "\\");
     puts("'");
 }
 
 /* ---- Markdown ---------------------------------------------------------------------------------------------------- */
 
-static void markdown_option(void *context, const struct poptOption *o)
+static void markdown_option(void *context, const struct poptOption *option)
 {
     (void)context;
     fputs("| `", stdout);
-    if (o->shortName) printf("-%c%s", o->shortName, o->longName ? ", " : "");
-    if (o->longName) printf("--%s", o->longName);
-    if (o->argDescrip) printf(" %s", o->argDescrip);
+    if (option->shortName) printf("-%c%s", option->shortName, option->longName ? ", " : "");
+    if (option->longName) printf("--%s", option->longName);
+    if (option->argDescrip) printf(" %s", option->argDescrip);
     fputs("` | ", stdout);
-    for (const char *c = o->descrip; *c; c++)
+    for (const char *c = option->descrip; *c; c++)
         if (strchr("|<>*_`", *c))
             printf("\\%c", *c);
         else
@@ -203,14 +208,14 @@ static void markdown_option(void *context, const struct poptOption *o)
     puts(" |");
 }
 
-static void markdown_command(const lb_command *c, const struct poptOption *table)
+static void markdown_command(const lb_command *command, const struct poptOption *table)
 {
-    printf("## lastbit %s\n\n    lastbit %s [OPTIONS] %s\n\n%s\n\n| option | |\n|---|---|\n", c->name, c->name,
-           c->synopsis, c->about);
+    printf("## lastbit %s\n\n    lastbit %s [OPTIONS] %s\n\n%s\n\n| option | |\n|---|---|\n", command->name,
+           command->name, command->synopsis, command->about);
     each_option(table, markdown_option, NULL);
-    if (c->example) printf("\n```\n%s\n```\n", c->example);
-    char *fields = lb_schema_files_fields(c->name);
-    if (fields) printf("\nWith `--json`: %s; `lastbit help --schema %s` describes each.\n", fields, c->name);
+    if (command->example) printf("\n```\n%s\n```\n", command->example);
+    char *fields = lb_schema_files_fields(command->name);
+    if (fields) printf("\nWith `--json`: %s; `lastbit help --schema %s` describes each.\n", fields, command->name);
     free(fields);
     putchar('\n');
 }

@@ -58,7 +58,7 @@ static size_t plain_run(const char *at, size_t n)
 }
 
 /* Spells n bytes out. Gives how many it took: what may be the beginning of more is left. `last`: nothing is. */
-static size_t pass(const door *d, const char *at, size_t n, bool last, bool *written)
+static size_t pass(const door *door, const char *at, size_t n, bool last, bool *written)
 {
     char part[PART];
     size_t i = 0, size = 0;
@@ -76,27 +76,27 @@ static size_t pass(const door *d, const char *at, size_t n, bool last, bool *wri
         else
             size += lb_text_escape(LB_TEXT_SHOWN, at + i, length, part + size, PART - size);
         i += length;
-        if (size + 64 > PART || i == n) *written = write_all(d->descriptor, part, size), size = 0;
+        if (size + 64 > PART || i == n) *written = write_all(door->descriptor, part, size), size = 0;
     }
-    if (size && *written) *written = write_all(d->descriptor, part, size);
+    if (size && *written) *written = write_all(door->descriptor, part, size);
     return i;
 }
 
 static ssize_t put(void *cookie, const char *bytes, size_t n)
 {
-    door *d = cookie;
+    door *door = cookie;
     bool written = true;
     size_t at = 0;
-    while (d->waiting && at < n && written) { /* the rest of what was begun, a byte at a time */
-        d->kept[d->waiting++] = bytes[at++];
-        const size_t took = pass(d, d->kept, d->waiting, d->waiting == sizeof d->kept, &written);
-        memmove(d->kept, d->kept + took, d->waiting - took);
-        d->waiting -= took;
+    while (door->waiting && at < n && written) { /* the rest of what was begun, a byte at a time */
+        door->kept[door->waiting++] = bytes[at++];
+        const size_t took = pass(door, door->kept, door->waiting, door->waiting == sizeof door->kept, &written);
+        memmove(door->kept, door->kept + took, door->waiting - took);
+        door->waiting -= took;
     }
     if (written && at < n) {
-        at += pass(d, bytes + at, n - at, false, &written);
-        d->waiting = written ? n - at : 0;
-        memcpy(d->kept, bytes + at, d->waiting);
+        at += pass(door, bytes + at, n - at, false, &written);
+        door->waiting = written ? n - at : 0;
+        memcpy(door->kept, bytes + at, door->waiting);
     }
     return written ? (ssize_t)n : 0;
 }

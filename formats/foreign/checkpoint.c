@@ -291,11 +291,10 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
     lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
     lb_status status = list_files(folder, 0, &files, &indexes, err);
     if (status == LB_OK && !files.n && !indexes.n)
-        status = lb_fail(
-            err, LB_ERR_NOT_FOUND,
-            "%s: holds no .metadata, no *.index.json, no .safetensors, .pt, .bin or .gguf: name the folder of a "
-            "checkpoint",
-            folder);
+        status = lb_fail(err, LB_ERR_NOT_FOUND,
+                         "%s: holds no .metadata, no *.index.json, no .safetensors, .pt, .bin or .gguf: "
+                         "name the folder of a checkpoint",
+                         folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
         if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
             status = read_description(r, NULL, indexes.rows[i], err);

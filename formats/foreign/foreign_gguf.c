@@ -76,41 +76,41 @@ typedef struct cursor {
     bool cut; /* it asked for more than there is */
 } cursor;
 
-static const char *take(cursor *c, uint64_t n)
+static const char *take(cursor *cursor, uint64_t n)
 {
-    const char *here = c->bytes + c->at;
-    c->cut |= n > c->size - c->at;
-    if (c->cut) return NULL;
-    c->at += (size_t)n;
+    const char *here = cursor->bytes + cursor->at;
+    cursor->cut |= n > cursor->size - cursor->at;
+    if (cursor->cut) return NULL;
+    cursor->at += (size_t)n;
     return here;
 }
 
-static uint32_t take_u32(cursor *c)
+static uint32_t take_u32(cursor *cursor)
 {
     uint32_t x = 0;
-    const char *p = take(c, sizeof x);
+    const char *p = take(cursor, sizeof x);
     if (p) memcpy(&x, p, sizeof x);
     return x;
 }
 
-static uint64_t take_u64(cursor *c)
+static uint64_t take_u64(cursor *cursor)
 {
     uint64_t x = 0;
-    const char *p = take(c, sizeof x);
+    const char *p = take(cursor, sizeof x);
     if (p) memcpy(&x, p, sizeof x);
     return x;
 }
 
-static const char *take_text(cursor *c, uint64_t *n)
+static const char *take_text(cursor *cursor, uint64_t *n)
 {
-    *n = take_u64(c);
-    return take(c, *n);
+    *n = take_u64(cursor);
+    return take(cursor, *n);
 }
 
-static lb_status bad(lb_err *err, const cursor *c, size_t at, const char *what)
+static lb_status bad(lb_err *err, const cursor *cursor, size_t at, const char *what)
 {
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: %s", c->source, at,
-                   c->cut ? "the file ends within its header" : what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: %s", cursor->source, at,
+                   cursor->cut ? "the file ends within its header" : what);
 }
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
@@ -121,22 +121,22 @@ typedef struct header {
 } header;
 
 /* A value of a pair. */
-static bool skip_value(cursor *c, uint32_t type, int nesting)
+static bool skip_value(cursor *cursor, uint32_t type, int nesting)
 {
     static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     uint64_t n;
     if (type >= sizeof sizes || !nesting) return false;
-    if (type == TYPE_STRING) return take_text(c, &n) != NULL;
-    if (type != TYPE_ARRAY) return take(c, sizes[type]) != NULL;
-    const uint32_t of = take_u32(c);
-    n = take_u64(c);
-    if (c->cut || of >= sizeof sizes) return false;
+    if (type == TYPE_STRING) return take_text(cursor, &n) != NULL;
+    if (type != TYPE_ARRAY) return take(cursor, sizes[type]) != NULL;
+    const uint32_t of = take_u32(cursor);
+    n = take_u64(cursor);
+    if (cursor->cut || of >= sizeof sizes) return false;
     if (sizes[of]) {
-        c->cut |= n > c->size / sizes[of];
-        return !c->cut && take(c, n * sizes[of]) != NULL;
+        cursor->cut |= n > cursor->size / sizes[of];
+        return !cursor->cut && take(cursor, n * sizes[of]) != NULL;
     }
     for (uint64_t i = 0; i < n; i++)
-        if (!skip_value(c, of, nesting - 1)) return false;
+        if (!skip_value(cursor, of, nesting - 1)) return false;
     return true;
 }
 
@@ -145,58 +145,58 @@ static bool is_power_of_two(uint64_t n)
     return n && !(n & (n - 1));
 }
 
-static lb_status read_pairs(cursor *c, uint64_t n, header *h, lb_err *err)
+static lb_status read_pairs(cursor *cursor, uint64_t n, header *header, lb_err *err)
 {
     static const char alignment[] = "general.alignment";
     for (uint64_t i = 0; i < n; i++) {
         uint64_t length;
-        const size_t at = c->at;
-        const char *key = take_text(c, &length);
-        const uint32_t type = take_u32(c);
-        if (!c->cut && type == TYPE_U32 && length == sizeof alignment - 1 && !memcmp(key, alignment, length)) {
-            h->alignment = take_u32(c);
-            if (!c->cut && !is_power_of_two(h->alignment))
-                return bad(err, c, at, "general.alignment is not a power of two");
-        } else if (!c->cut && !skip_value(c, type, NESTING)) {
-            return bad(err, c, at, "a key-value pair is of no type that GGUF has");
+        const size_t at = cursor->at;
+        const char *key = take_text(cursor, &length);
+        const uint32_t type = take_u32(cursor);
+        if (!cursor->cut && type == TYPE_U32 && length == sizeof alignment - 1 && !memcmp(key, alignment, length)) {
+            header->alignment = take_u32(cursor);
+            if (!cursor->cut && !is_power_of_two(header->alignment))
+                return bad(err, cursor, at, "general.alignment is not a power of two");
+        } else if (!cursor->cut && !skip_value(cursor, type, NESTING)) {
+            return bad(err, cursor, at, "a key-value pair is of no type that GGUF has");
         }
-        if (c->cut) return bad(err, c, at, "");
+        if (cursor->cut) return bad(err, cursor, at, "");
     }
     return LB_OK;
 }
 
-static lb_status read_header(cursor *c, header *h, lb_err *err)
+static lb_status read_header(cursor *cursor, header *read, lb_err *err)
 {
-    const char *magic = take(c, 4);
-    *h = (header){.alignment = ALIGNMENT};
-    if (!magic || memcmp(magic, "GGUF", 4) != 0) return bad(err, c, 0, "does not begin with GGUF");
-    const uint32_t version = take_u32(c);
-    h->tensors = take_u64(c);
-    const uint64_t pairs = take_u64(c);
-    if (c->cut) return bad(err, c, 4, "");
+    const char *magic = take(cursor, 4);
+    *read = (header){.alignment = ALIGNMENT};
+    if (!magic || memcmp(magic, "GGUF", 4) != 0) return bad(err, cursor, 0, "does not begin with GGUF");
+    const uint32_t version = take_u32(cursor);
+    read->tensors = take_u64(cursor);
+    const uint64_t pairs = take_u64(cursor);
+    if (cursor->cut) return bad(err, cursor, 4, "");
     if (version < OLDEST || version > NEWEST)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset 4: GGUF version %" PRIu32 "%s: %d and %d are read",
-                       c->source, version, version & 0xffff ? "" : ", which is of a big-endian machine", OLDEST,
+                       cursor->source, version, version & 0xffff ? "" : ", which is of a big-endian machine", OLDEST,
                        NEWEST);
-    LB_TRY(read_pairs(c, pairs, h, err));
-    h->infos = c->at;
-    for (uint64_t i = 0; i < h->tensors && !c->cut; i++) {
+    LB_TRY(read_pairs(cursor, pairs, read, err));
+    read->infos = cursor->at;
+    for (uint64_t i = 0; i < read->tensors && !cursor->cut; i++) {
         uint64_t length;
-        take_text(c, &length);
-        take(c, (uint64_t)take_u32(c) * 8 + 12);
+        take_text(cursor, &length);
+        take(cursor, (uint64_t)take_u32(cursor) * 8 + 12);
     }
-    if (c->cut) return bad(err, c, h->infos, "");
-    const uint64_t over = c->at % h->alignment;
-    h->data = c->at + (size_t)(over ? h->alignment - over : 0);
-    if (h->data > c->size) h->data = c->size; /* no tensor has a byte */
+    if (cursor->cut) return bad(err, cursor, read->infos, "");
+    const uint64_t over = cursor->at % read->alignment;
+    read->data = cursor->at + (size_t)(over ? read->alignment - over : 0);
+    if (read->data > cursor->size) read->data = cursor->size; /* no tensor has a byte */
     return LB_OK;
 }
 
 bool lb_foreign_gguf_is_cut(const char *bytes, size_t size)
 {
-    header h;
-    cursor c = {"", bytes, size, 0, false};
-    return read_header(&c, &h, NULL) != LB_OK && c.cut;
+    header header;
+    cursor cursor = {"", bytes, size, 0, false};
+    return read_header(&cursor, &header, NULL) != LB_OK && cursor.cut;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -209,82 +209,85 @@ typedef struct info {
     size_t at;
 } info;
 
-static lb_status read_shape(cursor *c, info *t, lb_err *err)
+static lb_status read_shape(cursor *cursor, info *info, lb_err *err)
 {
     int64_t sizes[LB_MAX_DIMS];
-    const uint32_t n = take_u32(c);
-    if (n > LB_MAX_DIMS) return bad(err, c, t->at, "a tensor has more than 16 dimensions");
+    const uint32_t n = take_u32(cursor);
+    if (n > LB_MAX_DIMS) return bad(err, cursor, info->at, "a tensor has more than 16 dimensions");
     for (uint32_t d = 0; d < n; d++) {
-        const uint64_t size = take_u64(c);
-        if (size > INT64_MAX) return bad(err, c, t->at, "a tensor's size overflows");
+        const uint64_t size = take_u64(cursor);
+        if (size > INT64_MAX) return bad(err, cursor, info->at, "a tensor's size overflows");
         sizes[n - 1 - d] = (int64_t)size;
     }
-    t->layout = lb_layout_contiguous((int)n, sizes);
-    return lb_layout_numel(&t->layout) < 0 ? bad(err, c, t->at, "the product of a tensor's sizes overflows") : LB_OK;
+    info->layout = lb_layout_contiguous((int)n, sizes);
+    return lb_layout_numel(&info->layout) < 0 ? bad(err, cursor, info->at, "the product of a tensor's sizes overflows")
+                                              : LB_OK;
 }
 
-static lb_status wrong(const cursor *c, const info *t, const char *what, lb_err *err)
+static lb_status wrong(const cursor *cursor, const info *info, const char *what, lb_err *err)
 {
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: tensor '%.100s': %s", c->source, t->at, t->name, what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: tensor '%.100s': %s", cursor->source, info->at, info->name,
+                   what);
 }
 
 /* Of a tensor that is blocks of codes, or of a type that is not known. */
-static lb_status tell_unread(const lb_foreign_tensors *tensors, const cursor *c, const info *t, const char *type,
-                             lb_err *err)
+static lb_status tell_unread(const lb_foreign_tensors *tensors, const cursor *cursor, const info *info,
+                             const char *type, lb_err *err)
 {
     if (tensors->listener)
-        return tensors->listener->unread(tensors->listener->context, t->name, type, &t->layout), LB_OK;
-    return lb_fail(
-        err, LB_ERR_UNSUPPORTED,
-        "%s: offset %zu: tensor '%.100s' is quantised (%s): its numbers are not in the file; read the one it was made "
-        "from",
-        c->source, t->at, t->name, type);
+        return tensors->listener->unread(tensors->listener->context, info->name, type, &info->layout), LB_OK;
+    return lb_fail(err, LB_ERR_UNSUPPORTED,
+                   "%s: offset %zu: tensor '%.100s' is quantised (%s): its numbers are not in the file; "
+                   "read the one it was made from",
+                   cursor->source, info->at, info->name, type);
 }
 
-static lb_status add_tensor(lb_foreign_tensors *tensors, const cursor *c, const header *h, const info *t, lb_err *err)
+static lb_status add_tensor(lb_foreign_tensors *tensors, const cursor *cursor, const header *header, const info *info,
+                            lb_err *err)
 {
     size_t k = 0;
-    while (k < sizeof types / sizeof *types && types[k].code != t->type) k++;
+    while (k < sizeof types / sizeof *types && types[k].code != info->type) k++;
     if (k == sizeof types / sizeof *types) {
         char type[32];
-        snprintf(type, sizeof type, "type %" PRIu32, t->type);
-        return tell_unread(tensors, c, t, type, err);
+        snprintf(type, sizeof type, "type %" PRIu32, info->type);
+        return tell_unread(tensors, cursor, info, type, err);
     }
-    const uint64_t n = (uint64_t)lb_layout_numel(&t->layout);
-    const int64_t row = t->layout.ndim ? t->layout.shape[t->layout.ndim - 1] : 1;
+    const uint64_t n = (uint64_t)lb_layout_numel(&info->layout);
+    const int64_t row = info->layout.ndim ? info->layout.shape[info->layout.ndim - 1] : 1;
     uint64_t bytes;
-    if (row % types[k].elements) return wrong(c, t, "its rows are no whole blocks", err);
+    if (row % types[k].elements) return wrong(cursor, info, "its rows are no whole blocks", err);
     if (__builtin_mul_overflow(n / types[k].elements, types[k].bytes, &bytes))
-        return wrong(c, t, "its size overflows", err);
-    if (t->offset % h->alignment) return wrong(c, t, "its bytes are not aligned", err);
-    if (t->offset > c->size - h->data || bytes > c->size - h->data - t->offset) {
+        return wrong(cursor, info, "its size overflows", err);
+    if (info->offset % header->alignment) return wrong(cursor, info, "its bytes are not aligned", err);
+    if (info->offset > cursor->size - header->data || bytes > cursor->size - header->data - info->offset) {
         lb_err why = LB_ERR_INIT;
-        wrong(c, t, "its bytes leave the file", &why);
-        return lb_foreign_fault(tensors, LB_FAULT_TRUNCATED, t->name, c->source, &why, err);
+        wrong(cursor, info, "its bytes leave the file", &why);
+        return lb_foreign_fault(tensors, LB_FAULT_TRUNCATED, info->name, cursor->source, &why, err);
     }
-    if (types[k].dtype == LB_NO_DTYPE) return tell_unread(tensors, c, t, types[k].name, err);
-    return lb_foreign_add(tensors, t->name, strlen(t->name), types[k].dtype, &t->layout, c->bytes + h->data + t->offset,
-                          (size_t)bytes, err);
+    if (types[k].dtype == LB_NO_DTYPE) return tell_unread(tensors, cursor, info, types[k].name, err);
+    return lb_foreign_add(tensors, info->name, strlen(info->name), types[k].dtype, &info->layout,
+                          cursor->bytes + header->data + info->offset, (size_t)bytes, err);
 }
 
-static lb_status read_tensor(lb_foreign_tensors *tensors, cursor *c, const header *h, json_t *names, lb_err *err)
+static lb_status read_tensor(lb_foreign_tensors *tensors, cursor *cursor, const header *header, json_t *names,
+                             lb_err *err)
 {
     uint64_t length;
-    info t = {.at = c->at};
+    info info = {.at = cursor->at};
     lb_err why = LB_ERR_INIT;
-    const char *bytes = take_text(c, &length);
+    const char *bytes = take_text(cursor, &length);
     char *name = bytes ? lb_text_name(bytes, (size_t)length) : NULL;
-    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->source);
-    t.name = name;
-    lb_status status = read_shape(c, &t, &why);
-    if (status == LB_OK) t.type = take_u32(c), t.offset = take_u64(c);
+    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", cursor->source);
+    info.name = name;
+    lb_status status = read_shape(cursor, &info, &why);
+    if (status == LB_OK) info.type = take_u32(cursor), info.offset = take_u64(cursor);
     if (status == LB_OK && json_object_get(names, name)) {
-        wrong(c, &t, "there are two of this name", &why);
-        status = lb_foreign_fault(tensors, LB_FAULT_DUPLICATE, name, c->source, &why, err);
+        wrong(cursor, &info, "there are two of this name", &why);
+        status = lb_foreign_fault(tensors, LB_FAULT_DUPLICATE, name, cursor->source, &why, err);
     } else if (status == LB_OK) {
         json_object_set_new(names, name, json_true());
-        status = add_tensor(tensors, c, h, &t, &why);
-        if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, c->source, &why, err);
+        status = add_tensor(tensors, cursor, header, &info, &why);
+        if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, cursor->source, &why, err);
     } else {
         lb_fail(err, status, "%s", why.message); /* where the next one begins is not known */
     }
@@ -295,13 +298,14 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, cursor *c, const heade
 lb_status lb_foreign_gguf_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
                                lb_err *err)
 {
-    header h;
-    cursor c = {source, bytes, size, 0, false};
-    LB_TRY(read_header(&c, &h, err));
+    header header;
+    cursor cursor = {source, bytes, size, 0, false};
+    LB_TRY(read_header(&cursor, &header, err));
     json_t *names = json_object();
     lb_status status = names ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
-    c.at = h.infos, tensors->names = LB_TEXT_ARGUMENT;
-    for (uint64_t i = 0; i < h.tensors && status == LB_OK; i++) status = read_tensor(tensors, &c, &h, names, err);
+    cursor.at = header.infos, tensors->names = LB_TEXT_ARGUMENT;
+    for (uint64_t i = 0; i < header.tensors && status == LB_OK; i++)
+        status = read_tensor(tensors, &cursor, &header, names, err);
     tensors->names = LB_TEXT_NAME;
     json_decref(names);
     return status;

@@ -157,30 +157,30 @@ typedef struct npz {
     bool passed_over; /* texts, dates, objects: what a writer puts beside its numbers */
 } npz;
 
-static lb_status read_array(npz *z, const lb_zip_member *member, const char *name, lb_err *err)
+static lb_status read_array(npz *npz, const lb_zip_member *member, const char *name, lb_err *err)
 {
-    const uint64_t offset = (uint64_t)(member->bytes - z->bytes);
+    const uint64_t offset = (uint64_t)(member->bytes - npz->bytes);
     size_t there;
     lb_npy_header array = {.no_number = false};
-    LB_TRY(read_head(member, z->source, offset, z->head, &there, err));
-    const lb_npy_source from = {z->source, name, z->head, there, member->unpacked};
+    LB_TRY(read_head(member, npz->source, offset, npz->head, &there, err));
+    const lb_npy_source from = {npz->source, name, npz->head, there, member->unpacked};
     lb_err why = LB_ERR_INIT;
     const lb_status status = lb_foreign_npy_header_read(&from, &array, &why);
     if (array.no_number) {
-        z->passed_over = true;
+        npz->passed_over = true;
         return LB_OK;
     }
     if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-    return add_array(z->tensors, member, z->source, offset, name, &array, err);
+    return add_array(npz->tensors, member, npz->source, offset, name, &array, err);
 }
 
-static lb_status read_member(npz *z, const lb_zip_member *member, lb_err *err)
+static lb_status read_member(npz *npz, const lb_zip_member *member, lb_err *err)
 {
     const size_t n = member->name_size;
     if (n < 5 || memcmp(member->name + n - 4, ".npy", 4) != 0) return LB_OK; /* none of numpy's */
     char *name = strndup(member->name, n - 4);
-    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", z->source);
-    const lb_status status = read_array(z, member, name, err);
+    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", npz->source);
+    const lb_status status = read_array(npz, member, name, err);
     free(name);
     return status;
 }
@@ -192,30 +192,30 @@ static int by_bytes(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-static lb_status check_apart(const npz *z, const lb_zip *zip, lb_err *err)
+static lb_status check_apart(const npz *npz, const lb_zip *zip, lb_err *err)
 {
     if (zip->n) qsort(zip->members, zip->n, sizeof *zip->members, by_bytes);
     for (uint32_t i = 1; i < zip->n; i++)
         if (zip->members[i].bytes < zip->members[i - 1].bytes + zip->members[i - 1].size)
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: zip: two members share bytes", z->source,
-                           (size_t)(zip->members[i].bytes - z->bytes));
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: zip: two members share bytes", npz->source,
+                           (size_t)(zip->members[i].bytes - npz->bytes));
     return LB_OK;
 }
 
 lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
 {
-    npz z = {tensors, source, bytes, (char *)malloc(LB_NPY_HEADER_MOST), false};
+    npz npz = {tensors, source, bytes, (char *)malloc(LB_NPY_HEADER_MOST), false};
     lb_zip zip;
     const uint32_t before = tensors->n;
-    lb_status status = z.head ? lb_zip_open(bytes, size, source, 0, &zip, err)
-                              : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
+    lb_status status = npz.head ? lb_zip_open(bytes, size, source, 0, &zip, err)
+                                : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
     if (status == LB_OK) {
-        status = check_apart(&z, &zip, err);
-        for (uint32_t i = 0; i < zip.n && status == LB_OK; i++) status = read_member(&z, &zip.members[i], err);
+        status = check_apart(&npz, &zip, err);
+        for (uint32_t i = 0; i < zip.n && status == LB_OK; i++) status = read_member(&npz, &zip.members[i], err);
         lb_zip_release(&zip);
     }
-    if (status == LB_OK && z.passed_over && tensors->n == before)
+    if (status == LB_OK && npz.passed_over && tensors->n == before)
         status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds texts, dates or objects, and no array of numbers", source);
-    free(z.head);
+    free(npz.head);
     return status;
 }

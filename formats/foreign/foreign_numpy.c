@@ -12,48 +12,49 @@ typedef struct literal {
     const char *at, *end;
 } literal;
 
-static void skip_space(literal *l)
+static void skip_space(literal *literal)
 {
-    while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\t')) l->at++;
+    while (literal->at < literal->end && (*literal->at == ' ' || *literal->at == '\n' || *literal->at == '\t'))
+        literal->at++;
 }
 
-static bool take(literal *l, char c)
+static bool take(literal *literal, char c)
 {
-    skip_space(l);
-    if (l->at == l->end || *l->at != c) return false;
-    l->at++;
+    skip_space(literal);
+    if (literal->at == literal->end || *literal->at != c) return false;
+    literal->at++;
     return true;
 }
 
-static bool take_text(literal *l, char *text, size_t room)
+static bool take_text(literal *literal, char *text, size_t room)
 {
-    skip_space(l);
-    if (l->at == l->end || (*l->at != '\'' && *l->at != '"')) return false;
-    char quote = *l->at++;
+    skip_space(literal);
+    if (literal->at == literal->end || (*literal->at != '\'' && *literal->at != '"')) return false;
+    char quote = *literal->at++;
     size_t n = 0;
-    while (l->at < l->end && *l->at != quote && n + 1 < room) text[n++] = *l->at++;
+    while (literal->at < literal->end && *literal->at != quote && n + 1 < room) text[n++] = *literal->at++;
     text[n] = '\0';
-    return take(l, quote);
+    return take(literal, quote);
 }
 
-static bool take_word(literal *l, const char *word)
+static bool take_word(literal *literal, const char *word)
 {
     size_t n = strlen(word);
-    skip_space(l);
-    if ((size_t)(l->end - l->at) < n || memcmp(l->at, word, n) != 0) return false;
-    l->at += n;
+    skip_space(literal);
+    if ((size_t)(literal->end - literal->at) < n || memcmp(literal->at, word, n) != 0) return false;
+    literal->at += n;
     return true;
 }
 
-static bool take_size(literal *l, int64_t *number)
+static bool take_size(literal *literal, int64_t *number)
 {
-    skip_space(l);
-    const char *begin = l->at;
-    for (*number = 0; l->at < l->end && *l->at >= '0' && *l->at <= '9'; l->at++)
-        if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *l->at - '0', number))
+    skip_space(literal);
+    const char *begin = literal->at;
+    for (*number = 0; literal->at < literal->end && *literal->at >= '0' && *literal->at <= '9'; literal->at++)
+        if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *literal->at - '0', number))
             return false;
-    if (l->at < l->end && *l->at == 'L') l->at++; /* Python 2 */
-    return l->at > begin;
+    if (literal->at < literal->end && *literal->at == 'L') literal->at++; /* Python 2 */
+    return literal->at > begin;
 }
 
 typedef struct header {
@@ -63,32 +64,33 @@ typedef struct header {
     int ndim;
 } header;
 
-static bool take_shape(literal *l, header *h)
+static bool take_shape(literal *literal, header *header)
 {
-    if (!take(l, '(')) return false;
-    for (h->ndim = 0; !take(l, ')');) {
-        if (h->ndim == LB_MAX_DIMS || !take_size(l, &h->shape[h->ndim++])) return false;
-        if (!take(l, ',') && !(take(l, ')') && (l->at--, true))) return false;
+    if (!take(literal, '(')) return false;
+    for (header->ndim = 0; !take(literal, ')');) {
+        if (header->ndim == LB_MAX_DIMS || !take_size(literal, &header->shape[header->ndim++])) return false;
+        if (!take(literal, ',') && !(take(literal, ')') && (literal->at--, true))) return false;
     }
-    return h->has_shape = true;
+    return header->has_shape = true;
 }
 
 /* {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } */
-static bool take_header(literal *l, header *h)
+static bool take_header(literal *literal, header *header)
 {
     char key[32];
-    memset(h, 0, sizeof *h);
-    if (!take(l, '{')) return false;
-    while (!take(l, '}')) {
-        if (!take_text(l, key, sizeof key) || !take(l, ':')) return false;
-        bool ok = strcmp(key, "descr") == 0           ? take_text(l, h->descr, sizeof h->descr)
-                  : strcmp(key, "fortran_order") == 0 ? (h->fortran = take_word(l, "True")) || take_word(l, "False")
-                  : strcmp(key, "shape") == 0         ? take_shape(l, h)
-                                                      : false;
+    memset(header, 0, sizeof *header);
+    if (!take(literal, '{')) return false;
+    while (!take(literal, '}')) {
+        if (!take_text(literal, key, sizeof key) || !take(literal, ':')) return false;
+        bool ok = strcmp(key, "descr") == 0 ? take_text(literal, header->descr, sizeof header->descr)
+                  : strcmp(key, "fortran_order") == 0
+                      ? (header->fortran = take_word(literal, "True")) || take_word(literal, "False")
+                  : strcmp(key, "shape") == 0 ? take_shape(literal, header)
+                                              : false;
         if (!ok) return false;
-        take(l, ',');
+        take(literal, ',');
     }
-    return h->descr[0] && h->has_shape;
+    return header->descr[0] && header->has_shape;
 }
 
 lb_status lb_foreign_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err)
@@ -107,24 +109,24 @@ lb_status lb_foreign_npy_header_read(const lb_npy_source *from, lb_npy_header *a
     if (length > from->there - begin)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 8: header of %" PRIu32 " bytes, %zu are there", source, length,
                        from->there);
-    literal l = {bytes + begin, bytes + begin + length};
-    header h;
-    if (!take_header(&l, &h))
+    literal literal = {bytes + begin, bytes + begin + length};
+    header header;
+    if (!take_header(&literal, &header))
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "%s: offset %zu: '%.60s': not a header of a plain array (records and objects are not read)",
-                       source, (size_t)(l.at - bytes), name);
-    *array = (lb_npy_header){.dtype = lb_dtype_parse(h.descr), .begin = begin + length};
-    array->no_number = h.descr[1] && strchr("OUSMmVa", h.descr[1]) != NULL;
-    if (array->dtype == LB_NO_DTYPE || strchr("<|", h.descr[0]) == NULL)
+                       source, (size_t)(literal.at - bytes), name);
+    *array = (lb_npy_header){.dtype = lb_dtype_parse(header.descr), .begin = begin + length};
+    array->no_number = header.descr[1] && strchr("OUSMmVa", header.descr[1]) != NULL;
+    if (array->dtype == LB_NO_DTYPE || strchr("<|", header.descr[0]) == NULL)
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "%s: '%.60s': dtype '%s' is not read (little-endian numbers and bools are)", source, name,
-                       h.descr);
-    array->layout = lb_layout_contiguous(h.ndim, h.shape);
-    if (h.fortran) {
+                       header.descr);
+    array->layout = lb_layout_contiguous(header.ndim, header.shape);
+    if (header.fortran) {
         uint64_t stride = 1;
-        for (int d = 0; d < h.ndim; d++) {
+        for (int d = 0; d < header.ndim; d++) {
             array->layout.stride[d] = (int64_t)stride;
-            stride *= (uint64_t)(h.shape[d] > 1 ? h.shape[d] : 1);
+            stride *= (uint64_t)(header.shape[d] > 1 ? header.shape[d] : 1);
         }
     }
     const int64_t n = lb_layout_numel(&array->layout);

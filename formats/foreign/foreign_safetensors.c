@@ -18,9 +18,10 @@ typedef struct member {
     uint64_t at;
 } member;
 
-static lb_status bad(lb_err *err, const member *m, const char *what)
+static lb_status bad(lb_err *err, const member *member, const char *what)
 {
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", m->source, m->at, m->name, what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", member->source, member->at,
+                   member->name, what);
 }
 
 /* Where names stand in JSON text, for messages: a parsed document does not tell. Names are asked for mostly in the
@@ -33,14 +34,14 @@ typedef struct places {
 } places;
 
 /* 0: not found (an escaped name is not), or not looked for. */
-static uint64_t place_of(places *p, const char *name)
+static uint64_t place_of(places *places, const char *name)
 {
     enum { NEAR = 4096, MOST_PASSES = 64 };
-    const size_t n = strlen(name), left = p->size - p->last;
-    const char *at = memmem(p->text + p->last, left < NEAR ? left : NEAR, name, n);
-    if (!at && p->passes < MOST_PASSES) p->passes++, at = memmem(p->text, p->size, name, n);
-    if (at) p->last = (size_t)(at - p->text);
-    return at ? p->last : 0;
+    const size_t n = strlen(name), left = places->size - places->last;
+    const char *at = memmem(places->text + places->last, left < NEAR ? left : NEAR, name, n);
+    if (!at && places->passes < MOST_PASSES) places->passes++, at = memmem(places->text, places->size, name, n);
+    if (at) places->last = (size_t)(at - places->text);
+    return at ? places->last : 0;
 }
 
 static bool read_shape(const json_t *shape, lb_layout *layout)
@@ -57,7 +58,7 @@ static bool read_shape(const json_t *shape, lb_layout *layout)
     return true;
 }
 
-static lb_status read_tensor(lb_foreign_tensors *tensors, const member *m, const json_t *entry, const char *data,
+static lb_status read_tensor(lb_foreign_tensors *tensors, const member *member, const json_t *entry, const char *data,
                              uint64_t data_size, lb_err *err)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
@@ -65,26 +66,27 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const member *m, const
     lb_layout layout;
     if (!type || json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
-        return bad(err, m, "needs dtype, shape and two data_offsets");
+        return bad(err, member, "needs dtype, shape and two data_offsets");
     if (!read_shape(json_object_get(entry, "shape"), &layout))
-        return bad(err, m, "shape is not a list of at most 16 sizes");
+        return bad(err, member, "shape is not a list of at most 16 sizes");
     lb_dtype dtype = lb_dtype_parse(type);
     if (dtype == LB_NO_DTYPE)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known",
-                       m->source, m->at, m->name, type);
+                       member->source, member->at, member->name, type);
     json_int_t begin = json_integer_value(json_array_get(offsets, 0)),
                end = json_integer_value(json_array_get(offsets, 1));
     int64_t n = lb_layout_numel(&layout);
     bool fits = n >= 0 && end >= begin && lb_dtype_bytes(dtype, (size_t)n) == (uint64_t)(end - begin);
     if (begin < 0 || end < begin || (uint64_t)end > data_size) {
         lb_err why = LB_ERR_INIT;
-        bad(&why, m, "data_offsets leave the file");
-        return lb_foreign_fault(tensors, begin >= 0 && fits ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED, m->name, m->source,
-                                &why, err);
+        bad(&why, member, "data_offsets leave the file");
+        return lb_foreign_fault(tensors, begin >= 0 && fits ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED, member->name,
+                                member->source, &why, err);
     }
-    if (n < 0) return bad(err, m, "the product of its sizes overflows");
-    if (!fits) return bad(err, m, "data_offsets do not fit its dtype and shape");
-    return lb_foreign_add(tensors, m->name, strlen(m->name), dtype, &layout, data + begin, (size_t)(end - begin), err);
+    if (n < 0) return bad(err, member, "the product of its sizes overflows");
+    if (!fits) return bad(err, member, "data_offsets do not fit its dtype and shape");
+    return lb_foreign_add(tensors, member->name, strlen(member->name), dtype, &layout, data + begin,
+                          (size_t)(end - begin), err);
 }
 
 /* The key in jansson's "duplicate object key near '"KEY"'", or NULL. */
@@ -135,8 +137,8 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             continue;
         }
         lb_err why = LB_ERR_INIT;
-        const member m = {source, name, 8 + place_of(&where, name)};
-        status = read_tensor(tensors, &m, entry, bytes + 8 + length, size - 8 - length, &why);
+        const member member = {source, name, 8 + place_of(&where, name)};
+        status = read_tensor(tensors, &member, entry, bytes + 8 + length, size - 8 - length, &why);
         if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
     }

@@ -36,54 +36,55 @@ typedef struct machine {
 static lb_pickle none = {LB_PICKLE_NONE, 0, 0, {0}}, yes = {LB_PICKLE_BOOL, 0, 0, {1}},
                  no = {LB_PICKLE_BOOL, 0, 0, {0}};
 
-static lb_status bad(machine *m, const char *what)
+static lb_status bad(machine *machine, const char *what)
 {
-    return lb_fail(m->err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": pickle: %s", m->source,
-                   m->offset + (uint64_t)(m->at - m->start), what);
+    return lb_fail(machine->err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": pickle: %s", machine->source,
+                   machine->offset + (uint64_t)(machine->at - machine->start), what);
 }
 
 /* What is read next is not all there. Within a whole frame that is no end of the file but a wrong length. */
-static lb_status lacks(machine *m, const char *what)
+static lb_status lacks(machine *machine, const char *what)
 {
-    m->cut = m->cut || !m->framed;
-    return bad(m, what);
+    machine->cut = machine->cut || !machine->framed;
+    return bad(machine, what);
 }
 
-static lb_status no_memory(machine *m)
+static lb_status no_memory(machine *machine)
 {
-    if (m->limited)
-        return lb_fail(m->err, LB_ERR_LIMIT,
+    if (machine->limited)
+        return lb_fail(machine->err, LB_ERR_LIMIT,
                        "%s: offset %" PRIu64 ": pickle: its objects take more than %" PRIu64
                        " MB; if they are meant to, --max-decoded with a larger size reads it",
-                       m->source, m->offset + (uint64_t)(m->at - m->start), lb_decode_limit_room() >> 20);
-    return lb_fail(m->err, LB_ERR_NOMEM, "%s: pickle: out of memory", m->source);
+                       machine->source, machine->offset + (uint64_t)(machine->at - machine->start),
+                       lb_decode_limit_room() >> 20);
+    return lb_fail(machine->err, LB_ERR_NOMEM, "%s: pickle: out of memory", machine->source);
 }
 
-static void *take_memory(machine *m, size_t size)
+static void *take_memory(machine *machine, size_t size)
 {
-    chunk *c = m->tree->chunks;
+    chunk *last = machine->tree->chunks;
     size = (size + 15) / 16 * 16;
-    if (!c || c->size - c->used < size) {
+    if (!last || last->size - last->used < size) {
         size_t room = size > CHUNK ? size : CHUNK;
-        if (room > m->left) {
-            m->limited = true;
+        if (room > machine->left) {
+            machine->limited = true;
             return NULL;
         }
-        c = (chunk *)malloc(sizeof *c + room);
-        if (!c) return NULL;
-        m->left -= room;
-        *c = (chunk){m->tree->chunks, 0, room};
-        m->tree->chunks = c;
+        last = (chunk *)malloc(sizeof *last + room);
+        if (!last) return NULL;
+        machine->left -= room;
+        *last = (chunk){machine->tree->chunks, 0, room};
+        machine->tree->chunks = last;
     }
-    c->used += size;
-    return c->bytes + c->used - size;
+    last->used += size;
+    return last->bytes + last->used - size;
 }
 
-static bool add_item(machine *m, lb_pickle *to, lb_pickle *item)
+static bool add_item(machine *machine, lb_pickle *to, lb_pickle *item)
 {
     if (to->n == to->room) {
         uint32_t wanted = to->room ? to->room * 2 : 4;
-        lb_pickle **grown = wanted > to->room ? (lb_pickle **)take_memory(m, wanted * sizeof *grown) : NULL;
+        lb_pickle **grown = wanted > to->room ? (lb_pickle **)take_memory(machine, wanted * sizeof *grown) : NULL;
         if (!grown) return false;
         if (to->n) memcpy(grown, to->u.items, to->n * sizeof *grown);
         to->u.items = grown;
@@ -96,17 +97,17 @@ static bool add_item(machine *m, lb_pickle *to, lb_pickle *item)
 #define GROW(array, n, room)                                                                                           \
     ((grown = lb_array_fit((array), &(room), (n) + 1, sizeof *(array))) && ((array) = grown, true))
 
-static lb_status push(machine *m, lb_pickle *node)
+static lb_status push(machine *machine, lb_pickle *node)
 {
     void *grown;
-    if (!node || !GROW(m->stack, m->n_stack, m->stack_room)) return no_memory(m);
-    m->stack[m->n_stack++] = node;
+    if (!node || !GROW(machine->stack, machine->n_stack, machine->stack_room)) return no_memory(machine);
+    machine->stack[machine->n_stack++] = node;
     return LB_OK;
 }
 
-static lb_pickle *make(machine *m, lb_pickle_type type)
+static lb_pickle *make(machine *machine, lb_pickle_type type)
 {
-    lb_pickle *node = (lb_pickle *)take_memory(m, sizeof *node);
+    lb_pickle *node = (lb_pickle *)take_memory(machine, sizeof *node);
     if (node) *node = (lb_pickle){.type = type};
     return node;
 }
@@ -114,302 +115,304 @@ static lb_pickle *make(machine *m, lb_pickle_type type)
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Nothing is popped below the last mark. */
-static lb_status pop(machine *m, lb_pickle **node)
+static lb_status pop(machine *machine, lb_pickle **node)
 {
-    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
-    if (m->n_stack <= floor) return bad(m, "takes from an empty stack");
-    *node = m->stack[--m->n_stack];
+    size_t floor = machine->n_marks ? machine->marks[machine->n_marks - 1] : 0;
+    if (machine->n_stack <= floor) return bad(machine, "takes from an empty stack");
+    *node = machine->stack[--machine->n_stack];
     return LB_OK;
 }
 
-static lb_status top(machine *m, lb_pickle **node)
+static lb_status top(machine *machine, lb_pickle **node)
 {
-    LB_TRY(pop(m, node));
-    m->n_stack++;
+    LB_TRY(pop(machine, node));
+    machine->n_stack++;
     return LB_OK;
 }
 
-static lb_status take_number(machine *m, unsigned width, uint64_t *number)
+static lb_status take_number(machine *machine, unsigned width, uint64_t *number)
 {
     *number = 0;
-    if ((size_t)(m->end - m->at) < width) return lacks(m, "ends inside a number");
-    memcpy(number, m->at, width); /* little-endian */
-    m->at += width;
+    if ((size_t)(machine->end - machine->at) < width) return lacks(machine, "ends inside a number");
+    memcpy(number, machine->at, width); /* little-endian */
+    machine->at += width;
     return LB_OK;
 }
 
-static lb_status push_integer(machine *m, int64_t number)
+static lb_status push_integer(machine *machine, int64_t number)
 {
-    lb_pickle *node = make(m, LB_PICKLE_INT);
+    lb_pickle *node = make(machine, LB_PICKLE_INT);
     if (node) node->u.i = number;
-    return push(m, node);
+    return push(machine, node);
 }
 
 /* A text whose length takes `width` bytes. */
-static lb_status push_text(machine *m, unsigned width)
+static lb_status push_text(machine *machine, unsigned width)
 {
     uint64_t n = 0;
-    LB_TRY(take_number(m, width, &n));
-    if (n > (uint64_t)(m->end - m->at) || n > UINT32_MAX) return lacks(m, "a text is longer than what is left");
-    lb_pickle *node = make(m, LB_PICKLE_TEXT);
+    LB_TRY(take_number(machine, width, &n));
+    if (n > (uint64_t)(machine->end - machine->at) || n > UINT32_MAX)
+        return lacks(machine, "a text is longer than what is left");
+    lb_pickle *node = make(machine, LB_PICKLE_TEXT);
     if (node) {
-        node->u.text = (const char *)m->at;
+        node->u.text = (const char *)machine->at;
         node->n = (uint32_t)n;
     }
-    m->at += n;
-    return push(m, node);
+    machine->at += n;
+    return push(machine, node);
 }
 
 /* LONG1: two's complement of any width. */
-static lb_status push_long(machine *m)
+static lb_status push_long(machine *machine)
 {
-    if (m->at < m->end && *m->at > 8) return push_text(m, 1);
+    if (machine->at < machine->end && *machine->at > 8) return push_text(machine, 1);
     uint64_t n, bits = 0;
-    LB_TRY(take_number(m, 1, &n));
-    LB_TRY(take_number(m, (unsigned)n, &bits));
+    LB_TRY(take_number(machine, 1, &n));
+    LB_TRY(take_number(machine, (unsigned)n, &bits));
     unsigned unused = 64 - 8 * (unsigned)n;
-    return push_integer(m, n == 0 ? 0 : (int64_t)(bits << unused) >> unused);
+    return push_integer(machine, n == 0 ? 0 : (int64_t)(bits << unused) >> unused);
 }
 
-static lb_status push_float(machine *m)
+static lb_status push_float(machine *machine)
 {
     uint64_t bits;
-    LB_TRY(take_number(m, 8, &bits));
+    LB_TRY(take_number(machine, 8, &bits));
     bits = __builtin_bswap64(bits);
-    lb_pickle *node = make(m, LB_PICKLE_FLOAT);
+    lb_pickle *node = make(machine, LB_PICKLE_FLOAT);
     if (node) memcpy(&node->u.f, &bits, 8);
-    return push(m, node);
+    return push(machine, node);
 }
 
-static lb_status push_line(machine *m)
+static lb_status push_line(machine *machine)
 {
-    const uint8_t *newline = (const uint8_t *)memchr(m->at, '\n', (size_t)(m->end - m->at));
-    if (!newline || newline - m->at > 65536) return lacks(m, "a name has no end");
-    lb_pickle *node = make(m, LB_PICKLE_TEXT);
+    const uint8_t *newline = (const uint8_t *)memchr(machine->at, '\n', (size_t)(machine->end - machine->at));
+    if (!newline || newline - machine->at > 65536) return lacks(machine, "a name has no end");
+    lb_pickle *node = make(machine, LB_PICKLE_TEXT);
     if (node) {
-        node->u.text = (const char *)m->at;
-        node->n = (uint32_t)(newline - m->at);
+        node->u.text = (const char *)machine->at;
+        node->n = (uint32_t)(newline - machine->at);
     }
-    m->at = newline + 1;
-    return push(m, node);
+    machine->at = newline + 1;
+    return push(machine, node);
 }
 
 /* ---- building ---------------------------------------------------------------------------------------------------- */
 
 /* A new node with the top `n` of the stack as items. */
-static lb_status gather(machine *m, lb_pickle_type type, size_t n)
+static lb_status gather(machine *machine, lb_pickle_type type, size_t n)
 {
-    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
-    if (m->n_stack - floor < n) return bad(m, "takes from an empty stack");
-    lb_pickle *node = make(m, type);
+    size_t floor = machine->n_marks ? machine->marks[machine->n_marks - 1] : 0;
+    if (machine->n_stack - floor < n) return bad(machine, "takes from an empty stack");
+    lb_pickle *node = make(machine, type);
     for (size_t i = 0; i < n && node; i++)
-        if (!add_item(m, node, m->stack[m->n_stack - n + i])) node = NULL;
-    m->n_stack -= n;
-    return push(m, node);
+        if (!add_item(machine, node, machine->stack[machine->n_stack - n + i])) node = NULL;
+    machine->n_stack -= n;
+    return push(machine, node);
 }
 
-static lb_status take_mark(machine *m, size_t *n)
+static lb_status take_mark(machine *machine, size_t *n)
 {
-    if (m->n_marks == 0) return bad(m, "has no mark to go back to");
-    *n = m->n_stack - m->marks[m->n_marks - 1];
-    m->n_marks--;
+    if (machine->n_marks == 0) return bad(machine, "has no mark to go back to");
+    *n = machine->n_stack - machine->marks[machine->n_marks - 1];
+    machine->n_marks--;
     return LB_OK;
 }
 
-static lb_status gather_to_mark(machine *m, lb_pickle_type type)
+static lb_status gather_to_mark(machine *machine, lb_pickle_type type)
 {
     size_t n = 0;
-    LB_TRY(take_mark(m, &n));
-    if (type == LB_PICKLE_DICT && n % 2) return bad(m, "a dict lacks a value");
-    return gather(m, type, n);
+    LB_TRY(take_mark(machine, &n));
+    if (type == LB_PICKLE_DICT && n % 2) return bad(machine, "a dict lacks a value");
+    return gather(machine, type, n);
 }
 
 /* The top `n` become items of what lies below them. */
-static lb_status add_items(machine *m, size_t n, bool pairs)
+static lb_status add_items(machine *machine, size_t n, bool pairs)
 {
-    size_t floor = m->n_marks ? m->marks[m->n_marks - 1] : 0;
-    if (m->n_stack - floor < n + 1) return bad(m, "takes from an empty stack");
-    lb_pickle *to = m->stack[m->n_stack - n - 1];
+    size_t floor = machine->n_marks ? machine->marks[machine->n_marks - 1] : 0;
+    if (machine->n_stack - floor < n + 1) return bad(machine, "takes from an empty stack");
+    lb_pickle *to = machine->stack[machine->n_stack - n - 1];
     bool fits = pairs ? to->type == LB_PICKLE_DICT || to->type == LB_PICKLE_CALL : to->type == LB_PICKLE_LIST;
-    if (!fits || (pairs && n % 2)) return bad(m, "adds to what is not a list or dict");
+    if (!fits || (pairs && n % 2)) return bad(machine, "adds to what is not a list or dict");
     for (size_t i = 0; i < n; i++)
-        if (!add_item(m, to, m->stack[m->n_stack - n + i])) return no_memory(m);
-    m->n_stack -= n;
+        if (!add_item(machine, to, machine->stack[machine->n_stack - n + i])) return no_memory(machine);
+    machine->n_stack -= n;
     return LB_OK;
 }
 
-static lb_status add_marked(machine *m, bool pairs)
+static lb_status add_marked(machine *machine, bool pairs)
 {
     size_t n = 0;
-    LB_TRY(take_mark(m, &n));
-    return add_items(m, n, pairs);
+    LB_TRY(take_mark(machine, &n));
+    return add_items(machine, n, pairs);
 }
 
 /* callable, args → an object without state yet. `extra`: NEWOBJ_EX has keyword arguments, which are dropped. */
-static lb_status call(machine *m, bool extra)
+static lb_status call(machine *machine, bool extra)
 {
     lb_pickle *dropped;
-    if (extra) LB_TRY(pop(m, &dropped));
-    LB_TRY(gather(m, LB_PICKLE_CALL, 2));
-    return add_item(m, m->stack[m->n_stack - 1], NULL) ? LB_OK : no_memory(m);
+    if (extra) LB_TRY(pop(machine, &dropped));
+    LB_TRY(gather(machine, LB_PICKLE_CALL, 2));
+    return add_item(machine, machine->stack[machine->n_stack - 1], NULL) ? LB_OK : no_memory(machine);
 }
 
-static lb_status build(machine *m)
+static lb_status build(machine *machine)
 {
     lb_pickle *state = NULL, *object = NULL;
-    LB_TRY(pop(m, &state));
-    LB_TRY(top(m, &object));
-    if (object->type != LB_PICKLE_CALL) return bad(m, "gives a state to what is not an object");
+    LB_TRY(pop(machine, &state));
+    LB_TRY(top(machine, &object));
+    if (object->type != LB_PICKLE_CALL) return bad(machine, "gives a state to what is not an object");
     object->u.items[2] = state;
     return LB_OK;
 }
 
-static lb_status push_global(machine *m, bool from_stack)
+static lb_status push_global(machine *machine, bool from_stack)
 {
     if (!from_stack) {
-        LB_TRY(push_line(m));
-        LB_TRY(push_line(m));
+        LB_TRY(push_line(machine));
+        LB_TRY(push_line(machine));
     }
-    LB_TRY(gather(m, LB_PICKLE_GLOBAL, 2));
-    const lb_pickle *g = m->stack[m->n_stack - 1];
-    return g->u.items[0]->type == LB_PICKLE_TEXT && g->u.items[1]->type == LB_PICKLE_TEXT
+    LB_TRY(gather(machine, LB_PICKLE_GLOBAL, 2));
+    const lb_pickle *pickle = machine->stack[machine->n_stack - 1];
+    return pickle->u.items[0]->type == LB_PICKLE_TEXT && pickle->u.items[1]->type == LB_PICKLE_TEXT
                ? LB_OK
-               : bad(m, "a class has no name");
+               : bad(machine, "a class has no name");
 }
 
 /* Numbers of the memo come in order: anything else would only make it large. */
-static lb_status remember(machine *m, uint64_t index)
+static lb_status remember(machine *machine, uint64_t index)
 {
     lb_pickle *node = NULL;
     void *grown;
-    LB_TRY(top(m, &node));
-    if (index > m->n_memo) return bad(m, "numbers of the memo come in order");
-    if (index == m->n_memo) {
-        if (!GROW(m->memo, m->n_memo, m->memo_room)) return no_memory(m);
-        m->n_memo++;
+    LB_TRY(top(machine, &node));
+    if (index > machine->n_memo) return bad(machine, "numbers of the memo come in order");
+    if (index == machine->n_memo) {
+        if (!GROW(machine->memo, machine->n_memo, machine->memo_room)) return no_memory(machine);
+        machine->n_memo++;
     }
-    m->memo[index] = node;
+    machine->memo[index] = node;
     return LB_OK;
 }
 
-static lb_status recall(machine *m, uint64_t index)
+static lb_status recall(machine *machine, uint64_t index)
 {
-    return index < m->n_memo ? push(m, m->memo[index]) : bad(m, "recalls what it never remembered");
+    return index < machine->n_memo ? push(machine, machine->memo[index])
+                                   : bad(machine, "recalls what it never remembered");
 }
 
-static lb_status push_mark(machine *m)
+static lb_status push_mark(machine *machine)
 {
     void *grown;
-    if (!GROW(m->marks, m->n_marks, m->mark_room)) return no_memory(m);
-    m->marks[m->n_marks++] = (uint32_t)m->n_stack;
+    if (!GROW(machine->marks, machine->n_marks, machine->mark_room)) return no_memory(machine);
+    machine->marks[machine->n_marks++] = (uint32_t)machine->n_stack;
     return LB_OK;
 }
 
 /* Reading needs no frames. One that reaches past the end says that the file was cut. */
-static lb_status pass_frame(machine *m)
+static lb_status pass_frame(machine *machine)
 {
     uint64_t size;
-    LB_TRY(take_number(m, 8, &size));
-    m->framed = size <= (uint64_t)(m->end - m->at);
-    m->cut = m->cut || !m->framed;
+    LB_TRY(take_number(machine, 8, &size));
+    machine->framed = size <= (uint64_t)(machine->end - machine->at);
+    machine->cut = machine->cut || !machine->framed;
     return LB_OK;
 }
 
 /* ---- opcodes ----------------------------------------------------------------------------------------------------- */
 
-static lb_status step(machine *m, uint8_t code)
+static lb_status step(machine *machine, uint8_t code)
 {
     uint64_t number = 0;
     lb_pickle *dropped = NULL;
     size_t n = 0;
     switch (code) {
-    case 0x80: return take_number(m, 1, &number); /* PROTO */
-    case 0x95: return pass_frame(m);              /* FRAME */
-    case '(': return push_mark(m);
-    case '0': return pop(m, &dropped);
-    case '1': LB_TRY(take_mark(m, &n)); return m->n_stack -= n, LB_OK;
-    case '2': LB_TRY(top(m, &dropped)); return push(m, dropped);
-    case 'N': return push(m, &none);
-    case 0x88: return push(m, &yes);
-    case 0x89: return push(m, &no);
-    case 'J': LB_TRY(take_number(m, 4, &number)); return push_integer(m, (int32_t)number);
-    case 'K': LB_TRY(take_number(m, 1, &number)); return push_integer(m, (int64_t)number);
-    case 'M': LB_TRY(take_number(m, 2, &number)); return push_integer(m, (int64_t)number);
-    case 0x8a: return push_long(m);
-    case 'G': return push_float(m);
+    case 0x80: return take_number(machine, 1, &number); /* PROTO */
+    case 0x95: return pass_frame(machine);              /* FRAME */
+    case '(': return push_mark(machine);
+    case '0': return pop(machine, &dropped);
+    case '1': LB_TRY(take_mark(machine, &n)); return machine->n_stack -= n, LB_OK;
+    case '2': LB_TRY(top(machine, &dropped)); return push(machine, dropped);
+    case 'N': return push(machine, &none);
+    case 0x88: return push(machine, &yes);
+    case 0x89: return push(machine, &no);
+    case 'J': LB_TRY(take_number(machine, 4, &number)); return push_integer(machine, (int32_t)number);
+    case 'K': LB_TRY(take_number(machine, 1, &number)); return push_integer(machine, (int64_t)number);
+    case 'M': LB_TRY(take_number(machine, 2, &number)); return push_integer(machine, (int64_t)number);
+    case 0x8a: return push_long(machine);
+    case 'G': return push_float(machine);
     case 0x8c:
     case 'U':
-    case 'C': return push_text(m, 1);
+    case 'C': return push_text(machine, 1);
     case 'X':
     case 'T':
-    case 'B': return push_text(m, 4);
+    case 'B': return push_text(machine, 4);
     case 0x8d:
     case 0x8e:
-    case 0x96: return push_text(m, 8);
+    case 0x96: return push_text(machine, 8);
     case ']':
     case ')':
-    case 0x8f: return gather(m, LB_PICKLE_LIST, 0);
-    case '}': return gather(m, LB_PICKLE_DICT, 0);
+    case 0x8f: return gather(machine, LB_PICKLE_LIST, 0);
+    case '}': return gather(machine, LB_PICKLE_DICT, 0);
     case 0x85:
     case 0x86:
-    case 0x87: return gather(m, LB_PICKLE_LIST, code - 0x84u);
+    case 0x87: return gather(machine, LB_PICKLE_LIST, code - 0x84u);
     case 't':
     case 'l':
-    case 0x91: return gather_to_mark(m, LB_PICKLE_LIST);
-    case 'd': return gather_to_mark(m, LB_PICKLE_DICT);
-    case 'a': return add_items(m, 1, false);
+    case 0x91: return gather_to_mark(machine, LB_PICKLE_LIST);
+    case 'd': return gather_to_mark(machine, LB_PICKLE_DICT);
+    case 'a': return add_items(machine, 1, false);
     case 'e':
-    case 0x90: return add_marked(m, false);
-    case 's': return add_items(m, 2, true);
-    case 'u': return add_marked(m, true);
-    case 'c': return push_global(m, false);
-    case 0x93: return push_global(m, true);
+    case 0x90: return add_marked(machine, false);
+    case 's': return add_items(machine, 2, true);
+    case 'u': return add_marked(machine, true);
+    case 'c': return push_global(machine, false);
+    case 0x93: return push_global(machine, true);
     case 'R':
-    case 0x81: return call(m, false);
-    case 0x92: return call(m, true);
-    case 'b': return build(m);
-    case 'Q': return gather(m, LB_PICKLE_PERSISTENT, 1);
-    case 0x94: return remember(m, m->n_memo);
-    case 'q': LB_TRY(take_number(m, 1, &number)); return remember(m, number);
-    case 'r': LB_TRY(take_number(m, 4, &number)); return remember(m, number);
-    case 'h': LB_TRY(take_number(m, 1, &number)); return recall(m, number);
-    case 'j': LB_TRY(take_number(m, 4, &number)); return recall(m, number);
+    case 0x81: return call(machine, false);
+    case 0x92: return call(machine, true);
+    case 'b': return build(machine);
+    case 'Q': return gather(machine, LB_PICKLE_PERSISTENT, 1);
+    case 0x94: return remember(machine, machine->n_memo);
+    case 'q': LB_TRY(take_number(machine, 1, &number)); return remember(machine, number);
+    case 'r': LB_TRY(take_number(machine, 4, &number)); return remember(machine, number);
+    case 'h': LB_TRY(take_number(machine, 1, &number)); return recall(machine, number);
+    case 'j': LB_TRY(take_number(machine, 4, &number)); return recall(machine, number);
     default: break;
     }
-    m->at--;
-    return lb_fail(m->err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": pickle: opcode 0x%02x is not read", m->source,
-                   m->offset + (uint64_t)(m->at - m->start), code);
+    machine->at--;
+    return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": pickle: opcode 0x%02x is not read",
+                   machine->source, machine->offset + (uint64_t)(machine->at - machine->start), code);
 }
 
 static lb_status run(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
                      bool *cut, lb_err *err)
 {
     const uint8_t *start = (const uint8_t *)bytes;
-    machine m = {.start = start,
-                 .at = start,
-                 .end = start + size,
-                 .source = source,
-                 .offset = offset,
-                 .err = err,
-                 .tree = tree,
-                 .left = lb_decode_limit_room()};
+    machine machine = {.start = start,
+                       .at = start,
+                       .end = start + size,
+                       .source = source,
+                       .offset = offset,
+                       .err = err,
+                       .tree = tree,
+                       .left = lb_decode_limit_room()};
     *tree = (lb_pickle_tree){NULL, NULL};
     lb_status status = LB_OK;
     lb_pickle *root = NULL;
-    while (status == LB_OK && m.at < m.end && *m.at != '.') {
-        uint8_t code = *m.at++;
-        status = step(&m, code);
+    while (status == LB_OK && machine.at < machine.end && *machine.at != '.') {
+        uint8_t code = *machine.at++;
+        status = step(&machine, code);
     }
-    if (status == LB_OK && m.at == m.end) {
-        m.cut = true;
-        status = bad(&m, "has no end");
+    if (status == LB_OK && machine.at == machine.end) {
+        machine.cut = true;
+        status = bad(&machine, "has no end");
     }
-    *cut = status != LB_OK && m.cut;
-    if (status == LB_OK) status = pop(&m, &root);
+    *cut = status != LB_OK && machine.cut;
+    if (status == LB_OK) status = pop(&machine, &root);
     tree->root = root;
-    free(m.stack);
-    free(m.memo);
-    free(m.marks);
+    free(machine.stack);
+    free(machine.memo);
+    free(machine.marks);
     if (status != LB_OK) lb_pickle_release(tree);
     return status;
 }
@@ -431,9 +434,9 @@ bool lb_pickle_is_cut(const void *bytes, size_t size)
 
 void lb_pickle_release(lb_pickle_tree *tree)
 {
-    for (chunk *c = tree->chunks, *next; c; c = next) {
-        next = c->next;
-        free(c);
+    for (chunk *chunk = tree->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        free(chunk);
     }
     *tree = (lb_pickle_tree){NULL, NULL};
 }

@@ -52,25 +52,25 @@ static size_t digits_at(const char *text)
     return n > 0 && n < 7 ? n : 0;
 }
 
-static void add_axis(place *p, const char *path, size_t start, const char *name, size_t n)
+static void add_axis(place *place, const char *path, size_t start, const char *name, size_t n)
 {
-    if (p->n == AXES) return;
-    axis *a = &p->axes[p->n++];
+    if (place->n == AXES) return;
+    axis *a = &place->axes[place->n++];
     *a = (axis){.at = (int32_t)strtol(path + start, NULL, 10), .start = start, .digits = digits_at(path + start)};
     snprintf(a->name, sizeof a->name, "%.*s", (int)n, name);
 }
 
 /* "mp_rank_01_002": the second number is the pipeline stage. */
-static void add_stage(place *p, const char *path)
+static void add_stage(place *place, const char *path)
 {
-    const axis *last = &p->axes[p->n - 1];
+    const axis *last = &place->axes[place->n - 1];
     const size_t behind = last->start + last->digits;
     if (strcmp(last->name, "mp_rank") == 0 && path[behind] == '_' && digits_at(path + behind + 1) == 3)
-        add_axis(p, path, behind + 1, "pp_rank", 7);
+        add_axis(place, path, behind + 1, "pp_rank", 7);
 }
 
 /* The axis whose number begins at `start`, by the word before it. */
-static void find_axis(place *p, const char *path, size_t start)
+static void find_axis(place *place, const char *path, size_t start)
 {
     size_t word = start, end = start;
     if (end && (path[end - 1] == '_' || path[end - 1] == '-')) end--;
@@ -81,91 +81,93 @@ static void find_axis(place *p, const char *path, size_t start)
     if (n >= 4 && strncmp(path + end - 4, "rank", 4) == 0) {
         const bool zero = n >= 12 && strncmp(path + end - 12, "zero_pp_rank", 12) == 0;
         if (zero) name = "dp_rank", n = 7;
-        add_axis(p, path, start, name, n);
-        add_stage(p, path);
+        add_axis(place, path, start, name, n);
+        add_stage(place, path);
     } else if (n == 5 && strncmp(name, "model", 5) == 0 && strncmp(path + word - (word ? 1 : 0), "-model", 6) == 0 &&
                strstr(path, "layer_")) {
-        add_axis(p, path, start, "mp_rank", 7);
+        add_axis(place, path, start, "mp_rank", 7);
     } else if (strncmp(path + start + digits_at(path + start), "-of-", 4) == 0) {
-        add_axis(p, path, start, "-of-", 4);
+        add_axis(place, path, start, "-of-", 4);
     }
 }
 
 static place place_of(const char *path)
 {
-    place p = {.n = 0};
+    place found = {.n = 0};
     size_t to = 0;
     for (size_t i = 0; path[i];) {
         const size_t n = !i || !isdigit((unsigned char)path[i - 1]) ? digits_at(path + i) : 0;
         bool taken = false;
-        for (int a = 0; a < p.n; a++) taken |= p.axes[a].start == i;
-        if (n && !taken) find_axis(&p, path, i);
-        for (int a = 0; a < p.n; a++) taken |= p.axes[a].start == i;
-        if (taken && to + 2 < PATTERN) p.pattern[to++] = '#';
-        if (!taken && to + 2 < PATTERN) p.pattern[to++] = path[i];
+        for (int a = 0; a < found.n; a++) taken |= found.axes[a].start == i;
+        if (n && !taken) find_axis(&found, path, i);
+        for (int a = 0; a < found.n; a++) taken |= found.axes[a].start == i;
+        if (taken && to + 2 < PATTERN) found.pattern[to++] = '#';
+        if (!taken && to + 2 < PATTERN) found.pattern[to++] = path[i];
         i += taken ? n : 1;
     }
-    p.pattern[to] = '\0';
-    return p;
+    found.pattern[to] = '\0';
+    return found;
 }
 
 /* ---- all axes ---------------------------------------------------------------------------------------------------- */
 
-static void note_size(sizes *s, const char *name, int32_t size)
+static void note_size(sizes *sizes, const char *name, int32_t size)
 {
     int i = 0;
-    while (i < s->n && strcmp(s->rows[i].name, name) != 0) i++;
-    if (i == s->n) {
-        if (s->n == (int)(sizeof s->rows / sizeof *s->rows)) return;
-        snprintf(s->rows[s->n++].name, NAME, "%s", name);
-        s->rows[i].size = 0;
+    while (i < sizes->n && strcmp(sizes->rows[i].name, name) != 0) i++;
+    if (i == sizes->n) {
+        if (sizes->n == (int)(sizeof sizes->rows / sizeof *sizes->rows)) return;
+        snprintf(sizes->rows[sizes->n++].name, NAME, "%s", name);
+        sizes->rows[i].size = 0;
     }
-    if (size > s->rows[i].size) s->rows[i].size = size;
+    if (size > sizes->rows[i].size) sizes->rows[i].size = size;
 }
 
-static int32_t size_of(const sizes *s, const char *name)
+static int32_t size_of(const sizes *sizes, const char *name)
 {
-    for (int i = 0; i < s->n; i++)
-        if (strcmp(s->rows[i].name, name) == 0) return s->rows[i].size;
+    for (int i = 0; i < sizes->n; i++)
+        if (strcmp(sizes->rows[i].name, name) == 0) return sizes->rows[i].size;
     return 1;
 }
 
-static void note_stated(sizes *s, const lb_checkpoint *c)
+static void note_stated(sizes *sizes, const lb_checkpoint *checkpoint)
 {
     static const struct {
         const char *entry, *axis;
     } stated[] = {{"dp_world_size", "dp_rank"}, {"mp_world_size", "mp_rank"}};
-    for (uint32_t i = 0; i < c->n_entries; i++)
+    for (uint32_t i = 0; i < checkpoint->n_entries; i++)
         for (size_t k = 0; k < sizeof stated / sizeof *stated; k++) {
-            const long size = strcmp(c->entries[i].name, stated[k].entry) ? 0 : strtol(c->entries[i].text, NULL, 10);
-            if (size > 0 && size <= LARGEST_GRID) note_size(s, stated[k].axis, (int32_t)size);
+            const long size = strcmp(checkpoint->entries[i].name, stated[k].entry)
+                                  ? 0
+                                  : strtol(checkpoint->entries[i].text, NULL, 10);
+            if (size > 0 && size <= LARGEST_GRID) note_size(sizes, stated[k].axis, (int32_t)size);
         }
 }
 
-static sizes sizes_of(const lb_checkpoint *c)
+static sizes sizes_of(const lb_checkpoint *checkpoint)
 {
     sizes s = {.n = 0};
-    for (uint32_t i = 0; i < c->n_files; i++) {
-        const place p = place_of(c->files[i].path);
-        for (int a = 0; a < p.n; a++) note_size(&s, p.axes[a].name, p.axes[a].at + 1);
+    for (uint32_t i = 0; i < checkpoint->n_files; i++) {
+        const place place = place_of(checkpoint->files[i].path);
+        for (int a = 0; a < place.n; a++) note_size(&s, place.axes[a].name, place.axes[a].at + 1);
     }
-    note_stated(&s, c);
+    note_stated(&s, checkpoint);
     return s;
 }
 
-static bool is_minor(const axis *a)
+static bool is_minor(const axis *axis)
 {
-    return strcmp(a->name, "mp_rank") == 0 || strcmp(a->name, "tp_rank") == 0;
+    return strcmp(axis->name, "mp_rank") == 0 || strcmp(axis->name, "tp_rank") == 0;
 }
 
 /* One number for the place: of what is not tensor-parallel first. */
-static int32_t folded(const place *p, const sizes *s)
+static int32_t folded(const place *place, const sizes *sizes)
 {
     int64_t rank = 0;
     for (int minor = 0; minor < 2; minor++)
-        for (int a = 0; a < p->n; a++)
-            if (is_minor(&p->axes[a]) == (minor == 1)) {
-                rank = rank * size_of(s, p->axes[a].name) + p->axes[a].at;
+        for (int a = 0; a < place->n; a++)
+            if (is_minor(&place->axes[a]) == (minor == 1)) {
+                rank = rank * size_of(sizes, place->axes[a].name) + place->axes[a].at;
                 if (rank > INT32_MAX / LARGEST_GRID) return -1;
             }
     return (int32_t)rank;
@@ -177,24 +179,24 @@ long lb_rank_grid_layer(const char *path)
     return strncmp(name, "layer_", 6) == 0 && strstr(name, "-model_") ? strtol(name + 6, NULL, 10) : -1;
 }
 
-bool lb_rank_grid_place(lb_checkpoint *c)
+bool lb_rank_grid_place(lb_checkpoint *checkpoint)
 {
-    const sizes s = sizes_of(c);
-    char **patterns = (char **)calloc(c->n_files + 1u, sizeof *patterns);
+    const sizes sizes = sizes_of(checkpoint);
+    char **patterns = (char **)calloc(checkpoint->n_files + 1u, sizeof *patterns);
     bool made = patterns != NULL;
-    for (uint32_t i = 0; made && i < c->n_files; i++) {
-        const place p = place_of(c->files[i].path);
-        lb_checkpoint_file *f = &c->files[i];
-        patterns[i] = strdup(p.pattern);
+    for (uint32_t i = 0; made && i < checkpoint->n_files; i++) {
+        const place place = place_of(checkpoint->files[i].path);
+        lb_checkpoint_file *file = &checkpoint->files[i];
+        patterns[i] = strdup(place.pattern);
         made = patterns[i] != NULL;
-        f->stage = -1, f->kind = i;
-        for (uint32_t k = 0; made && k < i && f->kind == i; k++)
-            if (strcmp(patterns[k], patterns[i]) == 0) f->kind = c->files[k].kind;
-        for (int a = 0; a < p.n; a++)
-            if (strcmp(p.axes[a].name, "pp_rank") == 0) f->stage = p.axes[a].at;
-        if (p.n > 1 || (p.n == 1 && f->rank < 0)) f->rank = folded(&p, &s);
+        file->stage = -1, file->kind = i;
+        for (uint32_t k = 0; made && k < i && file->kind == i; k++)
+            if (strcmp(patterns[k], patterns[i]) == 0) file->kind = checkpoint->files[k].kind;
+        for (int a = 0; a < place.n; a++)
+            if (strcmp(place.axes[a].name, "pp_rank") == 0) file->stage = place.axes[a].at;
+        if (place.n > 1 || (place.n == 1 && file->rank < 0)) file->rank = folded(&place, &sizes);
     }
-    for (uint32_t i = 0; patterns && i < c->n_files; i++) free(patterns[i]);
+    for (uint32_t i = 0; patterns && i < checkpoint->n_files; i++) free(patterns[i]);
     free(patterns);
     return made;
 }
@@ -202,62 +204,64 @@ bool lb_rank_grid_place(lb_checkpoint *c)
 /* ---- what is absent ---------------------------------------------------------------------------------------------- */
 
 /* The path with different numbers on its axes, as wide as they were. */
-static void path_at(const place *p, const char *path, char *to, size_t room)
+static void path_at(const place *place, const char *path, char *to, size_t room)
 {
     size_t n = 0, from = 0;
-    for (int a = 0; a < p->n && n < room; a++) {
-        n += (size_t)snprintf(to + n, room - n, "%.*s%0*d", (int)(p->axes[a].start - from), path + from,
-                              (int)p->axes[a].digits, p->axes[a].at);
-        from = p->axes[a].start + p->axes[a].digits;
+    for (int a = 0; a < place->n && n < room; a++) {
+        n += (size_t)snprintf(to + n, room - n, "%.*s%0*d", (int)(place->axes[a].start - from), path + from,
+                              (int)place->axes[a].digits, place->axes[a].at);
+        from = place->axes[a].start + place->axes[a].digits;
     }
     if (n < room) snprintf(to + n, room - n, "%s", path + from);
 }
 
-static bool has_file(const lb_checkpoint *c, const char *path)
+static bool has_file(const lb_checkpoint *checkpoint, const char *path)
 {
-    for (uint32_t i = 0; i < c->n_files; i++)
-        if (strcmp(c->files[i].path, path) == 0) return true;
-    for (uint32_t i = 0; i < c->n_faults; i++)
-        if (c->faults[i].file && strcmp(c->faults[i].file, path) == 0) return true;
+    for (uint32_t i = 0; i < checkpoint->n_files; i++)
+        if (strcmp(checkpoint->files[i].path, path) == 0) return true;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+        if (checkpoint->faults[i].file && strcmp(checkpoint->faults[i].file, path) == 0) return true;
     return false;
 }
 
 /* A kind of one file, where no program is known that would write more of it, is what one rank writes for all. */
-static bool may_be_alone(const lb_checkpoint *c, uint32_t file, const place *p)
+static bool may_be_alone(const lb_checkpoint *checkpoint, uint32_t file, const place *place)
 {
     static const char *const known[] = {"mp_rank", "tp_rank", "pp_rank", "dp_rank"};
-    for (int a = 0; a < p->n; a++)
+    for (int a = 0; a < place->n; a++)
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            if (strcmp(p->axes[a].name, known[k]) == 0) return false;
-    for (uint32_t i = file + 1; i < c->n_files; i++)
-        if (c->files[i].kind == file) return false;
+            if (strcmp(place->axes[a].name, known[k]) == 0) return false;
+    for (uint32_t i = file + 1; i < checkpoint->n_files; i++)
+        if (checkpoint->files[i].kind == file) return false;
     return true;
 }
 
-void lb_rank_grid_absent(const lb_checkpoint *c, lb_rank_grid_tell *tell, void *context)
+void lb_rank_grid_absent(const lb_checkpoint *checkpoint, lb_rank_grid_tell *tell, void *context)
 {
-    const sizes s = sizes_of(c);
-    for (uint32_t i = 0; i < c->n_files; i++) {
-        const char *path = c->files[i].path;
-        place p = place_of(path);
+    const sizes sizes = sizes_of(checkpoint);
+    for (uint32_t i = 0; i < checkpoint->n_files; i++) {
+        const char *path = checkpoint->files[i].path;
+        place place = place_of(path);
         int64_t cells = 1;
         bool of = false;
-        for (int a = 0; a < p.n; a++) {
-            cells *= size_of(&s, p.axes[a].name);
-            of |= strcmp(p.axes[a].name, "-of-") == 0;
+        for (int a = 0; a < place.n; a++) {
+            cells *= size_of(&sizes, place.axes[a].name);
+            of |= strcmp(place.axes[a].name, "-of-") == 0;
             if (cells > LARGEST_GRID) break;
         }
-        if (c->files[i].kind != i || of || !p.n || cells > LARGEST_GRID || may_be_alone(c, i, &p)) continue;
+        if (checkpoint->files[i].kind != i || of || !place.n || cells > LARGEST_GRID ||
+            may_be_alone(checkpoint, i, &place))
+            continue;
         for (int64_t cell = 0, told = 0; cell < cells && told < MOST_TOLD; cell++) {
             char absent[PATTERN];
             int64_t rest = cell;
-            for (int a = p.n - 1; a >= 0; a--) {
-                p.axes[a].at = (int32_t)(rest % size_of(&s, p.axes[a].name));
-                rest /= size_of(&s, p.axes[a].name);
+            for (int a = place.n - 1; a >= 0; a--) {
+                place.axes[a].at = (int32_t)(rest % size_of(&sizes, place.axes[a].name));
+                rest /= size_of(&sizes, place.axes[a].name);
             }
-            path_at(&p, path, absent, sizeof absent);
-            if (has_file(c, absent)) continue;
-            tell(context, absent, p.n > 1 ? folded(&p, &s) : p.axes[0].at, path);
+            path_at(&place, path, absent, sizeof absent);
+            if (has_file(checkpoint, absent)) continue;
+            tell(context, absent, place.n > 1 ? folded(&place, &sizes) : place.axes[0].at, path);
             told++;
         }
     }

@@ -44,8 +44,8 @@ LB_PER_ISA(u8_load, u8_load_body, (float *dst, const uint8_t *src, size_t n, con
 
 static void f16_load_scalar(float *dst, const any_u16 *src, size_t n)
 {
-    const float_format f = *float_format_of(LB_F16);
-    for (size_t i = 0; i < n; i++) dst[i] = float_decode(src[i], &f);
+    const float_format format = *float_format_of(LB_F16);
+    for (size_t i = 0; i < n; i++) dst[i] = float_decode(src[i], &format);
 }
 
 #if LB_HAVE_X86
@@ -239,14 +239,14 @@ static void narrow_store(lb_dtype dtype, void *dst, const float *src, size_t n, 
     if (dtype == LB_F16 && plain(cast) && lb_processor_isa() != LB_ISA_SCALAR) done = f16_store_f16c(dst, src, n);
 #endif
     const float_format *format = float_format_of(dtype);
-    const float_target t = float_target_of(format, cast);
-    const rounder g = rounder_of(format);
+    const float_target target = float_target_of(format, cast);
+    const rounder rounder = rounder_of(format);
     if (dtype == LB_BF16)
-        bf16_round(dst, src, n, &t, &g, cast->rounding, random);
+        bf16_round(dst, src, n, &target, &rounder, cast->rounding, random);
     else if (dtype == LB_F16)
-        u16_round((any_u16 *)dst + done, src + done, n - done, &t, &g, cast->rounding, random);
+        u16_round((any_u16 *)dst + done, src + done, n - done, &target, &rounder, cast->rounding, random);
     else
-        u8_round(dst, src, n, &t, &g, cast->rounding, random);
+        u8_round(dst, src, n, &target, &rounder, cast->rounding, random);
 }
 
 /* What cvttss2si, cvttsd2si and the usual code for unsigned targets leave; C leaves out of range undefined. */

@@ -134,9 +134,9 @@ lb_dtype lb_dtype_parse(const char *text)
         text = numpy;
     }
     for (lb_dtype d = 1; d < LB_DTYPE_COUNT; d++) {
-        const properties *p = &table[d];
-        if (same_word(text, p->name) || same_word(text, p->torch) || same_word(text, p->safetensors) ||
-            strcmp(text, p->numpy) == 0)
+        const properties *properties = &table[d];
+        if (same_word(text, properties->name) || same_word(text, properties->torch) ||
+            same_word(text, properties->safetensors) || strcmp(text, properties->numpy) == 0)
             return d;
     }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
@@ -179,27 +179,29 @@ const float_format *float_format_of(lb_dtype dtype)
     }
 }
 
-float_target float_target_of(const float_format *f, const lb_cast *cast)
+float_target float_target_of(const float_format *format, const lb_cast *cast)
 {
-    float_target t = {f->fraction_bits,
-                      f->bias,
-                      f->sign_shift,
-                      f->max_code,
-                      f->nan_code,
-                      f->nan_sign,
-                      f->payload_mask,
-                      f->unsigned_zero,
-                      f->torch_over,
-                      f->torch_inf,
-                      0};
+    float_target target = {format->fraction_bits,
+                           format->bias,
+                           format->sign_shift,
+                           format->max_code,
+                           format->nan_code,
+                           format->nan_sign,
+                           format->payload_mask,
+                           format->unsigned_zero,
+                           format->torch_over,
+                           format->torch_inf,
+                           0};
     if (cast->overflow == LB_OVERFLOW_SATURATE) {
-        t.over_code = t.inf_code = f->max_code;
+        target.over_code = target.inf_code = format->max_code;
     } else if (cast->overflow == LB_OVERFLOW_IEEE) {
-        t.over_code = t.inf_code = f->inf_code ? f->inf_code : f == &e2m1 ? f->max_code : f->nan_code;
+        target.over_code = target.inf_code = format->inf_code  ? format->inf_code
+                                             : format == &e2m1 ? format->max_code
+                                                               : format->nan_code;
     }
-    if (cast->rounding == LB_RZ) t.over_code = f->max_code;
-    if (cast->flush_subnormals) t.smallest_kept = 1u << f->fraction_bits;
-    return t;
+    if (cast->rounding == LB_RZ) target.over_code = format->max_code;
+    if (cast->flush_subnormals) target.smallest_kept = 1u << format->fraction_bits;
+    return target;
 }
 
 /* --- numbers about them ---------------------------------------------------------------------------------------- */
@@ -212,8 +214,8 @@ static const float_format *layout_of(lb_dtype dtype)
 
 int lb_dtype_precision(lb_dtype dtype)
 {
-    const float_format *f = layout_of(dtype);
-    if (f) return (int)f->fraction_bits + 1;
+    const float_format *format = layout_of(dtype);
+    if (format) return (int)format->fraction_bits + 1;
     return lb_dtype_part(dtype) == LB_F64 ? DBL_MANT_DIG : dtype == LB_E8M0 ? 1 : 0;
 }
 
@@ -225,8 +227,8 @@ double lb_dtype_unit_roundoff(lb_dtype dtype)
 
 double lb_dtype_max_finite(lb_dtype dtype)
 {
-    const float_format *f = layout_of(dtype);
-    if (f) return float_decode(f->max_code, f);
+    const float_format *format = layout_of(dtype);
+    if (format) return float_decode(format->max_code, format);
     switch (dtype) {
     case LB_F64:
     case LB_C128: return DBL_MAX;
@@ -241,15 +243,15 @@ double lb_dtype_max_finite(lb_dtype dtype)
 
 double lb_dtype_min_normal(lb_dtype dtype)
 {
-    const float_format *f = layout_of(dtype);
-    if (f) return ldexp(1.0, 1 - f->bias);
+    const float_format *format = layout_of(dtype);
+    if (format) return ldexp(1.0, 1 - format->bias);
     return lb_dtype_part(dtype) == LB_F64 ? DBL_MIN : dtype == LB_E8M0 ? 0x1p-127 : 0.0;
 }
 
 double lb_dtype_min_subnormal(lb_dtype dtype)
 {
-    const float_format *f = layout_of(dtype);
-    if (f) return f->min_subnormal;
+    const float_format *format = layout_of(dtype);
+    if (format) return format->min_subnormal;
     return lb_dtype_part(dtype) == LB_F64 ? 0x1p-1074 : dtype == LB_E8M0 ? 0x1p-127 : 0.0;
 }
 

@@ -26,44 +26,46 @@ typedef struct grid {
 } grid;
 
 /* What the scalar definition makes of x and of -x. */
-static void outcome(float x, const float_format *f, const float_target *t, lb_rounding rounding, uint32_t *bits,
-                    uint32_t *sign)
+static void outcome(float x, const float_format *format, const float_target *target, lb_rounding rounding,
+                    uint32_t *bits, uint32_t *sign)
 {
-    *bits = bits_of_f32(float_decode(float_encode_f32(x, t, rounding, 0), f));
-    *sign = *bits ^ bits_of_f32(float_decode(float_encode_f32(-x, t, rounding, 0), f));
+    *bits = bits_of_f32(float_decode(float_encode_f32(x, target, rounding, 0), format));
+    *sign = *bits ^ bits_of_f32(float_decode(float_encode_f32(-x, target, rounding, 0), format));
 }
 
-static grid grid_of(const float_format *f, const lb_cast *cast)
+static grid grid_of(const float_format *format, const lb_cast *cast)
 {
-    const float_target t = float_target_of(f, cast);
-    grid g = {.rounder = rounder_of(f), .unsigned_zero = (int32_t)f->unsigned_zero, .payload = f->payload_mask << 13};
-    g.most = (int32_t)bits_of_f32(float_decode(f->max_code, f));
-    g.smallest = cast->flush_subnormals ? (int32_t)(128 - f->bias) << 23 : 0;
+    const float_target target = float_target_of(format, cast);
+    grid g = {.rounder = rounder_of(format),
+              .unsigned_zero = (int32_t)format->unsigned_zero,
+              .payload = format->payload_mask << 13};
+    g.most = (int32_t)bits_of_f32(float_decode(format->max_code, format));
+    g.smallest = cast->flush_subnormals ? (int32_t)(128 - format->bias) << 23 : 0;
     /* What is above the largest finite f32, no rounding makes finite: only infinity stands for it. */
-    outcome(f->bias < 127 ? 0x1p127f : __builtin_inff(), f, &t, cast->rounding, &g.over, &g.over_sign);
-    outcome(__builtin_inff(), f, &t, cast->rounding, &g.inf, &g.inf_sign);
-    outcome(__builtin_nanf(""), f, &t, cast->rounding, &g.nan, &g.nan_sign);
+    outcome(format->bias < 127 ? 0x1p127f : __builtin_inff(), format, &target, cast->rounding, &g.over, &g.over_sign);
+    outcome(__builtin_inff(), format, &target, cast->rounding, &g.inf, &g.inf_sign);
+    outcome(__builtin_nanf(""), format, &target, cast->rounding, &g.nan, &g.nan_sign);
     return g;
 }
 
 /* A magnitude on the grid, of x = `u`, with sign and specials put back. `simple`: no subnormals to flush, no unsigned
  * zero, no NaN payload; fewer instructions per cache line keep more lines under way. */
-LB_INLINE float settle(int32_t magnitude, uint32_t u, const grid *g, lb_rounding rounding, bool simple)
+LB_INLINE float settle(int32_t magnitude, uint32_t u, const grid *grid, lb_rounding rounding, bool simple)
 {
     const int32_t a = (int32_t)(u & 0x7fffffffu);
     const uint32_t sign = u & 0x80000000u;
-    if (!simple) magnitude = magnitude < g->smallest ? 0 : magnitude;
-    uint32_t v = (uint32_t)magnitude | (simple || magnitude || !g->unsigned_zero ? sign : 0u);
-    v = magnitude > g->most ? g->over | (sign & g->over_sign) : v;
+    if (!simple) magnitude = magnitude < grid->smallest ? 0 : magnitude;
+    uint32_t v = (uint32_t)magnitude | (simple || magnitude || !grid->unsigned_zero ? sign : 0u);
+    v = magnitude > grid->most ? grid->over | (sign & grid->over_sign) : v;
     /* Elsewhere infinity is treated as any overflow is. */
-    if (rounding == LB_RZ) v = a == 0x7f800000 ? g->inf | (sign & g->inf_sign) : v;
-    v = a > 0x7f800000 ? g->nan | (sign & g->nan_sign) | (simple ? 0u : u & g->payload) : v;
+    if (rounding == LB_RZ) v = a == 0x7f800000 ? grid->inf | (sign & grid->inf_sign) : v;
+    v = a > 0x7f800000 ? grid->nan | (sign & grid->nan_sign) | (simple ? 0u : u & grid->payload) : v;
     return f32_of_bits(v);
 }
 
-static bool is_simple(const grid *g)
+static bool is_simple(const grid *grid)
 {
-    return !g->smallest && !g->unsigned_zero && !g->payload;
+    return !grid->smallest && !grid->unsigned_zero && !grid->payload;
 }
 
 #define EACH_ROUNDING(convert, simple)                                                                                 \
@@ -86,11 +88,11 @@ static bool is_simple(const grid *g)
 
 /* --- short exponents ------------------------------------------------------------------------------------------- */
 
-LB_INLINE float round_narrow(float x, const grid *g, lb_rounding rounding, uint32_t random, bool simple)
+LB_INLINE float round_narrow(float x, const grid *grid, lb_rounding rounding, uint32_t random, bool simple)
 {
     const uint32_t u = bits_of_f32(x);
-    const rounded r = round_magnitude((int32_t)(u & 0x7fffffffu), &g->rounder, rounding, random);
-    return settle((int32_t)bits_of_f32(r.value), u, g, rounding, simple);
+    const rounded rounded = round_magnitude((int32_t)(u & 0x7fffffffu), &grid->rounder, rounding, random);
+    return settle((int32_t)bits_of_f32(rounded.value), u, grid, rounding, simple);
 }
 
 #define NARROW(mode, word, simple) x[i] = round_narrow(x[i], &g, mode, word, simple)
@@ -148,14 +150,14 @@ static size_t f16_grid(float *x, size_t n, const lb_cast *cast)
 
 /* --- f32's exponents: bf16 drops 16 bits of the fraction, tf32 13 ---------------------------------------------- */
 
-LB_INLINE float round_wide(float x, const grid *g, uint32_t drop, lb_rounding rounding, uint32_t random, bool simple)
+LB_INLINE float round_wide(float x, const grid *grid, uint32_t drop, lb_rounding rounding, uint32_t random, bool simple)
 {
     const uint32_t u = bits_of_f32(x), step = 1u << drop;
     uint32_t a = u & 0x7fffffffu;
     if (rounding == LB_RNE) a += step / 2 - 1 + ((a >> drop) & 1u);
     if (rounding == LB_RNA) a += step / 2;
     if (rounding == LB_STOCHASTIC) a += random < a << (32 - drop) ? step : 0u;
-    return settle((int32_t)(a & (0u - step)), u, g, rounding, simple);
+    return settle((int32_t)(a & (0u - step)), u, grid, rounding, simple);
 }
 
 #define BF16(mode, word, simple) x[i] = round_wide(x[i], &g, 16, mode, word, simple)
@@ -192,14 +194,14 @@ LB_PER_ISA(bf16_plain, bf16_plain_body, (float *x, size_t n), (x, n))
 
 /* --- all of them ------------------------------------------------------------------------------------------------ */
 
-static void grid_run(float *x, size_t n, lb_dtype dtype, const grid *g, lb_rounding rounding, const uint32_t *random)
+static void grid_run(float *x, size_t n, lb_dtype dtype, const grid *grid, lb_rounding rounding, const uint32_t *random)
 {
     if (dtype == LB_BF16)
-        bf16_grid(x, n, g, rounding, random);
+        bf16_grid(x, n, grid, rounding, random);
     else if (dtype == LB_TF32)
-        tf32_grid(x, n, g, rounding, random);
+        tf32_grid(x, n, grid, rounding, random);
     else
-        narrow_grid(x, n, g, rounding, random);
+        narrow_grid(x, n, grid, rounding, random);
 }
 
 /* f32 without its subnormals, e8m0, and types that are no floats: through the codes. */
@@ -231,15 +233,15 @@ void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cas
         return;
     }
     const size_t done = dtype == LB_F16 ? f16_grid(x, n, cast) : 0;
-    const grid g = grid_of(format, cast);
+    const grid grid = grid_of(format, cast);
     if (cast->rounding != LB_STOCHASTIC) {
-        grid_run(x + done, n - done, dtype, &g, cast->rounding, NULL);
+        grid_run(x + done, n - done, dtype, &grid, cast->rounding, NULL);
         return;
     }
     random_source source = {.cast = cast};
     for (size_t at = 0; at < n; at += LB_PHILOX_DRAWN) {
         const size_t count = n - at < LB_PHILOX_DRAWN ? n - at : LB_PHILOX_DRAWN;
-        grid_run(x + at, count, dtype, &g, cast->rounding, random_draw(&source, at, count));
+        grid_run(x + at, count, dtype, &grid, cast->rounding, random_draw(&source, at, count));
     }
 }
 

@@ -17,21 +17,21 @@ void lb_part_file_frame(byte_buffer *out, const byte_buffer *body)
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-static void job_record(lb_part_record *r, lb_parts_job *job)
+static void job_record(lb_part_record *record, lb_parts_job *job)
 {
-    const char **words = lb_part_record_rows(r, (void *)(uintptr_t)job->words, &job->n, sizeof *words);
+    const char **words = lb_part_record_rows(record, (void *)(uintptr_t)job->words, &job->n, sizeof *words);
     job->words = words;
-    for (uint32_t i = 0; i < job->n; i++) lb_part_record_text(r, &words[i]);
-    lb_part_record_text(r, &job->folder);
-    lb_part_record_u64(r, &job->inputs.hi), lb_part_record_u64(r, &job->inputs.lo);
+    for (uint32_t i = 0; i < job->n; i++) lb_part_record_text(record, &words[i]);
+    lb_part_record_text(record, &job->folder);
+    lb_part_record_u64(record, &job->inputs.hi), lb_part_record_u64(record, &job->inputs.lo);
 }
 
-static void job_body(lb_part_record *r, const lb_parts_job *job)
+static void job_body(lb_part_record *record, const lb_parts_job *job)
 {
     uint32_t kind = KIND_JOB;
     lb_parts_job same = *job;
-    lb_part_record_u32(r, &kind);
-    job_record(r, &same);
+    lb_part_record_u32(record, &kind);
+    job_record(record, &same);
 }
 
 void lb_part_file_job(byte_buffer *out, const lb_parts_job *job)
@@ -83,11 +83,11 @@ lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, ui
                                 lb_err *err)
 {
     uint32_t kind = KIND_JOB;
-    lb_part_record r = lb_part_record_reader(body, n, path, base, err);
+    lb_part_record record = lb_part_record_reader(body, n, path, base, err);
     *job = (lb_parts_job){0};
-    lb_part_record_word(&r, &kind, KIND_JOB);
-    job_record(&r, job);
-    const lb_status status = lb_part_record_end(&r, err);
+    lb_part_record_word(&record, &kind, KIND_JOB);
+    job_record(&record, job);
+    const lb_status status = lb_part_record_end(&record, err);
     if (status == LB_OK && job->n && job->n < MOST_WORDS)
         return keep_texts(job) ? LB_OK : (lb_parts_job_release(job), lb_fail(err, LB_ERR_NOMEM, "out of memory"));
     free((void *)(uintptr_t)job->words);
@@ -97,14 +97,14 @@ lb_status lb_part_file_read_job(const char *body, size_t n, const char *path, ui
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-static void chunk_record(lb_part_record *r, lb_digest *job, lb_part_chunk *chunk)
+static void chunk_record(lb_part_record *record, lb_digest *job, lb_part_chunk *chunk)
 {
     uint32_t kind = KIND_CHUNK;
-    lb_part_record_word(r, &kind, KIND_CHUNK);
-    lb_part_record_u64(r, &job->hi), lb_part_record_u64(r, &job->lo);
-    lb_part_record_name(r, &chunk->loop);
-    lb_part_record_u64(r, &chunk->number), lb_part_record_u64(r, &chunk->of);
-    lb_part_record_u64(r, &chunk->first), lb_part_record_u64(r, &chunk->n);
+    lb_part_record_word(record, &kind, KIND_CHUNK);
+    lb_part_record_u64(record, &job->hi), lb_part_record_u64(record, &job->lo);
+    lb_part_record_name(record, &chunk->loop);
+    lb_part_record_u64(record, &chunk->number), lb_part_record_u64(record, &chunk->of);
+    lb_part_record_u64(record, &chunk->first), lb_part_record_u64(record, &chunk->n);
 }
 
 void lb_part_file_chunk(lb_part_record *body, lb_digest job, const lb_part_chunk *chunk)

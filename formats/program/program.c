@@ -352,8 +352,8 @@ typedef struct storage_search {
 
 static void match_storage(void *context, uint32_t value)
 {
-    storage_search *s = (storage_search *)context;
-    if (s->found == LB_NONE && s->program->values[value].storage == s->storage) s->found = value;
+    storage_search *search = (storage_search *)context;
+    if (search->found == LB_NONE && search->program->values[value].storage == search->storage) search->found = value;
 }
 
 uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage)

@@ -175,37 +175,38 @@ typedef struct encoder {
     bool failed;
 } encoder;
 
-static void put_text(encoder *e, const char *text)
+static void put_text(encoder *encoder, const char *text)
 {
     size_t n = strlen(text);
-    e->failed |= n > UINT32_MAX || msgpack_pack_str(&e->packer, n) || msgpack_pack_str_body(&e->packer, text, n);
+    encoder->failed |=
+        n > UINT32_MAX || msgpack_pack_str(&encoder->packer, n) || msgpack_pack_str_body(&encoder->packer, text, n);
 }
 
-static void put_int(encoder *e, const char *key, int64_t number)
+static void put_int(encoder *encoder, const char *key, int64_t number)
 {
-    put_text(e, key);
-    e->failed |= msgpack_pack_int64(&e->packer, number) != 0;
+    put_text(encoder, key);
+    encoder->failed |= msgpack_pack_int64(&encoder->packer, number) != 0;
 }
 
-static void put_bin(encoder *e, const char *key, const void *bytes, size_t n)
+static void put_bin(encoder *encoder, const char *key, const void *bytes, size_t n)
 {
-    put_text(e, key);
-    e->failed |=
-        n > UINT32_MAX || msgpack_pack_bin(&e->packer, n) || (n && msgpack_pack_bin_body(&e->packer, bytes, n));
+    put_text(encoder, key);
+    encoder->failed |= n > UINT32_MAX || msgpack_pack_bin(&encoder->packer, n) ||
+                       (n && msgpack_pack_bin_body(&encoder->packer, bytes, n));
 }
 
-static char *scratch(encoder *e, size_t bytes)
+static char *scratch(encoder *encoder, size_t bytes)
 {
-    if (bytes <= e->scratch_bytes) return e->scratch;
-    char *grown = (char *)realloc(e->scratch, bytes);
+    if (bytes <= encoder->scratch_bytes) return encoder->scratch;
+    char *grown = (char *)realloc(encoder->scratch, bytes);
     if (!grown) return NULL;
-    e->scratch = grown;
-    e->scratch_bytes = bytes;
+    encoder->scratch = grown;
+    encoder->scratch_bytes = bytes;
     return grown;
 }
 
 /* `stride` bytes from row to row. */
-static void put_integers(encoder *e, const char *key, const char *rows, uint32_t n, size_t stride, unsigned width)
+static void put_integers(encoder *encoder, const char *key, const char *rows, uint32_t n, size_t stride, unsigned width)
 {
     int64_t low = 0, high = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -214,20 +215,20 @@ static void put_integers(encoder *e, const char *key, const char *rows, uint32_t
         high = number > high ? number : high;
     }
     unsigned stored = narrowest(low, high);
-    char *out = scratch(e, (size_t)n * stored + 1);
+    char *out = scratch(encoder, (size_t)n * stored + 1);
     if (!out) {
-        e->failed = true;
+        encoder->failed = true;
         return;
     }
     for (uint32_t i = 0; i < n; i++) store_low(out + (size_t)i * stored, load_signed(rows + i * stride, width), stored);
-    put_bin(e, key, out, (size_t)n * stored);
+    put_bin(encoder, key, out, (size_t)n * stored);
 }
 
-static void put_fixed(encoder *e, const column *column, const char *rows, uint32_t n, size_t stride)
+static void put_fixed(encoder *encoder, const column *column, const char *rows, uint32_t n, size_t stride)
 {
-    char *out = scratch(e, (size_t)n * column->width + 1);
+    char *out = scratch(encoder, (size_t)n * column->width + 1);
     if (!out) {
-        e->failed = true;
+        encoder->failed = true;
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -236,17 +237,17 @@ static void put_fixed(encoder *e, const column *column, const char *rows, uint32
         else
             memcpy(out + (size_t)i * 8, rows + i * stride, 8);
     }
-    put_bin(e, column->name, out, (size_t)n * column->width);
+    put_bin(encoder, column->name, out, (size_t)n * column->width);
 }
 
 /* Shapes and strides of all values, one after the other. */
-static void put_dims(encoder *e, const lb_program *program)
+static void put_dims(encoder *encoder, const lb_program *program)
 {
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < program->n_values; i++) total += (uint32_t)program->values[i].layout.ndim;
     int64_t *dims = (int64_t *)malloc((total + 1) * sizeof *dims);
     if (!dims || total > UINT32_MAX) {
-        e->failed = true;
+        encoder->failed = true;
         free(dims);
         return;
     }
@@ -257,7 +258,8 @@ static void put_dims(encoder *e, const lb_program *program)
             memcpy(dims + at, strides ? layout->stride : layout->shape, n * sizeof *dims);
             at += n;
         }
-        put_integers(e, strides ? stride_column : shape_column, (const char *)dims, (uint32_t)total, sizeof *dims, 8);
+        put_integers(encoder, strides ? stride_column : shape_column, (const char *)dims, (uint32_t)total, sizeof *dims,
+                     8);
     }
     free(dims);
 }
@@ -270,7 +272,7 @@ static bool is_left_out(const column *column, const char *rows, uint32_t n, size
     return true;
 }
 
-static void put_table(encoder *e, const lb_program *program, lb_program_table_id id)
+static void put_table(encoder *encoder, const lb_program *program, lb_program_table_id id)
 {
     const lb_program_table *table = &lb_program_tables[id];
     const char *rows = *(char *const *)((const char *)program + table->array);
@@ -279,19 +281,19 @@ static void put_table(encoder *e, const lb_program *program, lb_program_table_id
     uint32_t pairs = 1u + (dims ? 2u : 0u);
     for (uint32_t c = 0; c < columns_of[id].count; c++)
         pairs += !is_left_out(&columns_of[id].columns[c], rows, n, table->row_bytes);
-    put_text(e, table->name);
-    e->failed |= msgpack_pack_map(&e->packer, pairs) != 0;
-    put_int(e, "rows", n);
+    put_text(encoder, table->name);
+    encoder->failed |= msgpack_pack_map(&encoder->packer, pairs) != 0;
+    put_int(encoder, "rows", n);
     for (uint32_t c = 0; c < columns_of[id].count; c++) {
         const column *column = &columns_of[id].columns[c];
         const char *first = rows ? rows + column->offset : NULL;
         if (is_left_out(column, rows, n, table->row_bytes)) continue;
         if (column->kind == INTEGER)
-            put_integers(e, column->name, first, n, table->row_bytes, column->width);
+            put_integers(encoder, column->name, first, n, table->row_bytes, column->width);
         else
-            put_fixed(e, column, first, n, table->row_bytes);
+            put_fixed(encoder, column, first, n, table->row_bytes);
     }
-    if (dims) put_dims(e, program);
+    if (dims) put_dims(encoder, program);
 }
 
 /* Tables that most programs leave empty were added by a minor version, and are left out where they are. */
@@ -306,24 +308,24 @@ lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *siz
         return lb_fail(err, LB_ERR_NOMEM, "step %lld: out of memory for its program", (long long)program->step);
     msgpack_sbuffer buffer;
     msgpack_sbuffer_init(&buffer);
-    encoder e = {.scratch = NULL};
-    msgpack_packer_init(&e.packer, &buffer, msgpack_sbuffer_write);
+    encoder encoder = {.scratch = NULL};
+    msgpack_packer_init(&encoder.packer, &buffer, msgpack_sbuffer_write);
     uint32_t tables = 1; /* strings */
     for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT; id++) tables += is_stored(program, id);
-    e.failed = msgpack_pack_map(&e.packer, 6 + tables) != 0;
-    put_int(&e, "step", program->step);
-    put_int(&e, "rank", program->rank);
-    put_int(&e, "world", program->world);
-    put_int(&e, "level", program->level);
-    put_int(&e, "complete", program->complete);
-    put_int(&e, "shard", program->shard == LB_NONE ? -1 : (int64_t)program->shard);
-    put_text(&e, "strings");
-    e.failed |= msgpack_pack_array(&e.packer, program->n_strings) != 0;
-    for (uint32_t i = 0; i < program->n_strings; i++) put_text(&e, program->strings[i]);
-    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !e.failed; id++)
-        if (is_stored(program, id)) put_table(&e, program, (lb_program_table_id)id);
-    free(e.scratch);
-    if (e.failed) {
+    encoder.failed = msgpack_pack_map(&encoder.packer, 6 + tables) != 0;
+    put_int(&encoder, "step", program->step);
+    put_int(&encoder, "rank", program->rank);
+    put_int(&encoder, "world", program->world);
+    put_int(&encoder, "level", program->level);
+    put_int(&encoder, "complete", program->complete);
+    put_int(&encoder, "shard", program->shard == LB_NONE ? -1 : (int64_t)program->shard);
+    put_text(&encoder, "strings");
+    encoder.failed |= msgpack_pack_array(&encoder.packer, program->n_strings) != 0;
+    for (uint32_t i = 0; i < program->n_strings; i++) put_text(&encoder, program->strings[i]);
+    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !encoder.failed; id++)
+        if (is_stored(program, id)) put_table(&encoder, program, (lb_program_table_id)id);
+    free(encoder.scratch);
+    if (encoder.failed) {
         msgpack_sbuffer_destroy(&buffer);
         return lb_fail(err, LB_ERR_NOMEM, "program of step %" PRId64 ": out of memory while encoding %" PRIu32 " ops",
                        program->step, program->n_ops);
@@ -345,12 +347,12 @@ typedef struct decoder {
     lb_program *program;
 } decoder;
 
-static lb_status column_failed(const decoder *d, const char *table, const char *name, const char *what, uint64_t found,
-                               uint64_t expected)
+static lb_status column_failed(const decoder *decoder, const char *table, const char *name, const char *what,
+                               uint64_t found, uint64_t expected)
 {
     char field[64];
     snprintf(field, sizeof field, "%s.%s", table, name);
-    return lb_cursor_fail(&d->cursor, field, "%s: found %" PRIu64 ", expected %" PRIu64, what, found, expected);
+    return lb_cursor_fail(&decoder->cursor, field, "%s: found %" PRIu64 ", expected %" PRIu64, what, found, expected);
 }
 
 /* The width of a stored integer column; 0 when its length fits no width up to that of the field. */
@@ -362,15 +364,15 @@ static unsigned stored_width(const stored_column *stored, uint64_t rows, unsigne
 }
 
 /* Finds the width of a stored column, or fails. */
-static lb_status check_column(const decoder *d, const lb_program_table *table, const column *column,
+static lb_status check_column(const decoder *decoder, const lb_program_table *table, const column *column,
                               const stored_column *stored, uint32_t n, unsigned *width)
 {
     *width = 0;
     if (!stored->bytes && column->optional) return LB_OK;
-    if (!stored->bytes) return column_failed(d, table->name, column->name, "the column is missing, rows", 0, n);
+    if (!stored->bytes) return column_failed(decoder, table->name, column->name, "the column is missing, rows", 0, n);
     *width = column->kind == INTEGER ? stored_width(stored, n, column->width) : column->width;
     if (*width == 0 || stored->size != (uint64_t)n * *width)
-        return column_failed(d, table->name, column->name, "bytes for the rows", stored->size, n);
+        return column_failed(decoder, table->name, column->name, "bytes for the rows", stored->size, n);
     return LB_OK;
 }
 
@@ -430,22 +432,23 @@ static void fill_rows(lb_program_table_id id, const stored_column *found, const 
 }
 
 /* Shapes and strides of all values. */
-static lb_status fill_dims(const decoder *d, const stored_column *shapes, const stored_column *strides)
+static lb_status fill_dims(const decoder *decoder, const stored_column *shapes, const stored_column *strides)
 {
-    lb_program *p = d->program;
+    lb_program *program = decoder->program;
     uint64_t total = 0, at = 0;
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        int32_t ndim = p->values[i].layout.ndim;
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        int32_t ndim = program->values[i].layout.ndim;
         if (ndim < 0 || ndim > LB_MAX_DIMS)
-            return column_failed(d, "values", "ndim", "dimensions", (uint64_t)ndim, LB_MAX_DIMS);
+            return column_failed(decoder, "values", "ndim", "dimensions", (uint64_t)ndim, LB_MAX_DIMS);
         total += (uint32_t)ndim;
     }
     unsigned v = shapes->bytes ? stored_width(shapes, total, 8) : 0,
              w = strides->bytes ? stored_width(strides, total, 8) : 0;
-    if (v == 0) return column_failed(d, "values", shape_column, "bytes for the dimensions", shapes->size, total);
-    if (w == 0) return column_failed(d, "values", stride_column, "bytes for the dimensions", strides->size, total);
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        lb_layout *layout = &p->values[i].layout;
+    if (v == 0) return column_failed(decoder, "values", shape_column, "bytes for the dimensions", shapes->size, total);
+    if (w == 0)
+        return column_failed(decoder, "values", stride_column, "bytes for the dimensions", strides->size, total);
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        lb_layout *layout = &program->values[i].layout;
         for (int32_t k = 0; k < layout->ndim; k++, at++) {
             layout->shape[k] = load_signed(shapes->bytes + at * v, v);
             layout->stride[k] = load_signed(strides->bytes + at * w, w);
@@ -455,56 +458,56 @@ static lb_status fill_dims(const decoder *d, const stored_column *shapes, const 
 }
 
 /* Pointers to the columns of one table, in the order of columns_of, then shape and stride. */
-static lb_status read_columns(decoder *d, lb_program_table_id id, uint32_t *rows, stored_column *found)
+static lb_status read_columns(decoder *decoder, lb_program_table_id id, uint32_t *rows, stored_column *found)
 {
-    lb_cursor *c = &d->cursor;
+    lb_cursor *cursor = &decoder->cursor;
     const char *table = lb_program_tables[id].name;
     uint32_t pairs, n = columns_of[id].count;
     int64_t number = -1;
-    LB_TRY(lb_cursor_map(c, table, &pairs));
+    LB_TRY(lb_cursor_map(cursor, table, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
         const char *key;
         uint32_t length, k = 0;
-        LB_TRY(lb_cursor_str(c, table, &key, &length));
+        LB_TRY(lb_cursor_str(cursor, table, &key, &length));
         if (lb_text_is(key, length, "rows")) {
-            LB_TRY(lb_cursor_int_in(c, table, 0, LB_PROGRAM_MAX_ROWS, &number));
+            LB_TRY(lb_cursor_int_in(cursor, table, 0, LB_PROGRAM_MAX_ROWS, &number));
             continue;
         }
         while (k < n && !lb_text_is(key, length, columns_of[id].columns[k].name)) k++;
         if (k == n && lb_text_is(key, length, stride_column)) k = n + 1;
         if (k == n && !lb_text_is(key, length, shape_column)) k = n + 2;
         if (k == n + 2) {
-            LB_TRY(lb_cursor_skip(c, table)); /* a later minor version added it */
+            LB_TRY(lb_cursor_skip(cursor, table)); /* a later minor version added it */
             continue;
         }
         const void *bytes;
-        LB_TRY(lb_cursor_bin(c, table, &bytes, &found[k].size));
+        LB_TRY(lb_cursor_bin(cursor, table, &bytes, &found[k].size));
         found[k].bytes = (const char *)bytes;
     }
-    if (number < 0) return lb_cursor_fail(c, table, "has no \"rows\"");
+    if (number < 0) return lb_cursor_fail(cursor, table, "has no \"rows\"");
     *rows = (uint32_t)number;
     return LB_OK;
 }
 
-static lb_status read_table(decoder *d, lb_program_table_id id)
+static lb_status read_table(decoder *decoder, lb_program_table_id id)
 {
     const lb_program_table *table = &lb_program_tables[id];
     stored_column found[MAX_COLUMNS + 2] = {{NULL, 0}};
-    char **array = (char **)((char *)d->program + table->array);
+    char **array = (char **)((char *)decoder->program + table->array);
     uint32_t rows = 0, n = columns_of[id].count;
     unsigned width[MAX_COLUMNS];
-    if (*array) return lb_cursor_fail(&d->cursor, table->name, "stands there twice");
-    LB_TRY(read_columns(d, id, &rows, found));
+    if (*array) return lb_cursor_fail(&decoder->cursor, table->name, "stands there twice");
+    LB_TRY(read_columns(decoder, id, &rows, found));
     /* A row costs at least a byte per column on disk: nothing is allocated for rows that are only claimed. */
     for (uint32_t k = 0; k < n; k++)
-        LB_TRY(check_column(d, table, &columns_of[id].columns[k], &found[k], rows, &width[k]));
+        LB_TRY(check_column(decoder, table, &columns_of[id].columns[k], &found[k], rows, &width[k]));
     *array = (char *)calloc((size_t)rows + 1, table->row_bytes);
     if (!*array)
-        return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
-    d->program->store->capacity[id] = rows + 1;
-    *(uint32_t *)((char *)d->program + table->count) = rows;
+        return lb_fail(decoder->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
+    decoder->program->store->capacity[id] = rows + 1;
+    *(uint32_t *)((char *)decoder->program + table->count) = rows;
     fill_rows(id, found, width, rows, *array);
-    return id == LB_TABLE_VALUES ? fill_dims(d, &found[n], &found[n + 1]) : LB_OK;
+    return id == LB_TABLE_VALUES ? fill_dims(decoder, &found[n], &found[n + 1]) : LB_OK;
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -522,86 +525,88 @@ static bool are_different(char **texts, uint32_t n)
 
 /* The strings of a writer that let them through as they were: they pass the gate now. Where that would make two of them
  * one, all of the program are taken for names as they were given, of which no two have one form. */
-static lb_status pass_gate(decoder *d, const char **texts, const uint32_t *sizes)
+static lb_status pass_gate(decoder *decoder, const char **texts, const uint32_t *sizes)
 {
-    lb_program *p = d->program;
-    char **sorted = malloc((size_t)p->n_strings * sizeof *sorted + 1);
+    lb_program *program = decoder->program;
+    char **sorted = malloc((size_t)program->n_strings * sizeof *sorted + 1);
     bool kept = sorted != NULL, different = false;
     for (int kind = LB_TEXT_ARGUMENT; kept && !different; kind = LB_TEXT_NAME) {
-        for (uint32_t i = 0; i < p->n_strings && kept; i++) {
+        for (uint32_t i = 0; i < program->n_strings && kept; i++) {
             char *spelt = lb_text_escaped((lb_text_kind)kind, texts[i], sizes[i]);
-            kept = spelt && (sorted[i] = p->strings[i] = lb_program_keep_text(p, spelt, strlen(spelt)));
+            kept = spelt && (sorted[i] = program->strings[i] = lb_program_keep_text(program, spelt, strlen(spelt)));
             free(spelt);
         }
-        different = kind == LB_TEXT_NAME || (kept && are_different(sorted, p->n_strings));
+        different = kind == LB_TEXT_NAME || (kept && are_different(sorted, program->n_strings));
     }
     free(sorted);
-    return kept ? LB_OK : lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+    return kept ? LB_OK : lb_fail(decoder->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
 }
 
-static lb_status read_texts(decoder *d, uint32_t count, const char **texts, uint32_t *sizes)
+static lb_status read_texts(decoder *decoder, uint32_t count, const char **texts, uint32_t *sizes)
 {
-    lb_program *p = d->program;
+    lb_program *program = decoder->program;
     bool are_names = true;
     for (uint32_t i = 0; i < count; i++) {
-        LB_TRY(lb_cursor_str(&d->cursor, "strings", &texts[i], &sizes[i]));
+        LB_TRY(lb_cursor_str(&decoder->cursor, "strings", &texts[i], &sizes[i]));
         are_names = are_names && lb_text_is_name(texts[i], sizes[i]);
     }
-    p->n_strings = count;
-    if (!are_names) return pass_gate(d, texts, sizes);
+    program->n_strings = count;
+    if (!are_names) return pass_gate(decoder, texts, sizes);
     for (uint32_t i = 0; i < count; i++)
-        if (!(p->strings[i] = lb_program_keep_text(p, texts[i], sizes[i])))
-            return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+        if (!(program->strings[i] = lb_program_keep_text(program, texts[i], sizes[i])))
+            return lb_fail(decoder->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
     return LB_OK;
 }
 
-static lb_status read_strings(decoder *d)
+static lb_status read_strings(decoder *decoder)
 {
-    lb_program *p = d->program;
+    lb_program *program = decoder->program;
     uint32_t count;
-    if (p->strings) return lb_cursor_fail(&d->cursor, "strings", "stands there twice");
-    LB_TRY(lb_cursor_array(&d->cursor, "strings", &count));
-    if (count > LB_PROGRAM_MAX_ROWS) return lb_cursor_fail(&d->cursor, "strings", "%" PRIu32 " are too many", count);
-    p->strings = (char **)calloc((size_t)count + 1, sizeof *p->strings);
-    if (!p->strings) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " strings", count);
-    p->store->capacity[LB_TABLE_STRINGS] = count + 1;
+    if (program->strings) return lb_cursor_fail(&decoder->cursor, "strings", "stands there twice");
+    LB_TRY(lb_cursor_array(&decoder->cursor, "strings", &count));
+    if (count > LB_PROGRAM_MAX_ROWS)
+        return lb_cursor_fail(&decoder->cursor, "strings", "%" PRIu32 " are too many", count);
+    program->strings = (char **)calloc((size_t)count + 1, sizeof *program->strings);
+    if (!program->strings)
+        return lb_fail(decoder->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " strings", count);
+    program->store->capacity[LB_TABLE_STRINGS] = count + 1;
     const char **texts = calloc((size_t)count + 1, sizeof *texts);
     uint32_t *sizes = calloc((size_t)count + 1, sizeof *sizes);
-    lb_status status = texts && sizes ? read_texts(d, count, texts, sizes)
-                                      : lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+    lb_status status = texts && sizes ? read_texts(decoder, count, texts, sizes)
+                                      : lb_fail(decoder->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
     free(texts), free(sizes);
     return status;
 }
 
-static lb_status read_pair(decoder *d)
+static lb_status read_pair(decoder *decoder)
 {
-    lb_cursor *c = &d->cursor;
-    lb_program *p = d->program;
+    lb_cursor *cursor = &decoder->cursor;
+    lb_program *program = decoder->program;
     const char *key;
     uint32_t n;
     int64_t number;
-    LB_TRY(lb_cursor_str(c, "key", &key, &n));
-    if (lb_text_is(key, n, "strings")) return read_strings(d);
+    LB_TRY(lb_cursor_str(cursor, "key", &key, &n));
+    if (lb_text_is(key, n, "strings")) return read_strings(decoder);
     for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT; id++)
-        if (lb_text_is(key, n, lb_program_tables[id].name)) return read_table(d, (lb_program_table_id)id);
-    if (lb_text_is(key, n, "step")) return lb_cursor_int(c, "step", &p->step);
+        if (lb_text_is(key, n, lb_program_tables[id].name)) return read_table(decoder, (lb_program_table_id)id);
+    if (lb_text_is(key, n, "step")) return lb_cursor_int(cursor, "step", &program->step);
     if (lb_text_is(key, n, "rank")) {
-        LB_TRY(lb_cursor_int_in(c, "rank", 0, INT32_MAX, &number));
-        p->rank = (int32_t)number;
+        LB_TRY(lb_cursor_int_in(cursor, "rank", 0, INT32_MAX, &number));
+        program->rank = (int32_t)number;
     } else if (lb_text_is(key, n, "world")) {
-        LB_TRY(lb_cursor_int_in(c, "world", 0, INT32_MAX, &number));
-        p->world = (int32_t)number;
+        LB_TRY(lb_cursor_int_in(cursor, "world", 0, INT32_MAX, &number));
+        program->world = (int32_t)number;
     } else if (lb_text_is(key, n, "level")) {
-        LB_TRY(lb_cursor_int_in(c, "level", 0, 3, &number));
-        p->level = (uint8_t)number;
+        LB_TRY(lb_cursor_int_in(cursor, "level", 0, 3, &number));
+        program->level = (uint8_t)number;
     } else if (lb_text_is(key, n, "complete")) {
-        LB_TRY(lb_cursor_int_in(c, "complete", 0, 1, &number));
-        p->complete = (uint8_t)number;
+        LB_TRY(lb_cursor_int_in(cursor, "complete", 0, 1, &number));
+        program->complete = (uint8_t)number;
     } else if (lb_text_is(key, n, "shard")) {
-        LB_TRY(lb_cursor_int_in(c, "shard", -1, LB_PROGRAM_MAX_ROWS, &number));
-        p->shard = (uint32_t)number;
+        LB_TRY(lb_cursor_int_in(cursor, "shard", -1, LB_PROGRAM_MAX_ROWS, &number));
+        program->shard = (uint32_t)number;
     } else {
-        return lb_cursor_skip(c, "key"); /* a later minor version added it */
+        return lb_cursor_skip(cursor, "key"); /* a later minor version added it */
     }
     return LB_OK;
 }
@@ -609,20 +614,20 @@ static lb_status read_pair(decoder *d)
 lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset,
                                  lb_program **program, lb_err *err)
 {
-    decoder d = {lb_cursor_of(bytes, size, source, offset, err), lb_program_alloc()};
-    if (!d.program) return lb_fail(err, LB_ERR_NOMEM, "program: out of memory");
+    decoder decoder = {lb_cursor_of(bytes, size, source, offset, err), lb_program_alloc()};
+    if (!decoder.program) return lb_fail(err, LB_ERR_NOMEM, "program: out of memory");
     uint32_t pairs = 0;
-    lb_status status = lb_cursor_map(&d.cursor, "program", &pairs);
-    for (uint32_t i = 0; i < pairs && status == LB_OK; i++) status = read_pair(&d);
+    lb_status status = lb_cursor_map(&decoder.cursor, "program", &pairs);
+    for (uint32_t i = 0; i < pairs && status == LB_OK; i++) status = read_pair(&decoder);
     if (status == LB_OK) {
         lb_err rule = LB_ERR_INIT;
-        status = lb_program_validate(d.program, &rule);
+        status = lb_program_validate(decoder.program, &rule);
         if (status != LB_OK) lb_fail(err, status, "%s: offset %" PRIu64 ": %s", source, offset, rule.message);
     }
     if (status == LB_OK)
-        *program = d.program;
+        *program = decoder.program;
     else
-        lb_program_free(d.program);
+        lb_program_free(decoder.program);
     return status;
 }
 

@@ -65,15 +65,15 @@ uint32_t lb_program_add_placements(lb_program *program, const lb_placement *rows
     return lb_program_append(program, LB_TABLE_PLACEMENTS, rows, count);
 }
 
-static bool is_mesh(const lb_program *p, const lb_mesh *mesh, const lb_mesh_axis *axes, uint32_t n_axes,
+static bool is_mesh(const lb_program *program, const lb_mesh *mesh, const lb_mesh_axis *axes, uint32_t n_axes,
                     const uint32_t *ranks, uint32_t n_ranks)
 {
     if (mesh->axes != n_axes || mesh->ranks != n_ranks) return false;
     for (uint32_t i = 0; i < n_axes; i++) {
-        const lb_mesh_axis *axis = &p->mesh_axes[mesh->first_axis + i];
+        const lb_mesh_axis *axis = &program->mesh_axes[mesh->first_axis + i];
         if (axis->name != axes[i].name || axis->size != axes[i].size) return false;
     }
-    return !n_ranks || !memcmp(p->refs + mesh->first_rank, ranks, n_ranks * sizeof *ranks);
+    return !n_ranks || !memcmp(program->refs + mesh->first_rank, ranks, n_ranks * sizeof *ranks);
 }
 
 uint32_t lb_program_mesh(lb_program *program, const lb_mesh_axis *axes, uint32_t n_axes, const uint32_t *ranks,
@@ -139,50 +139,52 @@ typedef struct measure {
     int32_t dim;
 } measure;
 
-static lb_status close_dimension(measure *m, uint32_t row, lb_err *err)
+static lb_status close_dimension(measure *measure, uint32_t row, lb_err *err)
 {
-    if (m->dim >= 0 && __builtin_mul_overflow(m->part, m->along, &m->part))
-        return wrong(err, row, "more elements than can be counted", m->along, INT64_MAX);
-    m->along = 0;
+    if (measure->dim >= 0 && __builtin_mul_overflow(measure->part, measure->along, &measure->part))
+        return wrong(err, row, "more elements than can be counted", measure->along, INT64_MAX);
+    measure->along = 0;
     return LB_OK;
 }
 
-static lb_status add_range(measure *m, const lb_extent *e, uint32_t row, lb_err *err)
+static lb_status add_range(measure *measure, const lb_extent *extent, uint32_t row, lb_err *err)
 {
-    const bool next = e->dim == m->dim + 1;
-    if (e->dim >= LB_MAX_DIMS || (!next && (!row || e->dim != m->dim || e->whole != e[-1].whole)))
-        return wrong(err, row, "dimensions follow each other", e->dim, m->dim + 1);
+    const bool next = extent->dim == measure->dim + 1;
+    if (extent->dim >= LB_MAX_DIMS ||
+        (!next && (!row || extent->dim != measure->dim || extent->whole != extent[-1].whole)))
+        return wrong(err, row, "dimensions follow each other", extent->dim, measure->dim + 1);
     if (next) {
-        LB_TRY(close_dimension(m, row, err));
-        if (__builtin_mul_overflow(m->whole, e->whole, &m->whole))
-            return wrong(err, row, "more elements than can be counted", e->whole, INT64_MAX);
-        m->dim = e->dim;
+        LB_TRY(close_dimension(measure, row, err));
+        if (__builtin_mul_overflow(measure->whole, extent->whole, &measure->whole))
+            return wrong(err, row, "more elements than can be counted", extent->whole, INT64_MAX);
+        measure->dim = extent->dim;
     }
-    if (__builtin_add_overflow(m->along, e->size, &m->along) || m->along > e->whole)
-        return wrong(err, row, "more than the whole has", e->size, e->whole);
+    if (__builtin_add_overflow(measure->along, extent->size, &measure->along) || measure->along > extent->whole)
+        return wrong(err, row, "more than the whole has", extent->size, extent->whole);
     return LB_OK;
 }
 
 lb_status lb_shard_extents_check(const lb_extent *extents, uint32_t n, int64_t *elements, lb_err *err)
 {
-    measure m = {1, 1, 0, -1};
+    measure measure = {1, 1, 0, -1};
     *elements = 1;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_extent *e = &extents[i];
-        if (e->whole < 0 || e->from < 0 || e->size < 0 || e->size > e->whole || e->from > e->whole - e->size)
-            return wrong(err, i, "reaches beyond the whole", e->from, e->whole);
-        if (e->dim != LB_EXTENT_FLAT) {
-            LB_TRY(add_range(&m, e, i, err));
+        const lb_extent *extent = &extents[i];
+        if (extent->whole < 0 || extent->from < 0 || extent->size < 0 || extent->size > extent->whole ||
+            extent->from > extent->whole - extent->size)
+            return wrong(err, i, "reaches beyond the whole", extent->from, extent->whole);
+        if (extent->dim != LB_EXTENT_FLAT) {
+            LB_TRY(add_range(&measure, extent, i, err));
             continue;
         }
         if (!i || i + 1 != n) return wrong(err, i, "the elements come last", i, n);
-        LB_TRY(close_dimension(&m, i, err));
-        if (e->whole != m.whole || m.part != m.whole)
-            return wrong(err, i, "elements of a whole tensor", e->whole, m.whole);
-        return *elements = e->size, LB_OK;
+        LB_TRY(close_dimension(&measure, i, err));
+        if (extent->whole != measure.whole || measure.part != measure.whole)
+            return wrong(err, i, "elements of a whole tensor", extent->whole, measure.whole);
+        return *elements = extent->size, LB_OK;
     }
-    LB_TRY(close_dimension(&m, n, err));
-    return *elements = m.part, LB_OK;
+    LB_TRY(close_dimension(&measure, n, err));
+    return *elements = measure.part, LB_OK;
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
@@ -211,8 +213,8 @@ lb_layout lb_shard_whole(const lb_program *program, const lb_shard *shard)
     int64_t shape[LB_MAX_DIMS] = {0};
     int ndim = 0;
     for (uint32_t i = 0; i < shard->extents; i++) {
-        const lb_extent *e = &program->extents[shard->first_extent + i];
-        if (e->dim == ndim && ndim < LB_MAX_DIMS) shape[ndim++] = e->whole;
+        const lb_extent *extent = &program->extents[shard->first_extent + i];
+        if (extent->dim == ndim && ndim < LB_MAX_DIMS) shape[ndim++] = extent->whole;
     }
     return lb_layout_contiguous(ndim, shape);
 }
@@ -222,11 +224,11 @@ lb_layout lb_shard_part(const lb_program *program, const lb_shard *shard)
     int64_t shape[LB_MAX_DIMS] = {0};
     int ndim = 0;
     for (uint32_t i = 0; i < shard->extents; i++) {
-        const lb_extent *e = &program->extents[shard->first_extent + i];
-        if (e->dim == LB_EXTENT_FLAT) return lb_layout_contiguous(1, &e->size);
-        if (e->dim < 0 || e->dim >= LB_MAX_DIMS) continue;
-        if (e->dim == ndim) ndim++;
-        shape[e->dim] += e->size;
+        const lb_extent *extent = &program->extents[shard->first_extent + i];
+        if (extent->dim == LB_EXTENT_FLAT) return lb_layout_contiguous(1, &extent->size);
+        if (extent->dim < 0 || extent->dim >= LB_MAX_DIMS) continue;
+        if (extent->dim == ndim) ndim++;
+        shape[extent->dim] += extent->size;
     }
     return lb_layout_contiguous(ndim, shape);
 }
@@ -252,62 +254,62 @@ typedef struct writer {
 __attribute__((format(printf, 2, 3)))
 #endif
 static void
-put(writer *w, const char *format, ...)
+put(writer *writer, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    const int n = vsnprintf(w->text + w->used, w->size - w->used, format, list);
+    const int n = vsnprintf(writer->text + writer->used, writer->size - writer->used, format, list);
     va_end(list);
     if (n < 0) return;
-    w->used += (size_t)n < w->size - w->used ? (size_t)n : w->size - w->used - 1;
+    writer->used += (size_t)n < writer->size - writer->used ? (size_t)n : writer->size - writer->used - 1;
 }
 
-static void put_placement(writer *w, const lb_program *p, const lb_shard *shard, uint32_t axis)
+static void put_placement(writer *writer, const lb_program *program, const lb_shard *shard, uint32_t axis)
 {
-    const lb_mesh *mesh = &p->meshes[shard->mesh];
-    const lb_mesh_axis *a = &p->mesh_axes[mesh->first_axis + axis];
-    const lb_placement *placed = &p->placements[shard->first_placement + axis];
-    const char *name = lb_program_text(p, a->name);
-    if (*name) put(w, "%s ", name);
-    const int64_t at = lb_program_mesh_coordinate(p, mesh, axis, p->rank);
-    if (at >= 0) put(w, "%" PRId64 " of ", at);
-    put(w, "%" PRIu32 " ", a->size);
+    const lb_mesh *mesh = &program->meshes[shard->mesh];
+    const lb_mesh_axis *a = &program->mesh_axes[mesh->first_axis + axis];
+    const lb_placement *placed = &program->placements[shard->first_placement + axis];
+    const char *name = lb_program_text(program, a->name);
+    if (*name) put(writer, "%s ", name);
+    const int64_t at = lb_program_mesh_coordinate(program, mesh, axis, program->rank);
+    if (at >= 0) put(writer, "%" PRId64 " of ", at);
+    put(writer, "%" PRIu32 " ", a->size);
     if (placed->kind == LB_PLACEMENT_REPLICATE)
-        put(w, "replicate, ");
+        put(writer, "replicate, ");
     else if (placed->kind == LB_PLACEMENT_PARTIAL)
-        put(w, "partial(%s), ", lb_program_text(p, placed->reduce));
+        put(writer, "partial(%s), ", lb_program_text(program, placed->reduce));
     else if (placed->dim == LB_EXTENT_FLAT)
-        put(w, "shard(flat), ");
+        put(writer, "shard(flat), ");
     else
-        put(w, "shard(%" PRId32 "), ", placed->dim);
+        put(writer, "shard(%" PRId32 "), ", placed->dim);
 }
 
-static void put_extents(writer *w, const lb_program *p, const lb_shard *shard)
+static void put_extents(writer *writer, const lb_program *program, const lb_shard *shard)
 {
-    const bool flat = lb_shard_is_flat(p, shard);
+    const bool flat = lb_shard_is_flat(program, shard);
     int32_t dim = -2;
     for (uint32_t i = 0; i < shard->extents; i++) {
-        const lb_extent *e = &p->extents[shard->first_extent + i];
-        if (flat && e->dim != LB_EXTENT_FLAT) continue;
-        put(w, dim == -2 ? flat ? "elements [" : "[" : e->dim == dim ? " " : ", ");
-        dim = e->dim;
-        if (e->from == 0 && e->size == e->whole)
-            put(w, ":");
+        const lb_extent *extent = &program->extents[shard->first_extent + i];
+        if (flat && extent->dim != LB_EXTENT_FLAT) continue;
+        put(writer, dim == -2 ? flat ? "elements [" : "[" : extent->dim == dim ? " " : ", ");
+        dim = extent->dim;
+        if (extent->from == 0 && extent->size == extent->whole)
+            put(writer, ":");
         else
-            put(w, "%" PRId64 ":%" PRId64, e->from, e->from + e->size);
+            put(writer, "%" PRId64 ":%" PRId64, extent->from, extent->from + extent->size);
     }
-    put(w, dim == -2 ? "[] of [" : "] of [");
-    const lb_layout whole = lb_shard_whole(p, shard);
-    for (int d = 0; d < whole.ndim; d++) put(w, d ? ", %" PRId64 : "%" PRId64, whole.shape[d]);
-    put(w, "]");
+    put(writer, dim == -2 ? "[] of [" : "] of [");
+    const lb_layout whole = lb_shard_whole(program, shard);
+    for (int d = 0; d < whole.ndim; d++) put(writer, d ? ", %" PRId64 : "%" PRId64, whole.shape[d]);
+    put(writer, "]");
 }
 
 void lb_shard_text(const lb_program *program, const lb_shard *shard, char *text, size_t size)
 {
-    writer w = {text, size, 0};
+    writer writer = {text, size, 0};
     if (!size) return;
     *text = '\0';
     const uint32_t axes = shard->mesh == LB_NONE ? 0 : shard->placements;
-    for (uint32_t axis = 0; axis < axes; axis++) put_placement(&w, program, shard, axis);
-    put_extents(&w, program, shard);
+    for (uint32_t axis = 0; axis < axes; axis++) put_placement(&writer, program, shard, axis);
+    put_extents(&writer, program, shard);
 }

@@ -13,39 +13,39 @@ typedef struct sequence {
     XXH3_state_t state;
 } sequence;
 
-static void sequence_flush(sequence *s)
+static void sequence_flush(sequence *sequence)
 {
-    if (!s->streaming) XXH3_128bits_reset(&s->state);
-    s->streaming = true;
-    XXH3_128bits_update(&s->state, s->words, s->n * sizeof s->words[0]);
-    s->n = 0;
+    if (!sequence->streaming) XXH3_128bits_reset(&sequence->state);
+    sequence->streaming = true;
+    XXH3_128bits_update(&sequence->state, sequence->words, sequence->n * sizeof sequence->words[0]);
+    sequence->n = 0;
 }
 
-static void sequence_add(sequence *s, uint64_t word)
+static void sequence_add(sequence *sequence, uint64_t word)
 {
-    if (s->n == sizeof s->words / sizeof s->words[0]) sequence_flush(s);
-    s->words[s->n++] = word;
+    if (sequence->n == sizeof sequence->words / sizeof sequence->words[0]) sequence_flush(sequence);
+    sequence->words[sequence->n++] = word;
 }
 
-static lb_digest sequence_end(sequence *s)
+static lb_digest sequence_end(sequence *sequence)
 {
     XXH128_hash_t hash;
-    if (s->streaming) {
-        sequence_flush(s);
-        hash = XXH3_128bits_digest(&s->state);
+    if (sequence->streaming) {
+        sequence_flush(sequence);
+        hash = XXH3_128bits_digest(&sequence->state);
     } else {
-        hash = XXH3_128bits(s->words, s->n * sizeof s->words[0]);
+        hash = XXH3_128bits(sequence->words, sequence->n * sizeof sequence->words[0]);
     }
     lb_digest digest = {hash.high64, hash.low64};
     if (lb_digest_is_none(digest)) digest.lo = 1; /* (0, 0) is taken */
     return digest;
 }
 
-static void sequence_begin(sequence *s, uint64_t total_bytes)
+static void sequence_begin(sequence *sequence, uint64_t total_bytes)
 {
-    s->n = 0;
-    s->streaming = false;
-    sequence_add(s, total_bytes);
+    sequence->n = 0;
+    sequence->streaming = false;
+    sequence_add(sequence, total_bytes);
 }
 
 uint64_t lb_digest_leaf(const void *bytes, size_t n, uint64_t number)
@@ -53,11 +53,11 @@ uint64_t lb_digest_leaf(const void *bytes, size_t n, uint64_t number)
     return XXH3_64bits_withSeed(bytes, n, number);
 }
 
-static void add_leaves(sequence *s, const char *bytes, size_t n)
+static void add_leaves(sequence *sequence, const char *bytes, size_t n)
 {
     for (uint64_t leaf = 0; n > 0; leaf++) {
         size_t take = n < LB_DIGEST_LEAF ? n : LB_DIGEST_LEAF;
-        sequence_add(s, lb_digest_leaf(bytes, take, leaf));
+        sequence_add(sequence, lb_digest_leaf(bytes, take, leaf));
         bytes += take;
         n -= take;
     }
@@ -65,35 +65,35 @@ static void add_leaves(sequence *s, const char *bytes, size_t n)
 
 lb_digest lb_digest_bytes(const void *bytes, size_t n)
 {
-    sequence s;
-    sequence_begin(&s, n);
-    add_leaves(&s, (const char *)bytes, n);
-    return sequence_end(&s);
+    sequence sequence;
+    sequence_begin(&sequence, n);
+    add_leaves(&sequence, (const char *)bytes, n);
+    return sequence_end(&sequence);
 }
 
 /* What makes it the digest of this shape. */
-static void add_shape(sequence *s, const lb_tensor *tensor)
+static void add_shape(sequence *sequence, const lb_tensor *tensor)
 {
-    sequence_add(s, tensor->dtype);
-    sequence_add(s, (uint64_t)tensor->layout.ndim);
-    for (int d = 0; d < tensor->layout.ndim; d++) sequence_add(s, (uint64_t)tensor->layout.shape[d]);
+    sequence_add(sequence, tensor->dtype);
+    sequence_add(sequence, (uint64_t)tensor->layout.ndim);
+    for (int d = 0; d < tensor->layout.ndim; d++) sequence_add(sequence, (uint64_t)tensor->layout.shape[d]);
 }
 
 lb_digest lb_digest_of_leaves(const uint64_t *leaves, size_t n, const lb_tensor *tensor)
 {
-    sequence s;
-    sequence_begin(&s, lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)));
-    for (size_t i = 0; i < n; i++) sequence_add(&s, leaves[i]);
-    add_shape(&s, tensor);
-    return sequence_end(&s);
+    sequence sequence;
+    sequence_begin(&sequence, lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)));
+    for (size_t i = 0; i < n; i++) sequence_add(&sequence, leaves[i]);
+    add_shape(&sequence, tensor);
+    return sequence_end(&sequence);
 }
 
 lb_digest lb_digest_of_byte_leaves(const uint64_t *leaves, size_t n, uint64_t size)
 {
-    sequence s;
-    sequence_begin(&s, size);
-    for (size_t i = 0; i < n; i++) sequence_add(&s, leaves[i]);
-    return sequence_end(&s);
+    sequence sequence;
+    sequence_begin(&sequence, size);
+    for (size_t i = 0; i < n; i++) sequence_add(&sequence, leaves[i]);
+    return sequence_end(&sequence);
 }
 
 lb_digest lb_digest_tensor(const lb_tensor *tensor)
@@ -106,18 +106,18 @@ lb_digest lb_digest_tensor(const lb_tensor *tensor)
     if (n < 0 || lb_dtype_bits(tensor->dtype) == 0 || (width == 0 && !dense)) return (lb_digest){0, 0};
     size_t size = lb_dtype_bytes(tensor->dtype, (size_t)n);
 
-    sequence s;
-    sequence_begin(&s, size);
+    sequence sequence;
+    sequence_begin(&sequence, size);
     if (dense) {
-        add_leaves(&s, (const char *)tensor->data, size);
+        add_leaves(&sequence, (const char *)tensor->data, size);
     } else {
         lb_dense_pieces pieces;
         uint64_t leaf = 0;
         for (lb_dense_begin(&pieces, tensor); lb_dense_next(&pieces); leaf++)
-            sequence_add(&s, lb_digest_leaf(pieces.bytes, pieces.elements * width, leaf));
+            sequence_add(&sequence, lb_digest_leaf(pieces.bytes, pieces.elements * width, leaf));
     }
-    add_shape(&s, tensor);
-    return sequence_end(&s);
+    add_shape(&sequence, tensor);
+    return sequence_end(&sequence);
 }
 
 void lb_digest_format(lb_digest digest, char text[33])

@@ -12,19 +12,19 @@
 /* ---- one element ------------------------------------------------------------------------------------------------- */
 
 /* As lb_lane_kind says what `w` is made of. */
-static uint64_t element_bits(lb_lane_kind kind, const char *p)
+static uint64_t element_bits(lb_lane_kind kind, const char *element)
 {
     uint64_t bits = 0;
     double x = 0;
     switch (kind) {
-    case LB_LANE_RAW8: memcpy(&bits, p, 1); return bits;
-    case LB_LANE_RAW16: memcpy(&bits, p, 2); return bits;
-    case LB_LANE_RAW32: memcpy(&bits, p, 4); return bits;
-    case LB_LANE_RAW64: memcpy(&bits, p, 8); return bits;
-    case LB_LANE_BF16: x = lb_to_f64(LB_BF16, p); break;
-    case LB_LANE_F16: x = lb_to_f64(LB_F16, p); break;
-    case LB_LANE_F32: x = lb_to_f64(LB_F32, p); break;
-    case LB_LANE_F64: memcpy(&x, p, 8); break;
+    case LB_LANE_RAW8: memcpy(&bits, element, 1); return bits;
+    case LB_LANE_RAW16: memcpy(&bits, element, 2); return bits;
+    case LB_LANE_RAW32: memcpy(&bits, element, 4); return bits;
+    case LB_LANE_RAW64: memcpy(&bits, element, 8); return bits;
+    case LB_LANE_BF16: x = lb_to_f64(LB_BF16, element); break;
+    case LB_LANE_F16: x = lb_to_f64(LB_F16, element); break;
+    case LB_LANE_F32: x = lb_to_f64(LB_F32, element); break;
+    case LB_LANE_F64: memcpy(&x, element, 8); break;
     }
     if (x != x) return LB_LANE_NAN;
     if (x == 0) return 0;
@@ -137,46 +137,46 @@ typedef struct block_runs {
     int64_t place[LB_MAX_DIMS]; /* strides of the whole */
 } block_runs;
 
-static lb_status runs_of(const lb_tensor *block, const int64_t *whole, const int64_t *start, block_runs *r,
+static lb_status runs_of(const lb_tensor *block, const int64_t *whole, const int64_t *start, block_runs *runs,
                          uint64_t *first, lb_err *err)
 {
-    const lb_layout *l = &block->layout;
-    const int n = l->ndim;
-    if (!lb_dtype_valid(block->dtype) || n < 0 || n > LB_MAX_DIMS || lb_layout_numel(l) < 0)
+    const lb_layout *layout = &block->layout;
+    const int n = layout->ndim;
+    if (!lb_dtype_valid(block->dtype) || n < 0 || n > LB_MAX_DIMS || lb_layout_numel(layout) < 0)
         return lb_fail(err, LB_ERR_INVALID, "a block to fingerprint has no valid dtype or shape");
     const lb_layout rows = lb_layout_contiguous(n, whole);
     if (lb_layout_numel(&rows) < 0) return lb_fail(err, LB_ERR_INVALID, "the whole of a block has no valid shape");
-    *r = (block_runs){.block = block, .ndim = n, .count = 1, .stride = 1};
+    *runs = (block_runs){.block = block, .ndim = n, .count = 1, .stride = 1};
     *first = 0;
     for (int d = 0; d < n; d++) {
-        if (start[d] < 0 || l->shape[d] > whole[d] || start[d] > whole[d] - l->shape[d])
+        if (start[d] < 0 || layout->shape[d] > whole[d] || start[d] > whole[d] - layout->shape[d])
             return lb_fail(err, LB_ERR_INVALID, "dimension %d: a block of %lld from %lld on leaves the whole of %lld",
-                           d, (long long)l->shape[d], (long long)start[d], (long long)whole[d]);
-        r->place[d] = rows.stride[d];
+                           d, (long long)layout->shape[d], (long long)start[d], (long long)whole[d]);
+        runs->place[d] = rows.stride[d];
         *first += (uint64_t)start[d] * (uint64_t)rows.stride[d];
     }
     if (n == 0) return LB_OK;
     bool full = true;
-    for (r->ndim = n; r->ndim > 0 && full; r->ndim--) {
-        const int d = r->ndim - 1;
-        if (d < n - 1 && l->stride[d] != r->count && l->shape[d] != 1) break;
-        if (d == n - 1) r->stride = l->stride[d];
-        r->count *= l->shape[d];
-        full = l->shape[d] == whole[d] && (r->stride == 1 || l->shape[d] == 1);
+    for (runs->ndim = n; runs->ndim > 0 && full; runs->ndim--) {
+        const int d = runs->ndim - 1;
+        if (d < n - 1 && layout->stride[d] != runs->count && layout->shape[d] != 1) break;
+        if (d == n - 1) runs->stride = layout->stride[d];
+        runs->count *= layout->shape[d];
+        full = layout->shape[d] == whole[d] && (runs->stride == 1 || layout->shape[d] == 1);
     }
     return LB_OK;
 }
 
-static void add_strided(lb_fingerprint_form form, const block_runs *r, const char *p, uint64_t first,
+static void add_strided(lb_fingerprint_form form, const block_runs *runs, const char *p, uint64_t first,
                         lb_fingerprint *sum)
 {
     char dense[BUFFER * 16];
-    const size_t width = lb_dtype_bits(r->block->dtype) / 8;
-    for (int64_t at = 0; at < r->count;) {
-        const size_t take = (size_t)(r->count - at < BUFFER ? r->count - at : BUFFER);
+    const size_t width = lb_dtype_bits(runs->block->dtype) / 8;
+    for (int64_t at = 0; at < runs->count;) {
+        const size_t take = (size_t)(runs->count - at < BUFFER ? runs->count - at : BUFFER);
         for (size_t i = 0; i < take; i++)
-            memcpy(dense + i * width, p + (at + (int64_t)i) * r->stride * (int64_t)width, width);
-        lb_fingerprint_add_run(form, r->block->dtype, dense, take, first + (uint64_t)at, sum);
+            memcpy(dense + i * width, p + (at + (int64_t)i) * runs->stride * (int64_t)width, width);
+        lb_fingerprint_add_run(form, runs->block->dtype, dense, take, first + (uint64_t)at, sum);
         at += (int64_t)take;
     }
 }
@@ -184,28 +184,28 @@ static void add_strided(lb_fingerprint_form form, const block_runs *r, const cha
 lb_status lb_fingerprint_block(lb_fingerprint_form form, const lb_tensor *block, const int64_t *whole,
                                const int64_t *start, lb_fingerprint *sum, lb_err *err)
 {
-    block_runs r;
+    block_runs runs;
     uint64_t first = 0;
     int64_t index[LB_MAX_DIMS] = {0};
-    LB_TRY(runs_of(block, whole, start, &r, &first, err));
-    const lb_layout *l = &block->layout;
+    LB_TRY(runs_of(block, whole, start, &runs, &first, err));
+    const lb_layout *layout = &block->layout;
     const int64_t bits = (int64_t)lb_dtype_bits(block->dtype);
-    if (lb_layout_numel(l) == 0) return LB_OK;
-    if (bits < 8 && (!lb_layout_is_contiguous(l) || (r.ndim > 0 && r.count % 2)))
+    if (lb_layout_numel(layout) == 0) return LB_OK;
+    if (bits < 8 && (!lb_layout_is_contiguous(layout) || (runs.ndim > 0 && runs.count % 2)))
         return lb_fail(err, LB_ERR_UNSUPPORTED, "a block of %s with rows that begin within a byte",
                        lb_dtype_name(block->dtype));
     for (;;) {
         int64_t offset = 0;
         uint64_t at = first;
-        for (int d = 0; d < r.ndim; d++)
-            offset += index[d] * l->stride[d], at += (uint64_t)index[d] * (uint64_t)r.place[d];
+        for (int d = 0; d < runs.ndim; d++)
+            offset += index[d] * layout->stride[d], at += (uint64_t)index[d] * (uint64_t)runs.place[d];
         const char *p = (const char *)block->data + offset * bits / 8;
-        if (r.stride == 1 || r.count == 1)
-            lb_fingerprint_add_run(form, block->dtype, p, (size_t)r.count, at, sum);
+        if (runs.stride == 1 || runs.count == 1)
+            lb_fingerprint_add_run(form, block->dtype, p, (size_t)runs.count, at, sum);
         else
-            add_strided(form, &r, p, at, sum);
-        int d = r.ndim - 1;
-        while (d >= 0 && ++index[d] == l->shape[d]) index[d--] = 0;
+            add_strided(form, &runs, p, at, sum);
+        int d = runs.ndim - 1;
+        while (d >= 0 && ++index[d] == layout->shape[d]) index[d--] = 0;
         if (d < 0) return LB_OK;
     }
 }
@@ -220,22 +220,22 @@ lb_status lb_fingerprint_tensor(lb_fingerprint_form form, const lb_tensor *tenso
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-lb_fingerprint lb_fingerprint_named(lb_fingerprint f, const char *name)
+lb_fingerprint lb_fingerprint_named(lb_fingerprint fingerprint, const char *name)
 {
     const uint64_t hash = XXH3_64bits(name, strlen(name));
-    return (lb_fingerprint){mix(f.a ^ hash, LB_LANE_MIX_A), mix(f.b ^ hash, LB_LANE_MIX_B)};
+    return (lb_fingerprint){mix(fingerprint.a ^ hash, LB_LANE_MIX_A), mix(fingerprint.b ^ hash, LB_LANE_MIX_B)};
 }
 
-void lb_fingerprint_format(lb_fingerprint f, char text[33])
+void lb_fingerprint_format(lb_fingerprint fingerprint, char text[33])
 {
-    lb_digest_format((lb_digest){f.a, f.b}, text);
+    lb_digest_format((lb_digest){fingerprint.a, fingerprint.b}, text);
 }
 
-lb_status lb_fingerprint_parse(const char *text, lb_fingerprint *f, lb_err *err)
+lb_status lb_fingerprint_parse(const char *text, lb_fingerprint *fingerprint, lb_err *err)
 {
     lb_digest digest;
     if (lb_digest_parse(text, &digest, NULL) != LB_OK)
         return lb_fail(err, LB_ERR_INVALID, "'%.40s' is not a fingerprint: 32 hexadecimal digits are", text);
-    *f = (lb_fingerprint){digest.hi, digest.lo};
+    *fingerprint = (lb_fingerprint){digest.hi, digest.lo};
     return LB_OK;
 }

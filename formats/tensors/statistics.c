@@ -36,45 +36,45 @@ typedef struct rows {
 } rows;
 
 /* One element, counted by class. Masked elements add nothing: sums start at +0.0 and are never -0. */
-static void add_masked(lb_statistics_state *s, double v, double *sum, double *square)
+static void add_masked(lb_statistics_state *state, double number, double *sum, double *square)
 {
-    if (v != v) {
-        s->nan++;
-    } else if (v == INFINITY) {
-        s->pos_inf++;
-    } else if (v == -INFINITY) {
-        s->neg_inf++;
+    if (number != number) {
+        state->nan++;
+    } else if (number == INFINITY) {
+        state->pos_inf++;
+    } else if (number == -INFINITY) {
+        state->neg_inf++;
     } else {
-        s->zero += v == 0;
-        *sum += v;
-        *square += v * v;
-        s->min = v < s->min ? v : s->min;
-        s->max = v > s->max ? v : s->max;
+        state->zero += number == 0;
+        *sum += number;
+        *square += number * number;
+        state->min = number < state->min ? number : state->min;
+        state->max = number > state->max ? number : state->max;
     }
 }
 
 /* A finite one that is added elsewhere. */
-static void add_bounds(lb_statistics_state *s, double v)
+static void add_bounds(lb_statistics_state *state, double v)
 {
-    s->zero += v == 0;
-    s->min = v < s->min ? v : s->min;
-    s->max = v > s->max ? v : s->max;
+    state->zero += v == 0;
+    state->min = v < state->min ? v : state->min;
+    state->max = v > state->max ? v : state->max;
 }
 
 /* Any number of elements of a block, whatever they are. */
-static lb_lane_sums plain_masked(lb_statistics_state *s, const double *x, size_t n, size_t lanes)
+static lb_lane_sums plain_masked(lb_statistics_state *state, const double *x, size_t n, size_t lanes)
 {
     double sum[MOST_LANES], squares[MOST_LANES];
     memset(sum, 0, lanes * sizeof *sum);
     memset(squares, 0, lanes * sizeof *squares);
-    for (size_t i = 0; i < n; i++) add_masked(s, x[i], &sum[i % lanes], &squares[i % lanes]);
+    for (size_t i = 0; i < n; i++) add_masked(state, x[i], &sum[i % lanes], &squares[i % lanes]);
     return (lb_lane_sums){lb_lane_paired(sum, lanes), lb_lane_paired(squares, lanes)};
 }
 
 /* The kernels of whole blocks: false, and nothing is to be taken from them, when an element was not finite. */
-static bool plain_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_lane_sums *to)
+static bool plain_f64(lb_statistics_state *state, const double *x, size_t lanes, lb_lane_sums *to)
 {
-    double sum[MOST_LANES] = {0}, squares[MOST_LANES] = {0}, odd = 0, low = s->min, high = s->max;
+    double sum[MOST_LANES] = {0}, squares[MOST_LANES] = {0}, odd = 0, low = state->min, high = state->max;
     int64_t zero = 0;
     for (size_t i = 0; i < ROWS * lanes; i += lanes) {
         for (size_t k = 0; k < lanes; k++) {
@@ -88,23 +88,23 @@ static bool plain_f64(lb_statistics_state *s, const double *x, size_t lanes, lb_
         }
     }
     if (odd != 0) return false;
-    s->zero += zero;
-    s->min = low;
-    s->max = high;
+    state->zero += zero;
+    state->min = low;
+    state->max = high;
     *to = (lb_lane_sums){lb_lane_paired(sum, lanes), lb_lane_paired(squares, lanes)};
     return true;
 }
 
 #if LB_HAVE_X86
-LB_TARGET_AVX2 static bool avx2_f32(const float *x, const rows *r, lb_lane_sums *to, bounds *b)
+LB_TARGET_AVX2 static bool avx2_f32(const float *x, const rows *rows, lb_lane_sums *to, bounds *bounds)
 {
-    const size_t lanes = r->lanes;
-    __m256 low = _mm256_loadu_ps(b->low), high = _mm256_loadu_ps(b->high), odd = _mm256_setzero_ps();
-    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)b->zero);
+    const size_t lanes = rows->lanes;
+    __m256 low = _mm256_loadu_ps(bounds->low), high = _mm256_loadu_ps(bounds->high), odd = _mm256_setzero_ps();
+    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)bounds->zero);
     __m128d eights[MOST_LANES / 8];
     for (size_t k = 0; k < lanes; k += 8) {
         __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < r->n; i += lanes) {
+        for (size_t i = k; i < rows->n; i += lanes) {
             const __m256 v = _mm256_loadu_ps(x + i);
             const __m256d p = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
                           q = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
@@ -117,8 +117,8 @@ LB_TARGET_AVX2 static bool avx2_f32(const float *x, const rows *r, lb_lane_sums 
             squares[0] = _mm256_fmadd_pd(p, p, squares[0]);
             squares[1] = _mm256_fmadd_pd(q, q, squares[1]);
         }
-        if (r->last) {
-            const __m256 v = _mm256_loadu_ps((const float *)r->last + k);
+        if (rows->last) {
+            const __m256 v = _mm256_loadu_ps((const float *)rows->last + k);
             const __m256d p = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
                           q = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
             odd = _mm256_or_ps(odd, _mm256_sub_ps(v, v));
@@ -130,22 +130,22 @@ LB_TARGET_AVX2 static bool avx2_f32(const float *x, const rows *r, lb_lane_sums 
         eights[k / 8] = lb_lane_eight(sum, squares);
     }
     if (_mm256_movemask_ps(_mm256_cmp_ps(odd, odd, _CMP_UNORD_Q))) return false;
-    _mm256_storeu_ps(b->low, low);
-    _mm256_storeu_ps(b->high, high);
-    _mm256_storeu_si256((__m256i *)(void *)b->zero, zero);
+    _mm256_storeu_ps(bounds->low, low);
+    _mm256_storeu_ps(bounds->high, high);
+    _mm256_storeu_si256((__m256i *)(void *)bounds->zero, zero);
     *to = lb_lane_sums_of(eights, lanes / 8);
     return true;
 }
 
-LB_TARGET_AVX2 static bool avx2_f64(const double *x, const rows *r, lb_lane_sums *to, bounds *b)
+LB_TARGET_AVX2 static bool avx2_f64(const double *x, const rows *rows, lb_lane_sums *to, bounds *bounds)
 {
-    const __m256d first_low = _mm256_loadu_pd(b->low64), first_high = _mm256_loadu_pd(b->high64);
+    const __m256d first_low = _mm256_loadu_pd(bounds->low64), first_high = _mm256_loadu_pd(bounds->high64);
     __m256d low[2] = {first_low, first_low}, high[2] = {first_high, first_high}, odd = _mm256_setzero_pd();
-    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)b->zero64);
+    __m256i zero = _mm256_loadu_si256((const __m256i *)(const void *)bounds->zero64);
     __m128d eights[MOST_LANES / 8];
-    for (size_t k = 0; k < r->lanes; k += 8) {
+    for (size_t k = 0; k < rows->lanes; k += 8) {
         __m256d sum[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < r->n; i += r->lanes) {
+        for (size_t i = k; i < rows->n; i += rows->lanes) {
             for (int h = 0; h < 2; h++) {
                 const __m256d v = _mm256_loadu_pd(x + i + 4 * h);
                 odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
@@ -156,9 +156,9 @@ LB_TARGET_AVX2 static bool avx2_f64(const double *x, const rows *r, lb_lane_sums
                 squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(v, v));
             }
         }
-        if (r->last) {
+        if (rows->last) {
             for (int h = 0; h < 2; h++) {
-                const __m256d v = _mm256_loadu_pd((const double *)r->last + k + 4 * h);
+                const __m256d v = _mm256_loadu_pd((const double *)rows->last + k + 4 * h);
                 odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
                 sum[h] = _mm256_add_pd(sum[h], v);
                 squares[h] = _mm256_add_pd(squares[h], _mm256_mul_pd(v, v));
@@ -167,15 +167,15 @@ LB_TARGET_AVX2 static bool avx2_f64(const double *x, const rows *r, lb_lane_sums
         eights[k / 8] = lb_lane_eight(sum, squares);
     }
     if (_mm256_movemask_pd(_mm256_cmp_pd(odd, odd, _CMP_UNORD_Q))) return false;
-    _mm256_storeu_pd(b->low64, _mm256_min_pd(low[0], low[1]));
-    _mm256_storeu_pd(b->high64, _mm256_max_pd(high[0], high[1]));
-    _mm256_storeu_si256((__m256i *)(void *)b->zero64, zero);
-    *to = lb_lane_sums_of(eights, r->lanes / 8);
+    _mm256_storeu_pd(bounds->low64, _mm256_min_pd(low[0], low[1]));
+    _mm256_storeu_pd(bounds->high64, _mm256_max_pd(high[0], high[1]));
+    _mm256_storeu_si256((__m256i *)(void *)bounds->zero64, zero);
+    *to = lb_lane_sums_of(eights, rows->lanes / 8);
     return true;
 }
 
 /* The masked kernel, for blocks that are not finite (a step that went NaN is nothing else). */
-LB_TARGET_AVX2 static lb_lane_sums avx2_masked(lb_statistics_state *s, const double *x, size_t lanes)
+LB_TARGET_AVX2 static lb_lane_sums avx2_masked(lb_statistics_state *state, const double *x, size_t lanes)
 {
     const __m256d inf = _mm256_set1_pd(INFINITY), minus_inf = _mm256_set1_pd(-INFINITY);
     __m256d low = inf, high = minus_inf;
@@ -202,28 +202,28 @@ LB_TARGET_AVX2 static lb_lane_sums avx2_masked(lb_statistics_state *s, const dou
     }
 #undef COUNT
     const __m256i counters[4] = {zero, nan, pos, neg};
-    int64_t *totals[4] = {&s->zero, &s->nan, &s->pos_inf, &s->neg_inf}, four[4];
+    int64_t *totals[4] = {&state->zero, &state->nan, &state->pos_inf, &state->neg_inf}, four[4];
     double lows[4], highs[4];
     _mm256_storeu_pd(lows, low);
     _mm256_storeu_pd(highs, high);
     for (int k = 0; k < 4; k++) {
         _mm256_storeu_si256((__m256i *)four, counters[k]);
         *totals[k] += four[0] + four[1] + four[2] + four[3];
-        s->min = lows[k] < s->min ? lows[k] : s->min;
-        s->max = highs[k] > s->max ? highs[k] : s->max;
+        state->min = lows[k] < state->min ? lows[k] : state->min;
+        state->max = highs[k] > state->max ? highs[k] : state->max;
     }
     return lb_lane_sums_of(eights, lanes / 8);
 }
 
-LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *r, lb_lane_sums *to, bounds *b)
+LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *rows, lb_lane_sums *to, bounds *bounds)
 {
-    const size_t lanes = r->lanes;
-    __m512 low = _mm512_loadu_ps(b->low), high = _mm512_loadu_ps(b->high), odd = _mm512_setzero_ps();
-    __m512i zero = _mm512_loadu_si512(b->zero), one = _mm512_set1_epi32(1);
+    const size_t lanes = rows->lanes;
+    __m512 low = _mm512_loadu_ps(bounds->low), high = _mm512_loadu_ps(bounds->high), odd = _mm512_setzero_ps();
+    __m512i zero = _mm512_loadu_si512(bounds->zero), one = _mm512_set1_epi32(1);
     __m128d sixteens[MOST_LANES / 16];
     for (size_t k = 0; k < lanes; k += 16) {
         __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()}, squares[2] = {sum[0], sum[0]};
-        for (size_t i = k; i < r->n; i += lanes) {
+        for (size_t i = k; i < rows->n; i += lanes) {
             const __m512 v = _mm512_loadu_ps(x + i);
             const __m512d p = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
                           q = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
@@ -236,8 +236,8 @@ LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *r, lb_lane_s
             squares[0] = _mm512_fmadd_pd(p, p, squares[0]);
             squares[1] = _mm512_fmadd_pd(q, q, squares[1]);
         }
-        if (r->last) {
-            const __m512 v = _mm512_loadu_ps((const float *)r->last + k);
+        if (rows->last) {
+            const __m512 v = _mm512_loadu_ps((const float *)rows->last + k);
             const __m512d p = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
                           q = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
             odd = _mm512_or_ps(odd, _mm512_sub_ps(v, v));
@@ -249,9 +249,9 @@ LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *r, lb_lane_s
         sixteens[k / 16] = lb_lane_sixteen(sum, squares);
     }
     if (_mm512_cmp_ps_mask(odd, odd, _CMP_UNORD_Q)) return false;
-    _mm512_storeu_ps(b->low, low);
-    _mm512_storeu_ps(b->high, high);
-    _mm512_storeu_si512(b->zero, zero);
+    _mm512_storeu_ps(bounds->low, low);
+    _mm512_storeu_ps(bounds->high, high);
+    _mm512_storeu_si512(bounds->zero, zero);
     *to = lb_lane_sums_of(sixteens, lanes / 16);
     return true;
 }
@@ -259,30 +259,30 @@ LB_TARGET_AVX512 static bool avx512_f32(const float *x, const rows *r, lb_lane_s
 
 /* ---- blocks of elements ------------------------------------------------------------------------------------------ */
 
-static void add_f64(lb_statistics_state *s, bounds *b, const double *x, size_t n, size_t lanes)
+static void add_f64(lb_statistics_state *state, bounds *bounds, const double *x, size_t n, size_t lanes)
 {
     lb_lane_sums sums;
     bool done = false;
 #if LB_HAVE_X86
     double last[MOST_LANES];
     const size_t rest = n % lanes;
-    const rows r = {lanes, n - rest, rest ? last : NULL};
+    const rows rows = {lanes, n - rest, rest ? last : NULL};
     if (lb_processor_isa() >= LB_ISA_AVX2) {
-        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[r.n + i] : 0;
-        done = avx2_f64(x, &r, &sums, b);
-        for (size_t i = 0; done && i < rest; i++) add_bounds(s, last[i]);
+        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[rows.n + i] : 0;
+        done = avx2_f64(x, &rows, &sums, bounds);
+        for (size_t i = 0; done && i < rest; i++) add_bounds(state, last[i]);
         if (!done && n == ROWS * lanes) {
-            sums = avx2_masked(s, x, lanes);
+            sums = avx2_masked(state, x, lanes);
             done = true;
         }
     }
 #endif
-    (void)b;
-    if (!done && (n < ROWS * lanes || !plain_f64(s, x, lanes, &sums))) sums = plain_masked(s, x, n, lanes);
-    lb_statistics_add_block(s, sums.sum, sums.squares);
+    (void)bounds;
+    if (!done && (n < ROWS * lanes || !plain_f64(state, x, lanes, &sums))) sums = plain_masked(state, x, n, lanes);
+    lb_statistics_add_block(state, sums.sum, sums.squares);
 }
 
-static void add_f32(lb_statistics_state *s, bounds *b, const float *x, size_t n, size_t lanes)
+static void add_f32(lb_statistics_state *state, bounds *bounds, const float *x, size_t n, size_t lanes)
 {
 #if LB_HAVE_X86
     const lb_isa isa = lb_processor_isa();
@@ -290,18 +290,18 @@ static void add_f32(lb_statistics_state *s, bounds *b, const float *x, size_t n,
         lb_lane_sums sums;
         float last[MOST_LANES];
         const size_t rest = n % lanes;
-        const rows r = {lanes, n - rest, rest ? last : NULL};
-        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[r.n + i] : 0;
-        if (isa >= LB_ISA_AVX512 ? avx512_f32(x, &r, &sums, b) : avx2_f32(x, &r, &sums, b)) {
-            for (size_t i = 0; i < rest; i++) add_bounds(s, (double)last[i]);
-            lb_statistics_add_block(s, sums.sum, sums.squares);
+        const rows rows = {lanes, n - rest, rest ? last : NULL};
+        for (size_t i = 0; rest && i < lanes; i++) last[i] = i < rest ? x[rows.n + i] : 0;
+        if (isa >= LB_ISA_AVX512 ? avx512_f32(x, &rows, &sums, bounds) : avx2_f32(x, &rows, &sums, bounds)) {
+            for (size_t i = 0; i < rest; i++) add_bounds(state, (double)last[i]);
+            lb_statistics_add_block(state, sums.sum, sums.squares);
             return;
         }
     }
 #endif
     double wide[MOST];
     for (size_t i = 0; i < n; i++) wide[i] = (double)x[i];
-    add_f64(s, b, wide, n, lanes);
+    add_f64(state, bounds, wide, n, lanes);
 }
 
 static bounds bounds_begin(void)
@@ -312,17 +312,17 @@ static bounds bounds_begin(void)
     return b;
 }
 
-static void bounds_end(lb_statistics_state *s, const bounds *b)
+static void bounds_end(lb_statistics_state *state, const bounds *bounds)
 {
     for (size_t i = 0; i < 16; i++) {
-        s->zero += b->zero[i];
-        s->min = b->low[i] < s->min ? (double)b->low[i] : s->min;
-        s->max = b->high[i] > s->max ? (double)b->high[i] : s->max;
+        state->zero += bounds->zero[i];
+        state->min = bounds->low[i] < state->min ? (double)bounds->low[i] : state->min;
+        state->max = bounds->high[i] > state->max ? (double)bounds->high[i] : state->max;
     }
     for (size_t i = 0; i < 4; i++) {
-        s->zero += b->zero64[i];
-        s->min = b->low64[i] < s->min ? b->low64[i] : s->min;
-        s->max = b->high64[i] > s->max ? b->high64[i] : s->max;
+        state->zero += bounds->zero64[i];
+        state->min = bounds->low64[i] < state->min ? bounds->low64[i] : state->min;
+        state->max = bounds->high64[i] > state->max ? bounds->high64[i] : state->max;
     }
 }
 
@@ -333,10 +333,10 @@ static bool fits_f32(lb_dtype dtype)
 }
 
 /* At most so many elements that 32 bits count zeros. */
-static void add_some(lb_statistics_state *s, lb_dtype dtype, const char *bytes, size_t n)
+static void add_some(lb_statistics_state *state, lb_dtype dtype, const char *bytes, size_t n)
 {
     const size_t bits = lb_dtype_bits(dtype), lanes = STRIPE * 8 / bits, per_block = ROWS * lanes;
-    bounds b = bounds_begin();
+    bounds bounds = bounds_begin();
     union {
         float f32[MOST];
         double f64[MOST / 2];
@@ -345,26 +345,26 @@ static void add_some(lb_statistics_state *s, lb_dtype dtype, const char *bytes, 
         const size_t take = n - at < per_block ? n - at : per_block;
         const char *from = bytes + at * bits / 8;
         if (dtype == LB_F32 && (uintptr_t)from % sizeof(float) == 0) {
-            add_f32(s, &b, (const float *)(const void *)from, take, lanes);
+            add_f32(state, &bounds, (const float *)(const void *)from, take, lanes);
         } else if (fits_f32(dtype)) {
             lb_load_f32(space.f32, dtype, from, take);
-            add_f32(s, &b, space.f32, take, lanes);
+            add_f32(state, &bounds, space.f32, take, lanes);
         } else {
             lb_load_f64(space.f64, dtype, from, take);
-            add_f64(s, &b, space.f64, take, lanes);
+            add_f64(state, &bounds, space.f64, take, lanes);
         }
     }
-    bounds_end(s, &b);
-    s->elements += (int64_t)n;
+    bounds_end(state, &bounds);
+    state->elements += (int64_t)n;
 }
 
 /* Dense elements, whole blocks or the last ones. */
-static void add_elements(lb_statistics_state *s, lb_dtype dtype, const char *bytes, size_t n)
+static void add_elements(lb_statistics_state *state, lb_dtype dtype, const char *bytes, size_t n)
 {
     const size_t most = (size_t)1 << 28;
     for (size_t take; n > 0; n -= take) {
         take = n < most ? n : most;
-        add_some(s, dtype, bytes, take);
+        add_some(state, dtype, bytes, take);
         bytes += take * lb_dtype_bits(dtype) / 8;
     }
 }
@@ -379,14 +379,14 @@ void lb_statistics_begin(lb_statistics_state *state)
 }
 
 /* Of 2^k groups that follow what is there, which is a multiple of as many. */
-static void add_groups(lb_statistics_state *s, unsigned k, double sum, double squares)
+static void add_groups(lb_statistics_state *state, unsigned k, double sum, double squares)
 {
-    for (s->groups += UINT64_C(1) << k; !(s->groups >> k & 1); k++) {
-        sum = s->group_sum[k] + sum;
-        squares = s->group_squares[k] + squares;
+    for (state->groups += UINT64_C(1) << k; !(state->groups >> k & 1); k++) {
+        sum = state->group_sum[k] + sum;
+        squares = state->group_squares[k] + squares;
     }
-    s->group_sum[k] = sum;
-    s->group_squares[k] = squares;
+    state->group_sum[k] = sum;
+    state->group_squares[k] = squares;
 }
 
 void lb_statistics_add_block(lb_statistics_state *state, double sum, double squares)
@@ -427,18 +427,18 @@ static double sum_of(const double *blocks, uint32_t n_blocks, const double *grou
     return sum;
 }
 
-lb_statistics lb_statistics_end(const lb_statistics_state *s)
+lb_statistics lb_statistics_end(const lb_statistics_state *state)
 {
     /* A bound that is zero is +0, whichever zero came first. */
-    return (lb_statistics){s->elements,
-                           s->nan,
-                           s->pos_inf,
-                           s->neg_inf,
-                           s->zero,
-                           s->min + 0.0,
-                           s->max + 0.0,
-                           sum_of(s->sum, s->blocks, s->group_sum, s->groups),
-                           sum_of(s->squares, s->blocks, s->group_squares, s->groups)};
+    return (lb_statistics){state->elements,
+                           state->nan,
+                           state->pos_inf,
+                           state->neg_inf,
+                           state->zero,
+                           state->min + 0.0,
+                           state->max + 0.0,
+                           sum_of(state->sum, state->blocks, state->group_sum, state->groups),
+                           sum_of(state->squares, state->blocks, state->group_squares, state->groups)};
 }
 
 /* A complex view as a view of its parts: one more dimension, of size 2. Dimensions of size 1 make room for it; a view
@@ -474,12 +474,12 @@ void lb_statistics_add(lb_statistics_state *state, lb_dtype dtype, const void *e
 lb_statistics lb_statistics_of(const lb_tensor *tensor)
 {
     lb_tensor view = parts_of(tensor);
-    lb_statistics_state l;
-    lb_statistics_begin(&l);
+    lb_statistics_state state;
+    lb_statistics_begin(&state);
     int64_t elements = lb_layout_numel(&view.layout);
-    if (lb_dtype_bits(view.dtype) == 0 || elements < 0) return lb_statistics_end(&l);
+    if (lb_dtype_bits(view.dtype) == 0 || elements < 0) return lb_statistics_end(&state);
     lb_dense_pieces pieces;
     for (lb_dense_begin(&pieces, &view); lb_dense_next(&pieces);)
-        add_elements(&l, view.dtype, pieces.bytes, pieces.elements);
-    return lb_statistics_end(&l);
+        add_elements(&state, view.dtype, pieces.bytes, pieces.elements);
+    return lb_statistics_end(&state);
 }

@@ -122,19 +122,20 @@ static int64_t clamp(int64_t number, int64_t size)
     return number < 0 ? 0 : number > size ? size : number;
 }
 
-static lb_status apply_item(const lb_layout *layout, int d, const slice_item *item, lb_layout *part, lb_err *err)
+static lb_status apply_item(const lb_layout *layout, int dimension, const slice_item *item, lb_layout *part,
+                            lb_err *err)
 {
-    int64_t size = layout->shape[d], stride = layout->stride[d];
+    int64_t size = layout->shape[dimension], stride = layout->stride[dimension];
     if (!item->is_range) {
         int64_t index = item->first < 0 ? item->first + size : item->first;
         if (index < 0 || index >= size)
             return lb_fail(err, LB_ERR_INVALID, "slice: index %lld is out of range for dimension %d of size %lld",
-                           (long long)item->first, d, (long long)size);
+                           (long long)item->first, dimension, (long long)size);
         part->offset += index * stride;
         return LB_OK;
     }
     int64_t step = item->step == INT64_MIN ? 1 : item->step;
-    if (step < 1) return lb_fail(err, LB_ERR_INVALID, "slice: dimension %d: a step must be positive", d);
+    if (step < 1) return lb_fail(err, LB_ERR_INVALID, "slice: dimension %d: a step must be positive", dimension);
     int64_t first = item->first == INT64_MIN ? 0 : clamp(item->first, size),
             last = item->last == INT64_MIN ? size : clamp(item->last, size);
     int64_t count = last > first ? (last - first - 1) / step + 1 : 0;
@@ -302,12 +303,12 @@ static lb_status copy_rows(const lb_tensor *tensor, char *bytes, bool out, lb_er
     }
     size_t width = bits / 8;
     if (out && gather_tiled(&tensor->layout, (const char *)tensor->data, bytes, width)) return LB_OK;
-    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); bytes += (size_t)r.count * width) {
-        char *view = (char *)tensor->data + r.offset * (int64_t)width;
+    for (lb_rows rows = lb_rows_of(&tensor->layout); lb_rows_next(&rows); bytes += (size_t)rows.count * width) {
+        char *view = (char *)tensor->data + rows.offset * (int64_t)width;
         if (out)
-            copy_run(bytes, 1, view, r.stride, r.count, width);
+            copy_run(bytes, 1, view, rows.stride, rows.count, width);
         else
-            copy_run(view, r.stride, bytes, 1, r.count, width);
+            copy_run(view, rows.stride, bytes, 1, rows.count, width);
     }
     return LB_OK;
 }

@@ -211,10 +211,6 @@ LB_API lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, 
  * first; no two are the same text. At most `room` are written, how many there are is returned. */
 LB_API uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
 
-/* How many trailing dimensions make one row of input 0 (and of output 0): rows are independent, so that a part of them
- * may be computed alone. 0: there are no rows to choose from. */
-LB_API int lb_composite_row_axis(lb_composite_kind kind);
-
 /* Runs a kernel. `inputs` (LB_COMPOSITE_INPUTS, then those of `list`) and `outputs` (LB_COMPOSITE_OUTPUTS) stand by
  * role; data NULL: absent, not wanted. Dtypes and leading dimensions may be other than the recorded ones; "eager" takes
  * recorded dtypes and at most the recorded number of rows. A kernel computes the same from the same bytes whatever runs

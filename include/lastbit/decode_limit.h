@@ -1,5 +1,9 @@
 /* Decode limit: how much memory and time the decoding of one file may take, for every reader.
  *
+ * Simplest use:
+ *
+ *     lb_decode_limit_set(UINT64_C(16) << 30, 100);       // before files are opened: 16 GB and 100 times a file's size
+ *
  * A few kilobytes can hold gigabytes: zstd gives up to 32,768 bytes for one, deflate 1,032, JSON 75. An honest file can
  * have such a ratio, too (a tensor of zeros), so that a high ratio alone is no reason to refuse it. Refused is more
  * than

@@ -112,7 +112,7 @@ typedef struct lb_fingerprint_comparison {
  * `others` is compared with the last of `tables`. Tables before that one are what `old` numbers may be of. The
  * comparison names rows of the tables, which stay open as long. */
 LB_API lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint32_t n,
-                                              lb_fingerprint_table *const *others, uint32_t m,
+                                              lb_fingerprint_table *const *others, uint32_t n_others,
                                               const lb_fingerprint_table_options *options,
                                               lb_fingerprint_comparison **comparison, lb_err *err);
 LB_API void lb_fingerprint_comparison_free(lb_fingerprint_comparison *comparison);

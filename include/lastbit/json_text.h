@@ -1,6 +1,13 @@
 /* JSON in and out: Jansson behind the gate for text (lastbit/text.h). A file that reads or writes JSON includes this in
  * the place of jansson.h; a test sees to it.
  *
+ * Simplest use:
+ *
+ *     json_t *object = json_pack("{s:s}", "path", path);  // also where `path` is not UTF-8
+ *     char *text = object ? json_dumps(object, 0) : NULL;
+ *     if (text) puts(text);
+ *     free(text), json_decref(object);
+ *
  * Jansson refuses texts that are not UTF-8: one bad byte in a path, and a whole object comes out as NULL or a whole
  * file is not read. Here such a byte is spelt (\xff) where a value is made, and read as a private character. What is
  * written is valid JSON. A character that is a control, turns the direction of a text or is invisible is written as an

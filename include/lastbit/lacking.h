@@ -1,10 +1,12 @@
 /* Which bytes a verdict would have needed and did not have, and the command that records them.
  *
- * In use:
+ * Simplest use:
  *
  *     lb_lack lack = {0};
- *     lb_lack_add(&lack, program, op);                       // for each op that could not be judged
+ *     lb_lack_add(&lack, program, 7);                        // for each op that could not be judged
  *     char *text = lb_lack_sentence(&lack, capture, "the second side", NULL);
+ *     if (text) puts(text);
+ *     free(text);
  *
  * gives, in two lines,
  *

@@ -1,5 +1,9 @@
 /* What a program that calls MPI can say to the library beneath it (liblastbit_mpi.so), if it is there.
  *
+ * Simplest use, in a program that is linked with that library:
+ *
+ *     lb_mpi_step(100);                                   // step 100 begins here
+ *
  * `lastbit record --mpi` records each collective and message as an op. It does not see where a step of the program
  * begins. Unless it is told, a step is 100 collectives of communicators that have all ranks of the job (--mpi-step
  * gives another number); all ranks count these alike. A program tells it by MPI's own function for tools, in C and in

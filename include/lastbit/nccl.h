@@ -1,5 +1,9 @@
 /* What a program that calls NCCL can say to the shim beneath it (liblastbit_nccl.so), if it is there.
  *
+ * Simplest use, in a program that is linked with the shim:
+ *
+ *     lb_nccl_step(100);                                  // step 100 begins here
+ *
  * The shim records each collective and message as an op. It does not see where a step of the program begins. Unless it
  * is told, a step is 100 collectives of the first communicator that a rank joined (LASTBIT_NCCL_STEP gives another
  * number); all its members count these alike. Link with the shim, or declare the function weak:

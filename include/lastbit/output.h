@@ -1,12 +1,13 @@
 /* Writing files: lastbit writes every file by these functions.
  *
- * In use:
+ * Simplest use:
  *
  *     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
- *     how.inputs = (const char *[]){capture, NULL};
+ *     lb_output *out;
+ *     how.inputs = (const char *[]){path, NULL};    // an output that is one of these is refused
  *     LB_TRY(lb_output_open("page.html", &how, &out, err));
- *     lb_output_write(out, bytes, n);         // the first failure stays …
- *     return lb_output_close(out, err);       // … and is reported here: only now is there a page.html
+ *     lb_output_write(out, "<p>done\n", 8);         // the first failure stays …
+ *     LB_TRY(lb_output_close(out, err));            // … and is reported here: only now is there a page.html
  *
  * There are four ways to write:
  *

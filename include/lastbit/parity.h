@@ -77,34 +77,30 @@ typedef struct lb_token_sequence {
 
 typedef struct lb_token_set lb_token_set;
 
-/* Reads a file. By its contents:
+/* Reads a file. What it is, is seen from its contents:
  *
- * a capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank), of
- * the kinds that its own
- *   inputs tell, or "prompt" and "generated" where the loss ignores some; with full rows, where all of them together
- *   take no more than a
- *   gigabyte.
- * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts),
- * "logprobs",
- *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
- *   "top_logprobs", "weight_version"}, or a trainer's sample of the same (verl's, slime's and TRL's names;
- *   "response_length" where numbers are
- *   of the response alone); or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what
- *   servers answer: OpenAI's
- *   completions and chat with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's
- *   vllm-serve.
+ * A capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank).
+ * The kinds are those that its own inputs tell, or "prompt" and "generated" where the loss ignores some. Full rows are
+ * kept where all of them together take no more than a gigabyte.
+ *
+ * JSON, a value a line or one document. A value is
+ *
+ *   - one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs", "kinds" (names or numbers),
+ *     "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1", "top_logprobs", "weight_version"};
+ *   - a trainer's sample of the same (verl's, slime's and TRL's names; "response_length" where numbers are of the
+ *     response alone);
+ *   - one token: {"sequence", "position", "token_id", "token", "logprob", "kind"};
+ *   - what servers answer: OpenAI's completions and chat with logprobs, vLLM's prompt_logprobs and dumped
+ *     RequestOutput, SGLang's meta_info, TRL's vllm-serve.
+ *
  * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token),
- * "kinds",
- *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a
- *   dimension N of 1 may
- *   be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
+ * "kinds", "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them). A
+ * dimension N of 1 may be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
  *
  * LB_ERR_CORRUPT names line and field; LB_ERR_INVALID: a file without log-probabilities. */
 LB_API lb_status lb_token_set_read(const char *path, lb_token_set **set, lb_err *err);
 LB_API void lb_token_set_free(lb_token_set *set);
-LB_API const char *lb_token_set_path(const lb_token_set *set);
 LB_API uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences);
-LB_API uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names);
 
 /* ---- the comparison ---------------------------------------------------------------------------------------------- */
 
@@ -275,7 +271,7 @@ LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *
  * columns wide; without `colour` (which gives the code of a terminal for numbers such as "30;48;5;16", and "0" for
  * their end) a digit under each token: tenths of its probability. malloc'ed. */
 typedef const char *(*lb_parity_colour)(const char *numbers);
-LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
+LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *set, uint32_t row, uint32_t width,
                                 lb_parity_colour colour);
 
 /* ---- one class of blocks taken from the other side --------------------------------------------------------------- */
@@ -290,13 +286,13 @@ typedef struct lb_block_swap {
     char message[240];
 } lb_block_swap;
 
-/* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares
- * what it then says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do differently.
- * Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by
- * itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of experts are those that each
- * side recorded. `floor`: the donor run by itself in the same way, against what it recorded: no exchange can come
- * nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
-LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
+/* Runs the model of `base_path` by replay with the blocks of one class of the model of `donor_path` in their place,
+ * and compares what it then says with what `donor_path` said: the class whose exchange takes k3 to zero is what the
+ * sides do differently. Of the first step that both have, one rank. `classes`: letters (A D E M R) to exchange
+ * together, NULL: every class by itself, then all. Rows begin with the model as it was recorded; malloc'ed. Choices of
+ * experts are those that each side recorded. `floor`: the donor run by itself in the same way, against what it
+ * recorded: no exchange can come nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
+LB_API lb_status lb_block_swaps(const char *base_path, const char *donor_path, const char *classes,
                                 const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows,
                                 uint32_t *n, lb_err *err);
 

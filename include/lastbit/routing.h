@@ -1,6 +1,17 @@
 /* Routing replay: steps with mixtures of experts run again under swaps, with their routing recomputed and with parts of
  * it as it was recorded. How far each run ends from the recording says how much of the gap is the routing's; and each
- * choice of experts that would have changed is told apart: a near tie, or another router.
+ * choice of experts that would have changed is told apart: a near tie, or a router that differs.
+ *
+ * Simplest use:
+ *
+ *     lb_plan plan = LB_PLAN_INIT;                      // and the swaps whose effect is asked for
+ *     lb_replay *replay;
+ *     lb_routing_report report;
+ *     LB_TRY(lb_replay_open(capture, &replay, err));
+ *     lb_status status = lb_routing_report_make(capture, replay, &plan, &report, err);
+ *     if (status == LB_OK) printf("%u choices of experts changed\n", report.n_flips);
+ *     lb_routing_report_release(&report);
+ *     lb_replay_close(replay);
  *
  *      hidden states ──▶ router ──▶ scores ──▶ ids, weights ──▶ slots ──▶ experts ──▶ … ──▶ output, loss
  *         upstream        own                  forced from here on, or not

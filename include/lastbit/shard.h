@@ -1,5 +1,11 @@
 /* Shards: which part of a larger tensor a value is, and over which ranks that tensor is spread.
  *
+ * Simplest use:
+ *
+ *     const lb_extent rows[] = {{.dim = 0, .whole = 8, .from = 2, .size = 1}, {.dim = 1, .whole = 6, .from = 0, .size = 6}};
+ *     int64_t elements;
+ *     LB_TRY(lb_shard_extents_check(rows, 2, &elements, err));                   // row 2 of a tensor [8, 6]: 6 elements
+ *
  * The ranks of a mesh stand in a grid whose axes have names ("dp", "tp"). A placement says, axis by axis, how the ranks
  * along it share a tensor: each has all of it, each has a part along one of its dimensions, or the sum over them is it.
  * What a rank has follows from that, but not its bounds (uneven parts, zigzags, parts of parts), so these are written

@@ -1,5 +1,14 @@
 /* Watch: the log of a training run, or its capture, read step by step for what goes wrong.
  *
+ * Simplest use:
+ *
+ *     lb_watch_options options = LB_WATCH_OPTIONS_INIT;
+ *     lb_watch_record record = {.step = 1, .has = 1u << LB_WATCH_loss, .number = {[LB_WATCH_loss] = 4.25}};
+ *     lb_watch *watch = lb_watch_new(&options);
+ *     if (watch) lb_watch_take(watch, &record);          // each step in turn; lb_watch_log reads them from a file
+ *     if (watch) printf("%u alarms\n", lb_watch_now(watch).n_alarms);
+ *     lb_watch_free(watch);
+ *
  *      bytes ──▶ lb_watch_log ──▶ lb_watch_record ──▶ lb_watch ──▶ alarms, holds, checkpoints, pattern
  *                (any format)       (one step)        (no I/O)
  *

@@ -105,13 +105,14 @@ lb_matrix_columns lb_matrix_columns_read(lb_matrix_batch *batch, const lb_tensor
 {
     if (!tensor || !tensor->data || batch->status != LB_OK) return (lb_matrix_columns){0};
     if (lb_dtype_is_complex(tensor->dtype)) lb_matrix_batch_refuse(batch, "not computed with complex numbers");
-    const place p = place_of(batch, tensor, core);
-    lb_matrix_columns a = lb_matrix_columns_new(batch, p.m, p.n);
+    const place place = place_of(batch, tensor, core);
+    lb_matrix_columns a = lb_matrix_columns_new(batch, place.m, place.n);
     const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
     for (int64_t j = 0; a.x && j < a.n; j++)
         for (int64_t i = 0; i < a.m; i++)
-            a.x[j * a.m + i] = lb_to_f64(tensor->dtype, (const char *)tensor->data +
-                                                            (p.base + i * p.along_rows + j * p.along_columns) * size);
+            a.x[j * a.m + i] =
+                lb_to_f64(tensor->dtype, (const char *)tensor->data +
+                                             (place.base + i * place.along_rows + j * place.along_columns) * size);
     return a;
 }
 
@@ -131,12 +132,13 @@ void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_ma
 {
     const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
     if (!tensor || !tensor->data || !a.x || batch->status != LB_OK) return;
-    const place p = place_of(batch, tensor, core);
+    const place place = place_of(batch, tensor, core);
     const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
-    if (p.m != a.m || p.n != a.n) lb_matrix_batch_refuse(batch, "a result of another shape");
+    if (place.m != a.m || place.n != a.n) lb_matrix_batch_refuse(batch, "a result of another shape");
     for (int64_t j = 0; batch->status == LB_OK && j < a.n; j++)
         for (int64_t i = 0; i < a.m; i++)
-            lb_convert(tensor->dtype, (char *)tensor->data + (p.base + i * p.along_rows + j * p.along_columns) * size,
+            lb_convert(tensor->dtype,
+                       (char *)tensor->data + (place.base + i * place.along_rows + j * place.along_columns) * size,
                        LB_F64, &a.x[j * a.m + i], 1, batch->call->method.cast);
 }
 
@@ -144,9 +146,9 @@ void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
 {
     const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
     if (!tensor || !tensor->data || !lb_dtype_is_float(tensor->dtype)) return;
-    const place p = place_of(batch, tensor, core);
-    lb_matrix_columns nan = lb_matrix_columns_new(batch, p.m, p.n);
-    for (int64_t i = 0; nan.x && i < p.m * p.n; i++) nan.x[i] = NAN;
+    const place place = place_of(batch, tensor, core);
+    lb_matrix_columns nan = lb_matrix_columns_new(batch, place.m, place.n);
+    for (int64_t i = 0; nan.x && i < place.m * place.n; i++) nan.x[i] = NAN;
     lb_matrix_columns_write(batch, r, core, nan);
 }
 

@@ -319,22 +319,24 @@ static void left_vectors(lb_matrix_columns w, lb_matrix_columns u, lb_matrix_col
 
 /* A is tall here: m ≥ n. U has `width` columns. */
 static bool tall(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns u0, lb_matrix_columns v0, int64_t width,
-                 bool vectors, double unit, lb_singular *s)
+                 bool vectors, double unit, lb_singular *singular)
 {
     const int64_t n = a.n;
     lb_matrix_columns none = {0}, order = lb_matrix_columns_new(batch, n, 1);
-    s->v = vectors ? first_basis(batch, v0, n) : none;
-    lb_matrix_columns w = v0.x && vectors ? lb_matrix_columns_product(batch, a, s->v) : a;
-    s->values = lb_matrix_columns_new(batch, n, 1);
-    s->u = vectors ? lb_matrix_columns_new(batch, a.m, width) : none;
+    singular->v = vectors ? first_basis(batch, v0, n) : none;
+    lb_matrix_columns w = v0.x && vectors ? lb_matrix_columns_product(batch, a, singular->v) : a;
+    singular->values = lb_matrix_columns_new(batch, n, 1);
+    singular->u = vectors ? lb_matrix_columns_new(batch, a.m, width) : none;
     if (batch->status != LB_OK) return false;
     const double size = lb_matrix_length(a.x, a.m * n), blurred = v0.x ? unit * size : 0;
-    if (!make_orthogonal(w, s->v, 0x1p-54 * size, blurred)) lb_matrix_batch_refuse(batch, "rotations do not end");
-    for (int64_t j = 0; j < n; j++) s->values.x[j] = lb_matrix_length(w.x + j * w.m, w.m);
-    put_in_order(s->values.x, order.x, n, -1, blurred);
-    if (vectors) arrange(batch, &s->v, &w, order.x, n, v0);
-    if (vectors && batch->status == LB_OK) left_vectors(w, s->u, u0, s->values.x, n, fmax(blurred, 0x1p-50 * size));
-    sort_alone(s->values.x, n, -1);
+    if (!make_orthogonal(w, singular->v, 0x1p-54 * size, blurred))
+        lb_matrix_batch_refuse(batch, "rotations do not end");
+    for (int64_t j = 0; j < n; j++) singular->values.x[j] = lb_matrix_length(w.x + j * w.m, w.m);
+    put_in_order(singular->values.x, order.x, n, -1, blurred);
+    if (vectors) arrange(batch, &singular->v, &w, order.x, n, v0);
+    if (vectors && batch->status == LB_OK)
+        left_vectors(w, singular->u, u0, singular->values.x, n, fmax(blurred, 0x1p-50 * size));
+    sort_alone(singular->values.x, n, -1);
     return batch->status == LB_OK;
 }
 
@@ -361,15 +363,15 @@ static void svd_one(lb_matrix_batch *batch, bool full, bool vectors)
     if (!vh0.x) u0 = none;
     const int64_t most = a.m > a.n ? a.m : a.n, least = a.m < a.n ? a.m : a.n;
     const double unit = blur(batch, vectors ? 0 : 1, most);
-    lb_singular s = {0};
+    lb_singular singular = {0};
     if (wide) a = lb_matrix_columns_transposed(batch, a);
     if (batch->status != LB_OK ||
-        !tall(batch, a, wide ? v0 : u0, wide ? u0 : v0, full ? most : least, vectors, unit, &s))
+        !tall(batch, a, wide ? v0 : u0, wide ? u0 : v0, full ? most : least, vectors, unit, &singular))
         return;
-    lb_matrix_columns_write(batch, 1, 1, s.values);
+    lb_matrix_columns_write(batch, 1, 1, singular.values);
     if (!vectors) return;
-    lb_matrix_columns_write(batch, 0, 2, wide ? s.v : s.u);
-    lb_matrix_columns_write(batch, 2, 2, lb_matrix_columns_transposed(batch, wide ? s.u : s.v));
+    lb_matrix_columns_write(batch, 0, 2, wide ? singular.v : singular.u);
+    lb_matrix_columns_write(batch, 2, 2, lb_matrix_columns_transposed(batch, wide ? singular.u : singular.v));
 }
 
 /* A, full_matrices, compute_uv, driver */

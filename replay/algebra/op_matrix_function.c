@@ -50,39 +50,42 @@ static tolerance tolerance_of(lb_matrix_batch *batch, lb_matrix_columns a)
 }
 
 /* Which of the values near the tolerance count is the library's choice: as was recorded, v'Xu is then 1 / value. */
-static bool counts(lb_matrix_batch *batch, const lb_singular *s, lb_matrix_columns recorded, int64_t j, double least)
+static bool counts(lb_matrix_batch *batch, const lb_singular *singular, lb_matrix_columns recorded, int64_t j,
+                   double least)
 {
-    const double value = s->values.x[j], *u = s->u.x + j * s->u.m, *v = s->v.x + j * s->v.m;
-    const double blurred =
-        8 * (double)s->u.m * lb_matrix_branch_roundoff(batch, 0) * lb_matrix_length(s->values.x, s->values.m);
+    const double value = singular->values.x[j], *u = singular->u.x + j * singular->u.m,
+                 *v = singular->v.x + j * singular->v.m;
+    const double blurred = 8 * (double)singular->u.m * lb_matrix_branch_roundoff(batch, 0) *
+                           lb_matrix_length(singular->values.x, singular->values.m);
     if (!recorded.x || fabs(value - least) > blurred || !(value > 0)) return value > least;
     double sum = 0;
-    for (int64_t i = 0; i < s->u.m; i++) sum += u[i] * lb_matrix_dot(v, recorded.x + i * recorded.m, recorded.m);
+    for (int64_t i = 0; i < singular->u.m; i++) sum += u[i] * lb_matrix_dot(v, recorded.x + i * recorded.m, recorded.m);
     return sum * value > 0.5;
 }
 
 /* By the singular values of a tall matrix that are not small. `recorded` is the result of this matrix. */
 static lb_matrix_columns inverse_of_large(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns recorded,
-                                          tolerance t)
+                                          tolerance tolerance)
 {
-    lb_singular s;
+    lb_singular singular;
     lb_matrix_columns x = lb_matrix_columns_new(batch, a.n, a.m);
-    if (!x.x || !lb_singular_values_take(batch, a, &s)) return (lb_matrix_columns){0};
-    const double least = fmax(t.atol, t.rtol * (s.values.m ? s.values.x[0] : 0));
-    for (int64_t k = 0; k < s.values.m; k++) {
-        if (!counts(batch, &s, recorded, k, least)) continue;
+    if (!x.x || !lb_singular_values_take(batch, a, &singular)) return (lb_matrix_columns){0};
+    const double least = fmax(tolerance.atol, tolerance.rtol * (singular.values.m ? singular.values.x[0] : 0));
+    for (int64_t k = 0; k < singular.values.m; k++) {
+        if (!counts(batch, &singular, recorded, k, least)) continue;
         for (int64_t j = 0; j < a.m; j++)
-            lb_matrix_add_scaled(x.x + j * x.m, s.u.x[k * s.u.m + j] / s.values.x[k], s.v.x + k * s.v.m, x.m);
+            lb_matrix_add_scaled(x.x + j * x.m, singular.u.x[k * singular.u.m + j] / singular.values.x[k],
+                                 singular.v.x + k * singular.v.m, x.m);
     }
     return x;
 }
 
 /* By columns that do not depend on each other; empty where they do, to what counts as nothing. */
-static lb_matrix_columns inverse_of_independent(lb_matrix_batch *batch, lb_matrix_columns a, tolerance t)
+static lb_matrix_columns inverse_of_independent(lb_matrix_batch *batch, lb_matrix_columns a, tolerance tolerance)
 {
     lb_matrix_columns q, r;
     const double size = lb_matrix_length(a.x, a.m * a.n);
-    if (!orthonormal(batch, a, 8 * (t.atol + t.rtol * size), &q, &r)) return (lb_matrix_columns){0};
+    if (!orthonormal(batch, a, 8 * (tolerance.atol + tolerance.rtol * size), &q, &r)) return (lb_matrix_columns){0};
     lb_matrix_columns x = lb_matrix_columns_transposed(batch, q);
     for (int64_t j = 0; x.x && j < x.n; j++) lb_triangle_solve(r, true, false, x.x + j * x.m);
     return x;
@@ -100,13 +103,13 @@ static lb_status pseudoinverse(lb_call *call)
             lb_matrix_columns_write_nan(&batch, 0, 2);
             continue;
         }
-        const tolerance t = tolerance_of(&batch, a);
+        const tolerance tolerance = tolerance_of(&batch, a);
         const bool wide = a.m < a.n;
         if (wide) a = lb_matrix_columns_transposed(&batch, a);
         if (wide && recorded.x) recorded = lb_matrix_columns_transposed(&batch, recorded);
         if (batch.status != LB_OK) continue;
-        lb_matrix_columns x = inverse_of_independent(&batch, a, t);
-        if (!x.x) x = inverse_of_large(&batch, a, recorded, t);
+        lb_matrix_columns x = inverse_of_independent(&batch, a, tolerance);
+        if (!x.x) x = inverse_of_large(&batch, a, recorded, tolerance);
         if (x.x) lb_matrix_columns_write(&batch, 0, 2, wide ? lb_matrix_columns_transposed(&batch, x) : x);
     }
     return lb_matrix_batch_end(&batch);

@@ -142,8 +142,9 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
     const int da = a->layout.ndim, db = b->layout.ndim;
     if (da < 2 || da != db || a->layout.shape[da - 1] != b->layout.shape[db - 1])
         lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "rows of other lengths");
-    for (int d = 0; lb_frame_ok(&frame) && d < da - 2; d++)
-        if (a->layout.shape[d] != b->layout.shape[d]) lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "batches that differ");
+    for (int distance = 0; lb_frame_ok(&frame) && distance < da - 2; distance++)
+        if (a->layout.shape[distance] != b->layout.shape[distance])
+            lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "batches that differ");
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     const int64_t k = a->layout.shape[da - 1], m = a->layout.shape[da - 2], n = b->layout.shape[db - 2],
                   batch = m ? lb_tensor_numel(&call->results[0]) / (n ? m * n : 1) : 0;
@@ -154,14 +155,14 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
         lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a result of another size");
     for (int64_t r = 0; lb_frame_ok(&frame) && r < batch * m * n; r++) {
         const int64_t i = r / n, j = r / (m * n) * n + r % n;
-        distance d = begin(p);
+        distance distance = begin(p);
         double squares = 0;
         for (int64_t c = 0; c < k; c++) {
             const double u = lb_frame_get(&frame, x, i * k + c), v = lb_frame_get(&frame, y, j * k + c);
-            add(&d, u - v);
+            add(&distance, u - v);
             squares += (fabs(u) + fabs(v)) * (fabs(u) + fabs(v));
         }
-        double value = end(d);
+        double value = end(distance);
         if (twin && p == 2) { /* of d² that much may be off: of d half of it by d, or the root */
             const double lost = (double)(k + 4) * squares, root = __builtin_sqrt(lost / unit);
             value += value > 0 && lost / value < root ? lost / value : root;

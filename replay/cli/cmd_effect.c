@@ -9,11 +9,12 @@ json_t *lb_effect_number(double x)
     return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null();
 }
 
-static json_t *size_json(const lb_effect_size *s)
+static json_t *size_json(const lb_effect_size *size)
 {
-    json_t *one = json_pack("{s:I, s:I, s:o, s:o}", "tensors", (json_int_t)s->tensors, "moved", (json_int_t)s->moved,
-                            "max_abs", lb_effect_number(s->max_abs), "rel_l2", lb_effect_number(s->rel_l2));
-    if (s->unknown) json_object_set_new(one, "unknown", json_integer((json_int_t)s->unknown));
+    json_t *one =
+        json_pack("{s:I, s:I, s:o, s:o}", "tensors", (json_int_t)size->tensors, "moved", (json_int_t)size->moved,
+                  "max_abs", lb_effect_number(size->max_abs), "rel_l2", lb_effect_number(size->rel_l2));
+    if (size->unknown) json_object_set_new(one, "unknown", json_integer((json_int_t)size->unknown));
     return one;
 }
 
@@ -63,14 +64,14 @@ json_t *lb_effects_json(lb_effects *effects)
                      "parameters", size_json(&all.parameters), "steps", steps);
 }
 
-static void print_size(const char *what, const lb_effect_size *s)
+static void print_size(const char *what, const lb_effect_size *size)
 {
-    if (!s->tensors)
-        printf("  %-12s %10s\n", what, s->unknown ? "not known" : "-");
-    else if (!s->moved)
+    if (!size->tensors)
+        printf("  %-12s %10s\n", what, size->unknown ? "not known" : "-");
+    else if (!size->moved)
         printf("  %-12s %10s\n", what, "unmoved");
     else
-        printf("  %-12s by at most %.3g, relative %.3g\n", what, s->max_abs, s->rel_l2);
+        printf("  %-12s by at most %.3g, relative %.3g\n", what, size->max_abs, size->rel_l2);
 }
 
 void lb_effects_print(lb_effects *effects)

@@ -128,9 +128,9 @@ static lb_status gather(listing *listing, lb_capture *capture, const lb_plan *pl
 static json_t *kernels_json(lb_composite_kind kind)
 {
     json_t *kernels = json_array();
-    for (const lb_composite_kernel *k = lb_composite_kernels(kind); k->name; k++)
-        json_array_append_new(
-            kernels, json_pack("{s:s, s:s, s:s}", "name", k->name, "written", k->parameters, "about", k->about));
+    for (const lb_composite_kernel *kernel = lb_composite_kernels(kind); kernel->name; kernel++)
+        json_array_append_new(kernels, json_pack("{s:s, s:s, s:s}", "name", kernel->name, "written", kernel->parameters,
+                                                 "about", kernel->about));
     return kernels;
 }
 

@@ -222,16 +222,16 @@ static void progress(void *context, uint64_t done, uint64_t total)
 }
 
 /* --tree: names and prints one that was stored. */
-static int show_tree(const options *o, bool json)
+static int show_tree(const options *given, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_sum_tree *tree;
     lb_probe_shape shape;
-    options plain = *o;
+    options plain = *given;
     plain.n = 1;
     char names[256];
     if (make_shape(&plain, &shape, &err) != LB_OK) return lb_command_misused("order", "%s", err.message);
-    if (lb_sum_tree_read(o->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
+    if (lb_sum_tree_read(given->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
     lb_sum_tree_name(tree, sum_of(shape.form), shape.dtype, names, sizeof names);
     if (json) {
         lb_command_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names),
@@ -251,34 +251,34 @@ static int exit_code(const lb_probe_report *report, const bool *same)
     return (same && !*same) || report->n_groups > 1 || report->groups_left_out ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
 }
 
-static int run(const options *o, const lb_probe_shape *shape, bool json)
+static int run(const options *given, const lb_probe_shape *shape, bool json)
 {
     lb_err err = LB_ERR_INIT;
     lb_probe_kernel kernel = {0};
     lb_probe_report report = {0};
     lb_sum_tree *expected = NULL;
     lb_probe_options options = LB_PROBE_OPTIONS_INIT;
-    options.seed = (uint64_t)o->seed;
-    options.sample = (uint32_t)o->sample;
+    options.seed = (uint64_t)given->seed;
+    options.sample = (uint32_t)given->sample;
     options.progress = progress;
-    if (expected_tree(o, shape, &expected, &err) != LB_OK)
+    if (expected_tree(given, shape, &expected, &err) != LB_OK)
         return err.status == LB_ERR_INVALID ? lb_command_misused("order", "--expect: %s", err.message)
                                             : lb_command_fail("order", &err);
-    lb_status status = make_kernel(o, shape, &kernel, &err);
+    lb_status status = make_kernel(given, shape, &kernel, &err);
     if (status == LB_OK) status = lb_probe_run(&kernel, &options, &report, &err);
     lb_command_progress_end();
     int code = LB_EXIT_FAILED;
     if (status == LB_OK) {
         const bool same = expected && as_expected(&report, expected);
         if (json)
-            lb_command_print_json("order", report_json(o, shape, &report, expected ? &same : NULL));
+            lb_command_print_json("order", report_json(given, shape, &report, expected ? &same : NULL));
         else
-            print_text(o, shape, &report);
-        if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
+            print_text(given, shape, &report);
+        if (expected && !json) printf("expected:    %s: %s\n", given->expect, same ? "the same" : "another order");
         code = exit_code(&report, expected ? &same : NULL);
-        if (o->output) status = store(o, &report.groups[0], &err);
+        if (given->output) status = store(given, &report.groups[0], &err);
     }
-    if (status == LB_ERR_INVALID && o->engine)
+    if (status == LB_ERR_INVALID && given->engine)
         code = lb_command_misused("order", "--engine: %s", err.message);
     else if (status != LB_OK)
         code = lb_command_fail("order", &err);
@@ -304,7 +304,7 @@ int lb_cmd_order(int argc, const char **argv)
         {"rows", 0, POPT_ARG_INT, &options.rows, 0, "rows, columns or m of the matrix (64)", "M"},
         {"columns", 0, POPT_ARG_INT, &options.columns, 0, "n of a product (64)", "N"},
         {"dtype", 0, POPT_ARG_STRING, &options.dtype, 0, "f64, f32 (default), bf16, f16", "DTYPE"},
-        {"result", 0, POPT_ARG_STRING, &options.result, 0, "dtype of the sums where it is another one", "DTYPE"},
+        {"result", 0, POPT_ARG_STRING, &options.result, 0, "dtype of the sums, if it is a different one", "DTYPE"},
         {"arrays", 0, POPT_ARG_STRING, &options.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
         {"interpreter", 0, POPT_ARG_STRING, &options.interpreter, 0, "the Python to call it by (python3)", "PATH"},
         {"threads", 0, POPT_ARG_INT, &options.threads, 0, "threads of the Python process", "N"},
@@ -313,8 +313,7 @@ int lb_cmd_order(int argc, const char **argv)
         {"sample", 0, POPT_ARG_INT, &options.sample, 0,
          "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
         {"seed", 0, POPT_ARG_INT, &options.seed, 0, "of pivots and random terms (1)", "N"},
-        {"expect", 0, POPT_ARG_STRING, &options.expect, 0, "exit with 1 if the order is another one than this",
-         "ORDER|FILE"},
+        {"expect", 0, POPT_ARG_STRING, &options.expect, 0, "exit with 1 if the order is not this one", "ORDER|FILE"},
         {"output", 'o', POPT_ARG_STRING, &options.output, 0,
          "store the tree as JSON: `lastbit replay --order SEL=tree:FILE` sums along it", "FILE"},
         POPT_TABLEEND,
@@ -334,8 +333,8 @@ int lb_cmd_order(int argc, const char **argv)
         "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
         "and runs in a process of its own: if it crashes or does not return, that is what is said.\n"
         "\n"
-        "Exits with 0 for one tree, 1 where results have different orders or another than expected, "
-        "125 if it is not an tree.";
+        "Exits with 0 for one tree, 1 if results have different orders or an order that is not the expected one, "
+        "125 if it is not a tree.";
     static const char example[] =
         "  lastbit order --python numpy:sum -n 1000\n"
         "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"

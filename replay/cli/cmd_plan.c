@@ -22,20 +22,20 @@ static lb_status parse_steps(const char *text, lb_plan *plan, lb_err *err)
 
 static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_err *err)
 {
-    for (const char *p = text;;) {
+    for (const char *at = text;;) {
         char *end;
-        long first = strtol(p, &end, 10), last = first;
-        if (end == p) break;
+        long first = strtol(at, &end, 10), last = first;
+        if (end == at) break;
         if (*end == '-') {
-            p = end + 1;
-            last = strtol(p, &end, 10);
-            if (end == p) break;
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            if (end == at) break;
         }
         if (last < first || last - first >= MAX_RANKS - (long)*n) break;
         for (long r = first; r <= last; r++) ranks[(*n)++] = (int32_t)r;
         if (!*end) return LB_OK;
         if (*end != ',') break;
-        p = end + 1;
+        at = end + 1;
     }
     return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3, %d at most", text,
                    MAX_RANKS);

@@ -151,9 +151,9 @@ static bool watch(void *context, const lb_event *event)
     return true;
 }
 
-static void watch_quantised(void *context, const lb_quantisation *q)
+static void watch_quantised(void *context, const lb_quantisation *quantisation)
 {
-    lb_precision_table_add(((report *)context)->table, q);
+    lb_precision_table_add(((report *)context)->table, quantisation);
 }
 
 static bool watch_plain(void *context, const lb_event *event)
@@ -208,11 +208,12 @@ static json_t *effects_json(const lb_precision_table *table)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < table->n_effects; i++) {
-        const lb_precision_effect *e = &table->effects[i];
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank",
-                                              (int)e->rank, "recorded", lb_effect_number(e->recorded), "plain",
-                                              lb_effect_number(e->plain), "swapped", lb_effect_number(e->swapped),
-                                              "difference", lb_effect_number(e->swapped - e->plain)));
+        const lb_precision_effect *effect = &table->effects[i];
+        json_array_append_new(rows,
+                              json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)effect->step, "rank",
+                                        (int)effect->rank, "recorded", lb_effect_number(effect->recorded), "plain",
+                                        lb_effect_number(effect->plain), "swapped", lb_effect_number(effect->swapped),
+                                        "difference", lb_effect_number(effect->swapped - effect->plain)));
     }
     return rows;
 }
@@ -363,9 +364,10 @@ static void print_table(const lb_precision_table *table)
     printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps",
            "difference");
     for (uint32_t i = 0; i < table->n_effects; i++) {
-        const lb_precision_effect *e = &table->effects[i];
-        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, unsigned_nan(e->recorded),
-               unsigned_nan(e->plain), unsigned_nan(e->swapped), unsigned_nan(e->swapped - e->plain));
+        const lb_precision_effect *effect = &table->effects[i];
+        printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)effect->step, (int)effect->rank,
+               unsigned_nan(effect->recorded), unsigned_nan(effect->plain), unsigned_nan(effect->swapped),
+               unsigned_nan(effect->swapped - effect->plain));
     }
     if (!table->n_effects) printf("no loss: no backward starts from one in these steps\n");
 }
@@ -565,8 +567,9 @@ int lb_cmd_replay(int argc, const char **argv)
         {"coverage", 0, POPT_ARG_NONE, &request.coverage, 0,
          "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
         {"backend", 0, POPT_ARG_STRING, &request.backend, 0,
-         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: "
-         "torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
+         "who computes ops that replay does not know, "
+         "and ops whose recorded bits are needed but come out different here: torch is PyTorch on the CPU, "
+         "in a child process; torch:all: all other ops, too, as a cross-check",
          "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &request.imports, 0,
          "module that defines custom ops, found from here; repeatable", "NAME"},
@@ -579,11 +582,11 @@ int lb_cmd_replay(int argc, const char **argv)
         .about = "Re-executes recorded steps without the framework and compares every op with the recording: "
                  "the same bits, inside the op's error bound (rounding), or outside it (diverged).\n"
                  "\n"
-                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
-                 "are `swapped`, and what it does to the outermost output, "
+                 "The effect of a swap is measured, not judged: ops that it applies to, "
+                 "and ops that read their results, are `swapped`, and the change of the outermost output, "
                  "the loss and the parameters is measured against the recording (in --json: effect). Exit code 0: "
-                 "nothing beside the swaps diverged; 1: something did; 125: something could not be judged, "
-                 "or the swaps concerned nothing.\n"
+                 "nothing but the swaps diverged; 1: something did; 125: something could not be judged, "
+                 "or the swaps applied to no op.\n"
                  "\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
         .example =

@@ -23,14 +23,14 @@ static json_t *as_json(const lb_switch_table *table, const lb_plan *plan)
     for (uint32_t i = 0; i < table->n_swaps; i++)
         json_object_set_new(json_array_get(swaps, i), "undecided", json_boolean(table->undecided[i]));
     for (uint32_t k = 0; k < table->n_endings; k++) {
-        const lb_switch_step_end *e = &table->endings[k];
+        const lb_switch_step_end *step_end = &table->endings[k];
         json_t *each = json_array();
         for (uint32_t i = 0; i < table->n_swaps; i++)
-            json_array_append_new(
-                each, json_pack("{s:o, s:o}", "alone", move_json(e->alone[i]), "without", move_json(e->without[i])));
-        json_array_append_new(endings,
-                              json_pack("{s:I, s:i, s:s, s:o, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
-                                        "output", e->output, "all", move_json(e->all), "swaps", each));
+            json_array_append_new(each, json_pack("{s:o, s:o}", "alone", move_json(step_end->alone[i]), "without",
+                                                  move_json(step_end->without[i])));
+        json_array_append_new(endings, json_pack("{s:I, s:i, s:s, s:o, s:o}", "step", (json_int_t)step_end->step,
+                                                 "rank", (int)step_end->rank, "output", step_end->output, "all",
+                                                 move_json(step_end->all), "swaps", each));
     }
     return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", swaps, "each", endings);
 }
@@ -72,9 +72,9 @@ static void print_notes(const lb_switch_table *table, const lb_plan *plan)
 static void print_text(const lb_switch_table *table, const lb_plan *plan)
 {
     for (uint32_t k = 0; k < table->n_endings; k++) {
-        const lb_switch_step_end *e = &table->endings[k];
-        printf("%sstep %lld, rank %d: how far %s%s and the loss move\n", k ? "\n" : "", (long long)e->step,
-               (int)e->rank, *e->output ? "the output of " : "the model's output", e->output);
+        const lb_switch_step_end *step_end = &table->endings[k];
+        printf("%sstep %lld, rank %d: how far %s%s and the loss move\n", k ? "\n" : "", (long long)step_end->step,
+               (int)step_end->rank, *step_end->output ? "the output of " : "the model's output", step_end->output);
         printf("%-52s %8s %21s %21s\n%61s %10s %10s %10s %10s\n", "", "", "alone", "all without it", "touched",
                "output", "loss", "output", "loss");
         for (uint32_t i = 0; i < table->n_swaps; i++) {
@@ -83,10 +83,10 @@ static void print_text(const lb_switch_table *table, const lb_plan *plan)
             snprintf(text, sizeof text, "--%s %s%s%s", lb_command_swap_option(swap->kind), swap->selector,
                      *swap->selector && *swap->argument ? "=" : "", swap->argument);
             printf("%-52s %8llu", text, (unsigned long long)plan->touched[i]);
-            print_moves(e->alone[i], table->n_swaps > 1 ? &e->without[i] : NULL);
+            print_moves(step_end->alone[i], table->n_swaps > 1 ? &step_end->without[i] : NULL);
         }
         printf("%-52s %8s", "all", "");
-        print_moves(e->all, NULL);
+        print_moves(step_end->all, NULL);
     }
     print_notes(table, plan);
 }

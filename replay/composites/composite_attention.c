@@ -275,12 +275,12 @@ static lb_status single(lb_recogniser *recogniser, uint32_t op)
     if (composite.inputs[LB_ATTENTION_Q] == LB_NONE || composite.inputs[LB_ATTENTION_K] == LB_NONE ||
         composite.inputs[LB_ATTENTION_V] == LB_NONE)
         return LB_OK;
-    const lb_layout *q = &lb_recogniser_value(recogniser, composite.inputs[LB_ATTENTION_Q])->layout;
-    if (q->ndim < 3) return LB_OK;
+    const lb_layout *layout = &lb_recogniser_value(recogniser, composite.inputs[LB_ATTENTION_Q])->layout;
+    if (layout->ndim < 3) return LB_OK;
     composite.numbers[LB_ATTENTION_SCALE] = number(recogniser, op, "scale", 0);
     if (composite.numbers[LB_ATTENTION_SCALE] == 0)
-        composite.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)q->shape[q->ndim - 1]);
-    composite.numbers[LB_ATTENTION_HEADS] = (double)q->shape[q->ndim - 3];
+        composite.numbers[LB_ATTENTION_SCALE] = 1 / __builtin_sqrt((double)layout->shape[layout->ndim - 1]);
+    composite.numbers[LB_ATTENTION_HEADS] = (double)layout->shape[layout->ndim - 3];
     if (number(recogniser, op, "is_causal", 0) != 0) composite.flags |= LB_ATTENTION_CAUSAL;
     composite.outputs[LB_ATTENTION_Y] = lb_recogniser_result(recogniser, op);
     if (lb_recogniser_is(recogniser, op, names[0]) && recogniser->program->ops[op].results > 1)

@@ -58,19 +58,19 @@ static lb_status two_ops(lb_recogniser *recogniser, uint32_t i)
 /* ---- written out: one number per row ----------------------------------------------------------------------------- */
 
 /* 0, 1, … of as many rows as x has; made here. */
-static bool counts_rows(loss *loss, lb_reading reading, const lb_layout *x)
+static bool counts_rows(loss *loss, lb_reading reading, const lb_layout *layout)
 {
     const lb_recogniser *recogniser = loss->recogniser;
     const uint32_t op = reading.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, reading);
     double from = 0, end = 0;
     uint32_t at;
-    if (op == LB_NONE || !lb_recogniser_is(recogniser, op, "arange") || x->ndim != 2) return false;
+    if (op == LB_NONE || !lb_recogniser_is(recogniser, op, "arange") || layout->ndim != 2) return false;
     if (lb_recogniser_position(recogniser, op, "step", &at)) return false;
     if (lb_recogniser_position(recogniser, op, "start", &at) &&
         (!lb_recogniser_number(recogniser, op, at, &from) || from != 0))
         return false;
     if (!lb_recogniser_position(recogniser, op, "end", &at) || !lb_recogniser_number(recogniser, op, at, &end) ||
-        end != (double)x->shape[0])
+        end != (double)layout->shape[0])
         return false;
     take(loss, op);
     return true;

@@ -52,7 +52,7 @@ bool lb_expert_flip_load_ids(const lb_tensor *tensor, int64_t *ids)
     return true;
 }
 
-void lb_expert_flip_load_scores(const lb_tensor *tensor, double *scores)
+static void load_scores(const lb_tensor *tensor, double *scores)
 {
     const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
     for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); scores += r.count)
@@ -63,6 +63,6 @@ void lb_expert_flip_load_scores(const lb_tensor *tensor, double *scores)
 double *lb_expert_flip_scores(const lb_tensor *tensor)
 {
     double *scores = malloc((size_t)lb_layout_numel(&tensor->layout) * sizeof *scores + 1);
-    if (scores) lb_expert_flip_load_scores(tensor, scores);
+    if (scores) load_scores(tensor, scores);
     return scores;
 }

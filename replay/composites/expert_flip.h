@@ -17,9 +17,8 @@ int64_t lb_flips_of(const int64_t *a, const int64_t *b, int64_t n, const double 
 /* Below this two scores are a few roundings apart: 8 u max|score| over the experts. */
 double lb_expert_flip_rounding(const double *scores, int64_t experts, lb_dtype dtype);
 
-/* Ids and scores as numbers, row-major. False for ids that are no i64 or i32. */
+/* Ids as numbers, row-major. False for ids that are no i64 or i32. */
 bool lb_expert_flip_load_ids(const lb_tensor *tensor, int64_t *ids);
-void lb_expert_flip_load_scores(const lb_tensor *tensor, double *scores);
 double *lb_expert_flip_scores(const lb_tensor *tensor); /* malloc'ed; NULL when out of memory */
 
 #endif

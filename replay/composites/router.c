@@ -75,8 +75,8 @@ typedef struct visit {
 
 static void enter_input(void *context, uint32_t value)
 {
-    visit *v = context;
-    enter(v->cut, (lb_reading){v->op, value}, v->behind);
+    visit *visit = context;
+    enter(visit->cut, (lb_reading){visit->op, value}, visit->behind);
 }
 
 static void enter(cut *cut, lb_reading reading, bool behind)
@@ -93,9 +93,9 @@ static void enter(cut *cut, lb_reading reading, bool behind)
     for (uint32_t i = 0; i < n && !cut->failed; i++) {
         const uint32_t before = router->path.n_ops;
         cut->failed |= !append(&router->path.ops, &router->path.n_ops, defs[i]);
-        visit v = {cut, defs[i], behind || is_product(cut->recogniser, defs[i])};
+        visit visit = {cut, defs[i], behind || is_product(cut->recogniser, defs[i])};
         if (router->path.n_ops > before)
-            lb_op_each_input(cut->recogniser->program, &cut->recogniser->program->ops[defs[i]], enter_input, &v);
+            lb_op_each_input(cut->recogniser->program, &cut->recogniser->program->ops[defs[i]], enter_input, &visit);
     }
 }
 
@@ -125,9 +125,9 @@ static lb_reading strip(const lb_recogniser *recogniser, lb_reading reading)
          (maker = lb_recogniser_maker(recogniser, reading)) != LB_NONE && keeps_the_order(recogniser, maker);) {
         const lb_reading from = lb_recogniser_arg(recogniser, maker, 0);
         if (from.op == LB_NONE) break;
-        const lb_value *a = lb_recogniser_value(recogniser, from.value),
+        const lb_value *value = lb_recogniser_value(recogniser, from.value),
                        *b = lb_recogniser_value(recogniser, reading.value);
-        if (!lb_dtype_is_float(a->dtype) || lb_layout_numel(&a->layout) != lb_layout_numel(&b->layout)) break;
+        if (!lb_dtype_is_float(value->dtype) || lb_layout_numel(&value->layout) != lb_layout_numel(&b->layout)) break;
         reading = from;
     }
     return reading;

@@ -85,9 +85,9 @@ static void cover_op(environment *environment, const lb_op *op)
 static lb_tensor window(environment *environment, uint32_t value)
 {
     const lb_value *v = &environment->program->values[value];
-    const place *p = place_of(environment, v->storage);
+    const place *place = place_of(environment, v->storage);
     const int64_t bits = (int64_t)lb_dtype_bits(v->dtype);
-    lb_tensor tensor = {p->bytes + v->layout.offset * bits / 8 - p->first, v->dtype, v->layout};
+    lb_tensor tensor = {place->bytes + v->layout.offset * bits / 8 - place->first, v->dtype, v->layout};
     tensor.layout.offset = 0;
     return tensor;
 }
@@ -141,11 +141,11 @@ static lb_tensor operand_tensor(environment *environment, const lb_op *op, uint3
         meets |= v != LB_NONE && environment->program->values[v].storage == environment->program->values[value].storage;
     }
     if (!meets) return tensor;
-    const place *p = place_of(environment, environment->program->values[value].storage);
-    char *copy = block(environment, (size_t)(p->last - p->first));
+    const place *place = place_of(environment, environment->program->values[value].storage);
+    char *copy = block(environment, (size_t)(place->last - place->first));
     if (!copy) return tensor;
-    memcpy(copy, p->bytes, (size_t)(p->last - p->first));
-    tensor.data = copy + ((char *)tensor.data - p->bytes);
+    memcpy(copy, place->bytes, (size_t)(place->last - place->first));
+    tensor.data = copy + ((char *)tensor.data - place->bytes);
     return tensor;
 }
 
@@ -295,17 +295,17 @@ typedef struct search {
 
 static void compare(void *context, uint32_t value)
 {
-    search *s = context;
-    const lb_value *a = &s->program->values[s->value], *b = &s->program->values[value];
-    s->found |= a->storage == b->storage && a->version == b->version;
+    search *search = context;
+    const lb_value *a = &search->program->values[search->value], *b = &search->program->values[value];
+    search->found |= a->storage == b->storage && a->version == b->version;
 }
 
 static bool is_read(const lb_composite *composite, uint32_t value)
 {
-    search s = {composite->program, value, false};
-    for (uint32_t i = 0; i < composite->n_ops && !s.found; i++)
-        lb_op_each_input(composite->program, &composite->program->ops[composite->ops[i]], compare, &s);
-    return s.found;
+    search search = {composite->program, value, false};
+    for (uint32_t i = 0; i < composite->n_ops && !search.found; i++)
+        lb_op_each_input(composite->program, &composite->program->ops[composite->ops[i]], compare, &search);
+    return search.found;
 }
 
 /* Of `zeros_like(x)` only the layout of x counts. */

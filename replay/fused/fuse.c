@@ -11,8 +11,10 @@
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
-                        lb_err *err)
+/* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for
+ * it, off and eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */
+static lb_status parse_fusion(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
+                              lb_err *err)
 {
     char name[32];
     const char *argument = swap->argument;
@@ -71,7 +73,7 @@ static lb_status choose(fuse *fuse, const lb_swap *swap, fusing *fusing, const c
 {
     const char *selector_text;
     lb_selector *selector;
-    LB_TRY(lb_fuse_parse(swap, &fusing->kind, &fusing->kernel, &selector_text, err));
+    LB_TRY(parse_fusion(swap, &fusing->kind, &fusing->kernel, &selector_text, err));
     LB_TRY(lb_selector_new(selector_text, &selector, err));
     uint8_t *marks = calloc((size_t)fuse->in->n_ops + 1, 1);
     lb_status status = marks ? lb_selector_mark(selector, fuse->in, letters, fuse->origin, marks, 1, NULL, err)
@@ -277,7 +279,7 @@ lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_pla
         fusing other;
         const char *selector;
         if (swaps[s].kind != LB_SWAP_FUSE) continue;
-        status = lb_fuse_parse(&swaps[s], &other.kind, &other.kernel, &selector, err);
+        status = parse_fusion(&swaps[s], &other.kind, &other.kernel, &selector, err);
         if (status == LB_OK && other.kind == wanted.kind)
             status = choose(&fuse, &swaps[s], &other, blocks.letters, 0, err);
     }

@@ -19,9 +19,4 @@
 lb_status lb_fuse_pass(const lb_program *in, const uint32_t *given, const lb_plan *plan, uint32_t which, lb_passed *out,
                        lb_err *err);
 
-/* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for
- * it, off and eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */
-lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
-                        lb_err *err);
-
 #endif

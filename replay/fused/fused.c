@@ -55,11 +55,6 @@ const char *lb_composite_options(lb_composite_kind kind)
 {
     return fused[kind]->options;
 }
-int lb_composite_row_axis(lb_composite_kind kind)
-{
-    return fused[kind]->row_axis;
-}
-
 /* ---- from a kernel's text to the kernel -------------------------------------------------------------------------- */
 
 static bool cut(const char **at, const char *ends, char *out, size_t room)
@@ -93,10 +88,10 @@ static lb_status parse_text(const char *text, lb_fused_text *parsed, lb_err *err
 static lb_status refuse(lb_composite_kind kind, const char *text, lb_err *err)
 {
     char all[360] = "eager";
-    for (const lb_composite_kernel *k = fused[kind]->kernels; k->name; k++) {
+    for (const lb_composite_kernel *kernel = fused[kind]->kernels; kernel->name; kernel++) {
         const size_t n = strlen(all);
-        if (!strcmp(k->name, "eager")) continue;
-        snprintf(all + n, sizeof all - n, " %s", k->parameters);
+        if (!strcmp(kernel->name, "eager")) continue;
+        snprintf(all + n, sizeof all - n, " %s", kernel->parameters);
     }
     return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text, all,
                    *fused[kind]->options ? "; options: " : "", fused[kind]->options);

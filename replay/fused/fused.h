@@ -31,7 +31,6 @@ typedef struct lb_fused_kind {
     const lb_composite_kernel *kernels;
     const char *options;
     const char *usual; /* what "on" means */
-    int row_axis;
     lb_status (*run)(lb_call *call, lb_composite_kind kind, bool twin);
     bool (*read)(const lb_fused_text *text,
                  void *kernel); /* what the text says, in the kind's own terms; false: there is no such kernel */

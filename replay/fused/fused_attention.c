@@ -51,9 +51,9 @@ static bool read_kernel(const lb_fused_text *text, void *out)
                                             .parameters = "512",
                                             .options = {{"exp", "fast"}, {"end", "reciprocal"}, {"gemm", "torch:1"}},
                                             .n_options = 3};
-    lb_fused_attention_kernel *k = out;
+    lb_fused_attention_kernel *kernel = out;
     int64_t number = 0;
-    *k = (lb_fused_attention_kernel){.p_narrow = true};
+    *kernel = (lb_fused_attention_kernel){.p_narrow = true};
     if (!strcmp(text->name, "flash-cpu") && !*text->parameters && !text->n_options) text = &flash_cpu;
     const char *const names[] = {"unfused", "math", "flash", "splitkv"};
     int form = -1;
@@ -68,15 +68,15 @@ static bool read_kernel(const lb_fused_text *text, void *out)
     bool ok = form >= 0 && n >= 0 && (form != LB_HEAD_SPLITKV || (n == 1 && number > 0)) && p >= 0 && base >= 0 &&
               end >= 0 && sink >= 0 && (!sink || form == LB_HEAD_FLASH) &&
               lb_fused_text_keys(text, "p exp end sum gemm block sink") &&
-              lb_fused_text_order(text, "sum", &k->sum, &k->has_sum) &&
-              lb_fused_text_order(text, "gemm", &k->gemm, &k->has_gemm);
-    k->form = (lb_head_form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2, k->reciprocal = end,
-    k->sink_first = sink;
-    k->block = form == LB_HEAD_FLASH ? (n == 1 ? number : 512) : 0;
-    k->slices = form == LB_HEAD_SPLITKV ? number : 1;
+              lb_fused_text_order(text, "sum", &kernel->sum, &kernel->has_sum) &&
+              lb_fused_text_order(text, "gemm", &kernel->gemm, &kernel->has_gemm);
+    kernel->form = (lb_head_form)form, kernel->p_narrow = !p, kernel->base_two = base == 1, kernel->fast = base == 2,
+    kernel->reciprocal = end, kernel->sink_first = sink;
+    kernel->block = form == LB_HEAD_FLASH ? (n == 1 ? number : 512) : 0;
+    kernel->slices = form == LB_HEAD_SPLITKV ? number : 1;
     for (uint32_t i = 0; ok && i < text->n_options; i++)
         if (!strcmp(text->options[i].key, "block"))
-            ok = form == LB_HEAD_SPLITKV && lb_fused_text_numbers(text->options[i].value, &k->block, 1) == 1;
+            ok = form == LB_HEAD_SPLITKV && lb_fused_text_numbers(text->options[i].value, &kernel->block, 1) == 1;
     return ok;
 }
 
@@ -236,8 +236,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 
 static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
-    const lb_layout *v = &composite->program->values[composite->inputs[LB_ATTENTION_V]].layout;
-    const int64_t keys = v->ndim >= 2 ? v->shape[v->ndim - 2] : 1;
+    const lb_layout *layout = &composite->program->values[composite->inputs[LB_ATTENTION_V]].layout;
+    const int64_t keys = layout->ndim >= 2 ? layout->shape[layout->ndim - 2] : 1;
     const bool narrow = lb_dtype_bits(composite->program->values[composite->inputs[LB_ATTENTION_Q]].dtype) == 16;
     uint32_t n = lb_fused_candidate_add_all(texts, room, 0, "eager flash-cpu flash:512 unfused math");
     for (int wide = 0; wide < (narrow ? 2 : 1); wide++)

@@ -114,7 +114,6 @@ const lb_fused_kind lb_fused_dispatch = {
     .kernels = kernels,
     .options = "",
     .usual = "stable",
-    .row_axis = 0,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

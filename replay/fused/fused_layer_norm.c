@@ -144,7 +144,6 @@ const lb_fused_kind lb_fused_layer_norm = {
     .kernels = kernels,
     .options = OPTIONS,
     .usual = "two-pass",
-    .row_axis = 1,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

@@ -410,11 +410,10 @@ static uint32_t candidates(const lb_composite *composite, char (*texts)[LB_COMPO
      .kernel_size = sizeof(kernel),                                                                                    \
      .candidates = candidates,                                                                                         \
      __VA_ARGS__}
-const lb_fused_kind lb_fused_rms_norm = NORM(.row = "fused::rms_norm", .options = OPTIONS, .row_axis = 1);
+const lb_fused_kind lb_fused_rms_norm = NORM(.row = "fused::rms_norm", .options = OPTIONS);
 const lb_fused_kind lb_fused_add_rms_norm =
     NORM(.row = "fused::add_rms_norm",
-         .options = OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)",
-         .row_axis = 1);
+         .options = OPTIONS ", residual:t|f32 (f32: the norm takes the sum before it is rounded to the type)");
 const lb_fused_kind lb_fused_allreduce_norm =
     NORM(.row = "fused::allreduce_norm",
          .options = OPTIONS

@@ -37,13 +37,13 @@ static bool read_kernel(const lb_fused_text *text, void *out)
     const bool known = (k->chosen_only || !strcmp(text->name, "softmax-topk")) && !*text->parameters && scores >= 0;
     return known && lb_fused_text_keys(text, "sum scores") && lb_fused_text_order(text, "sum", &k->sum, &k->has_sum);
 }
-static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
+static void softmax_f32(const kernel *kernel, const float *x, int64_t n, float *p)
 {
     float top = -INFINITY;
     for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
     for (int64_t i = 0; i < n; i++) p[i] = x[i] - top;
     lb_exp_f32(p, p, (size_t)n);
-    const float sum = lb_schedule_sum_f32(k->has_sum ? &k->sum : NULL, p, n, LB_NO_DTYPE);
+    const float sum = lb_schedule_sum_f32(kernel->has_sum ? &kernel->sum : NULL, p, n, LB_NO_DTYPE);
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
@@ -127,7 +127,6 @@ const lb_fused_kind lb_fused_router = {
     .kernels = kernels,
     .options = OPTIONS,
     .usual = "softmax-topk",
-    .row_axis = 1,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

@@ -446,7 +446,6 @@ const lb_fused_kind lb_fused_selective_scan = {
     .kernels = kernels,
     .options = OPTIONS,
     .usual = "sequential",
-    .row_axis = 0,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

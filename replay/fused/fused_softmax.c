@@ -111,7 +111,6 @@ const lb_fused_kind lb_fused_softmax = {
     .kernels = kernels,
     .options = OPTIONS,
     .usual = "online",
-    .row_axis = 1,
     .run = run,
     .read = read_kernel,
     .kernel_size = sizeof(kernel),

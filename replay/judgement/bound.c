@@ -422,19 +422,19 @@ static possible possible_of(const lb_bound *bound, const result_type *type, doub
     /* Most elements: a number, far from where the type ends. */
     if (fabs(twin) < limit && fabs(exact) + room < limit / 2)
         return (possible){.number = true, .low = exact - room, .high = exact + room};
-    possible p = {.nan = element_ratio(bound, type, NAN, exact, twin) <= 1,
-                  .pos_inf = element_ratio(bound, type, INFINITY, exact, twin) <= 1,
-                  .neg_inf = element_ratio(bound, type, -INFINITY, exact, twin) <= 1};
+    possible found = {.nan = element_ratio(bound, type, NAN, exact, twin) <= 1,
+                      .pos_inf = element_ratio(bound, type, INFINITY, exact, twin) <= 1,
+                      .neg_inf = element_ratio(bound, type, -INFINITY, exact, twin) <= 1};
     const bool free =
         (isfinite(exact) && !(room < INFINITY)) || (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX);
-    p.number = free || isfinite(exact) ||
-               (isinf(exact) && element_ratio(bound, type, copysign(limit, exact), exact, twin) <= 1);
-    p.low = free ? -INFINITY : isfinite(exact) ? exact - room : exact;
-    p.high = free ? INFINITY : isfinite(exact) ? exact + room : exact;
+    found.number = free || isfinite(exact) ||
+                   (isinf(exact) && element_ratio(bound, type, copysign(limit, exact), exact, twin) <= 1);
+    found.low = free ? -INFINITY : isfinite(exact) ? exact - room : exact;
+    found.high = free ? INFINITY : isfinite(exact) ? exact + room : exact;
     /* Beyond the type's range the largest finite number is right, too. */
-    if (fabs(exact) >= limit && exact > 0 && p.low > limit) p.low = limit;
-    if (fabs(exact) >= limit && exact < 0 && p.high < -limit) p.high = -limit;
-    return p;
+    if (fabs(exact) >= limit && exact > 0 && found.low > limit) found.low = limit;
+    if (fabs(exact) >= limit && exact < 0 && found.high < -limit) found.high = -limit;
+    return found;
 }
 
 bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const lb_statistics *recorded)

@@ -25,20 +25,20 @@ typedef struct workspace {
     bool failed;
 } workspace;
 
-static matrix new_matrix(workspace *w, int64_t m, int64_t n)
+static matrix new_matrix(workspace *workspace, int64_t m, int64_t n)
 {
     matrix matrix = {NULL, m, n};
-    if (w->n < 48) matrix.x = calloc((size_t)(m * n + 1), sizeof *matrix.x);
+    if (workspace->n < 48) matrix.x = calloc((size_t)(m * n + 1), sizeof *matrix.x);
     if (matrix.x)
-        w->blocks[w->n++] = matrix.x;
+        workspace->blocks[workspace->n++] = matrix.x;
     else
-        w->failed = true;
+        workspace->failed = true;
     return matrix;
 }
 
-static void clear(workspace *w)
+static void clear(workspace *workspace)
 {
-    while (w->n) free(w->blocks[--w->n]);
+    while (workspace->n) free(workspace->blocks[--workspace->n]);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -72,12 +72,12 @@ static double element(const lb_tensor *tensor, int64_t at)
 }
 
 /* Matrix `b` of the tensor; vectors (core 1) are one column. */
-static matrix read_matrix(workspace *w, const lb_tensor *tensor, int64_t b, int core)
+static matrix read_matrix(workspace *workspace, const lb_tensor *tensor, int64_t b, int core)
 {
     const lb_layout *layout = &tensor->layout;
     if (!is_real(tensor) || layout->ndim < core) return (matrix){0};
     const int rows = layout->ndim - core;
-    matrix a = new_matrix(w, layout->shape[rows], core == 2 ? layout->shape[rows + 1] : 1);
+    matrix a = new_matrix(workspace, layout->shape[rows], core == 2 ? layout->shape[rows + 1] : 1);
     const int64_t base = offset_of(tensor, b, core);
     for (int64_t i = 0; a.x && i < a.m; i++)
         for (int64_t j = 0; j < a.n; j++) {
@@ -90,19 +90,19 @@ static matrix read_matrix(workspace *w, const lb_tensor *tensor, int64_t b, int 
 
 /* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
-static matrix transposed(workspace *w, matrix a)
+static matrix transposed(workspace *workspace, matrix a)
 {
-    matrix t = new_matrix(w, a.n, a.m);
+    matrix t = new_matrix(workspace, a.n, a.m);
     for (int64_t i = 0; t.x && i < a.m; i++)
         for (int64_t j = 0; j < a.n; j++) t.x[j * a.m + i] = a.x[i * a.n + j];
     return t;
 }
 
-static matrix product(workspace *w, matrix a, matrix b)
+static matrix product(workspace *workspace, matrix a, matrix b)
 {
-    matrix c = new_matrix(w, a.m, b.n);
-    if (a.n != b.m) w->failed = true;
-    if (w->failed) return c;
+    matrix c = new_matrix(workspace, a.m, b.n);
+    if (a.n != b.m) workspace->failed = true;
+    if (workspace->failed) return c;
     for (int64_t i = 0; i < a.m; i++)
         for (int64_t k = 0; k < a.n; k++) {
             const double factor = a.x[i * a.n + k], *row = b.x + k * b.n;
@@ -122,29 +122,30 @@ static double norm(matrix matrix) /* the largest sum of magnitudes of a column *
     return largest;
 }
 
-static double distance(workspace *w, matrix a, matrix b)
+static double distance(workspace *workspace, matrix a, matrix b)
 {
-    if (w->failed || a.m != b.m || a.n != b.n) return INFINITY;
+    if (workspace->failed || a.m != b.m || a.n != b.n) return INFINITY;
     for (int64_t i = 0; i < a.m * a.n; i++) a.x[i] -= b.x[i];
     return norm(a);
 }
 
-static matrix identity(workspace *w, int64_t n)
+static matrix identity(workspace *workspace, int64_t n)
 {
-    matrix matrix = new_matrix(w, n, n);
+    matrix matrix = new_matrix(workspace, n, n);
     for (int64_t i = 0; matrix.x && i < n; i++) matrix.x[i * n + i] = 1;
     return matrix;
 }
 
-static double orthogonality(workspace *w, matrix matrix)
+static double orthogonality(workspace *workspace, matrix matrix)
 {
-    return distance(w, product(w, transposed(w, matrix), matrix), identity(w, matrix.n));
+    return distance(workspace, product(workspace, transposed(workspace, matrix), matrix),
+                    identity(workspace, matrix.n));
 }
 
 /* The columns of a scaled by the numbers of d, the others left out. */
-static matrix scaled(workspace *w, matrix a, matrix d)
+static matrix scaled(workspace *workspace, matrix a, matrix d)
 {
-    matrix y = new_matrix(w, a.m, d.m);
+    matrix y = new_matrix(workspace, a.m, d.m);
     for (int64_t i = 0; y.x && d.m <= a.n && i < a.m; i++)
         for (int64_t j = 0; j < d.m; j++) y.x[i * d.m + j] = a.x[i * a.n + j] * d.x[j];
     return y;
@@ -171,9 +172,9 @@ static bool is_triangular(matrix matrix, bool upper)
 }
 
 /* One triangle of a, the diagonal of ones where `unit`. */
-static matrix triangle(workspace *w, matrix a, bool upper, bool unit, int64_t m, int64_t n)
+static matrix triangle(workspace *workspace, matrix a, bool upper, bool unit, int64_t m, int64_t n)
 {
-    matrix t = new_matrix(w, m, n);
+    matrix t = new_matrix(workspace, m, n);
     for (int64_t i = 0; t.x && i < m; i++)
         for (int64_t j = 0; j < n; j++)
             if (upper ? j >= i : j <= i) t.x[i * n + j] = unit && i == j ? 1 : a.x[i * a.n + j];
@@ -260,22 +261,22 @@ static double check_qr(const check *check)
 
 static double check_eigh(const check *check)
 {
-    matrix a = arg(check, 0), d = result(check, 0, 1), v = result(check, 1, 2);
+    matrix a = arg(check, 0), eigenvalues = result(check, 0, 1), v = result(check, 1, 2);
     double worst = -1;
     if (v.x) worst = part(check, orthogonality(check->workspace, v), 1);
-    if (!a.x || !d.x) return worst;
-    if (!is_sorted(d, 1)) return INFINITY;
+    if (!a.x || !eigenvalues.x) return worst;
+    if (!is_sorted(eigenvalues, 1)) return INFINITY;
     mirror(a, letter(check, 1, 'L') == 'U' || letter(check, 1, 'L') == 'u');
     const double size = norm(a);
     if (v.x)
-        return fmax(worst,
-                    part(check,
-                         distance(check->workspace, product(check->workspace, a, v), scaled(check->workspace, v, d)),
-                         size));
+        return fmax(worst, part(check,
+                                distance(check->workspace, product(check->workspace, a, v),
+                                         scaled(check->workspace, v, eigenvalues)),
+                                size));
     double trace = 0, sum = 0, squares = square_sum(a); /* vectors were not asked for: the first two moments */
-    for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += d.x[i];
+    for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += eigenvalues.x[i];
     return fmax(part(check, fabs(trace - sum), size * (double)a.m),
-                part(check, fabs(squares - square_sum(d)), 2 * size * size * (double)a.m));
+                part(check, fabs(squares - square_sum(eigenvalues)), 2 * size * size * (double)a.m));
 }
 
 static double check_svd(const check *check)
@@ -373,17 +374,17 @@ static matrix of_cholesky(const check *check, uint32_t i, bool upper)
     return upper ? product(check->workspace, t, l) : product(check->workspace, l, t);
 }
 
-static matrix magnitudes(workspace *w, matrix a)
+static matrix magnitudes(workspace *workspace, matrix a)
 {
-    matrix y = new_matrix(w, a.m, a.n);
+    matrix y = new_matrix(workspace, a.m, a.n);
     for (int64_t i = 0; y.x && i < a.m * a.n; i++) y.x[i] = fabs(a.x[i]);
     return y;
 }
 
 /* L^-1, row by row */
-static matrix inverse_of_lower(workspace *w, matrix l)
+static matrix inverse_of_lower(workspace *workspace, matrix l)
 {
-    matrix s = identity(w, l.m);
+    matrix s = identity(workspace, l.m);
     for (int64_t i = 0; s.x && i < l.m; i++) {
         for (int64_t k = 0; k < i; k++)
             for (int64_t j = 0; j <= k; j++) s.x[i * l.m + j] -= l.x[i * l.m + k] * s.x[k * l.m + j];
@@ -611,22 +612,22 @@ bool lb_factorisation_known(const char *name)
 double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results,
                               uint32_t n_results)
 {
-    const struct factorisation *f = find(name);
-    if (!f || !n_args || args[0].tag != LB_OPERAND_TENSOR || !is_real(&args[0].tensor)) return NAN;
+    const struct factorisation *factorisation = find(name);
+    if (!factorisation || !n_args || args[0].tag != LB_OPERAND_TENSOR || !is_real(&args[0].tensor)) return NAN;
     const lb_tensor *a = &args[0].tensor;
     if (a->layout.ndim < 2) return NAN;
     int64_t n = 0;
     for (int d = a->layout.ndim - 2; d < a->layout.ndim; d++) n = a->layout.shape[d] > n ? a->layout.shape[d] : n;
     if (n == 0 || n > MAX_SIZE) return NAN;
-    workspace w = {{0}, 0, false};
+    workspace workspace = {{0}, 0, false};
     double worst = -1;
     for (int64_t b = 0, end = batches_of(a, 2); b < end && !(worst > THRESHOLD); b++) {
         const check check = {
-            args, n_args, results, n_results, b, &w, (double)n * (a->dtype == LB_F64 ? 0x1p-52 : 0x1p-23)};
-        const double found = f->check(&check);
-        if (!w.failed && found > worst) worst = found;
-        w.failed = false;
-        clear(&w);
+            args, n_args, results, n_results, b, &workspace, (double)n * (a->dtype == LB_F64 ? 0x1p-52 : 0x1p-23)};
+        const double found = factorisation->check(&check);
+        if (!workspace.failed && found > worst) worst = found;
+        workspace.failed = false;
+        clear(&workspace);
     }
     return worst < 0 ? NAN : worst / THRESHOLD;
 }

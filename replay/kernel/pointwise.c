@@ -306,50 +306,54 @@ static void round_inputs(const job *job, void *buffer, size_t n)
 /* Elements [first, last). Not inlined: its buffers are 64 KiB of stack. */
 static __attribute__((noinline)) void run_range(const void *context, int64_t first, int64_t last)
 {
-    const job *j = context;
-    buffers b;
-    lb_lanes lanes = j->lanes;
-    const lb_dtype dtype = compute_dtype(j->type);
-    const size_t wide = j->type == COMPUTE_F32 ? 4 : 8;
+    const job *job = context;
+    buffers buffers;
+    lb_lanes lanes = job->lanes;
+    const lb_dtype dtype = compute_dtype(job->type);
+    const size_t wide = job->type == COMPUTE_F32 ? 4 : 8;
     bool in_place[LB_LANES_INPUTS], out_in_place[LB_LANES_OUTPUTS];
-    for (int k = 0; k < j->n_in; k++) {
-        const lb_walker *c = &j->in[k];
-        const bool as_is = c->dtype == dtype && (j->method.compute == 0 || j->type == COMPUTE_I64);
-        in_place[k] = as_is && lb_walker_is_dense(c) && !c->single;
-        lanes.in[k] = b.in[k];
-        if (c->single) { /* once for all chunks */
+    for (int k = 0; k < job->n_in; k++) {
+        const lb_walker *walker = &job->in[k];
+        const bool as_is = walker->dtype == dtype && (job->method.compute == 0 || job->type == COMPUTE_I64);
+        in_place[k] = as_is && lb_walker_is_dense(walker) && !walker->single;
+        lanes.in[k] = buffers.in[k];
+        if (walker->single) { /* once for all chunks */
             const size_t n = (size_t)(last - first < LB_LANES ? last - first : LB_LANES);
-            load(c, j->type, b.in[k], 0, 1);
-            if (j->grid[k] && j->type == COMPUTE_F32) lb_round_to_grid_f32((float *)b.in[k], 1, j->grid[k], NULL);
-            if (j->grid[k] && j->type == COMPUTE_F64) lb_round_to_grid_f64((double *)b.in[k], 1, j->grid[k], NULL);
+            load(walker, job->type, buffers.in[k], 0, 1);
+            if (job->grid[k] && job->type == COMPUTE_F32)
+                lb_round_to_grid_f32((float *)buffers.in[k], 1, job->grid[k], NULL);
+            if (job->grid[k] && job->type == COMPUTE_F64)
+                lb_round_to_grid_f64((double *)buffers.in[k], 1, job->grid[k], NULL);
             const bool common =
-                j->op->flags & LB_POINTWISE_COMMON || (j->op->flags & LB_POINTWISE_COMMON_FIRST && k == 0);
-            if (!lanes.scalar[k] || common) round_inputs(j, b.in[k], 1); /* torch reads other numbers as they are */
-            repeat(b.in[k], b.in[k], wide, n);
+                job->op->flags & LB_POINTWISE_COMMON || (job->op->flags & LB_POINTWISE_COMMON_FIRST && k == 0);
+            if (!lanes.scalar[k] || common)
+                round_inputs(job, buffers.in[k], 1); /* torch reads other numbers as they are */
+            repeat(buffers.in[k], buffers.in[k], wide, n);
         }
     }
     for (int k = 0; k < LB_LANES_OUTPUTS; k++) {
-        const lb_walker *c = &j->out[k];
-        lanes.out[k] = b.out[k];
-        out_in_place[k] =
-            k < j->n_out && j->out_wanted[k] && c->dtype == dtype && lb_walker_is_dense(c) && !j->method.cast;
+        const lb_walker *walker = &job->out[k];
+        lanes.out[k] = buffers.out[k];
+        out_in_place[k] = k < job->n_out && job->out_wanted[k] && walker->dtype == dtype &&
+                          lb_walker_is_dense(walker) && !job->method.cast;
     }
     for (int64_t at = first; at < last; at += LB_LANES) {
         lanes.n = (size_t)(last - at < LB_LANES ? last - at : LB_LANES);
-        for (int k = 0; k < j->n_in; k++) {
-            const lb_walker *c = &j->in[k];
+        for (int k = 0; k < job->n_in; k++) {
+            const lb_walker *walker = &job->in[k];
             if (in_place[k]) {
-                lanes.in[k] = c->data + at * (int64_t)wide;
-            } else if (!c->single) {
-                load(c, j->type, b.in[k], at, lanes.n);
-                round_inputs(j, b.in[k], lanes.n);
+                lanes.in[k] = walker->data + at * (int64_t)wide;
+            } else if (!walker->single) {
+                load(walker, job->type, buffers.in[k], at, lanes.n);
+                round_inputs(job, buffers.in[k], lanes.n);
             }
         }
-        for (int k = 0; k < j->n_out; k++)
-            if (out_in_place[k]) lanes.out[k] = j->out[k].data + at * (int64_t)wide;
-        j->loop(&lanes);
-        for (int k = 0; k < j->n_out; k++)
-            if (j->out_wanted[k] && !out_in_place[k]) store(&j->out[k], j->type, b.out[k], at, lanes.n, j->method.cast);
+        for (int k = 0; k < job->n_out; k++)
+            if (out_in_place[k]) lanes.out[k] = job->out[k].data + at * (int64_t)wide;
+        job->loop(&lanes);
+        for (int k = 0; k < job->n_out; k++)
+            if (job->out_wanted[k] && !out_in_place[k])
+                store(&job->out[k], job->type, buffers.out[k], at, lanes.n, job->method.cast);
     }
 }
 

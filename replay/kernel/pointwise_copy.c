@@ -146,15 +146,15 @@ static void copy_all(copy_job *copy_job, int64_t n)
 lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source)
 {
     if (!result->data) return LB_OK;
-    const lb_strided_walk w = lb_strided_walk_of(&result->layout);
+    const lb_strided_walk walk = lb_strided_walk_of(&result->layout);
     copy_job copy_job = {.cast = call->method.cast, .compute = call->method.compute};
     if (lb_dtype_bits(result->dtype) < 8 || lb_dtype_bits(source->dtype) < 8)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "copy between %s and %s", lb_dtype_name(source->dtype),
                        lb_dtype_name(result->dtype));
-    if (!lb_walker_of(&copy_job.to, &w, result) || !lb_walker_of(&copy_job.from, &w, source))
+    if (!lb_walker_of(&copy_job.to, &walk, result) || !lb_walker_of(&copy_job.from, &walk, source))
         return lb_fail(call->err, LB_ERR_INVALID, "%s: the source does not broadcast to the result",
                        call->row ? call->row->name : "copy");
-    copy_all(&copy_job, w.n);
+    copy_all(&copy_job, walk.n);
     return LB_OK;
 }
 

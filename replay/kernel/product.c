@@ -203,26 +203,28 @@ typedef struct tile {
     int64_t first, last;
 } tile;
 
-static lb_status product_of_tile(const shared_product *p, const tile *tile, int64_t steps, int64_t shares, char *c,
-                                 char *room)
+static lb_status product_of_tile(const shared_product *product, const tile *tile, int64_t steps, int64_t shares,
+                                 char *c, char *room)
 {
-    const int64_t e = p->type == LB_F64 ? 8 : 4, n = p->shape->n, k = p->shape->k;
+    const int64_t e = product->type == LB_F64 ? 8 : 4, n = product->shape->n, k = product->shape->k;
     int64_t share = 0;
     for (int64_t at = tile->first, end; at < tile->last; at = end) {
         while (share_start(steps, shares, share + 1) <= at) share++;
         end = share_start(steps, shares, share + 1) < tile->last ? share_start(steps, shares, share + 1) : tile->last;
         const int64_t from = (at - tile->first) * STREAM_TERMS,
                       to = (end - tile->first) * STREAM_TERMS < k ? (end - tile->first) * STREAM_TERMS : k;
-        const lb_matrix a = moved(p->a, (ptrdiff_t)tile->row * p->a->row_stride + from * p->a->col_stride);
-        const lb_matrix b = moved(p->b, (ptrdiff_t)tile->column * p->b->col_stride + from * p->b->row_stride);
+        const lb_matrix a =
+            moved(product->a, (ptrdiff_t)tile->row * product->a->row_stride + from * product->a->col_stride);
+        const lb_matrix b =
+            moved(product->b, (ptrdiff_t)tile->column * product->b->col_stride + from * product->b->row_stride);
         char *out = at == tile->first ? c + ((int64_t)tile->row * n + (int64_t)tile->column) * e : room;
         const ptrdiff_t row = at == tile->first ? n : (ptrdiff_t)tile->columns;
-        LB_TRY(p->type == LB_F64 ? lb_matmul_f64(tile->rows, tile->columns, (size_t)(to - from), &a, &b, (double *)out,
-                                                 row, &p->options)
-                                 : lb_matmul_f32(tile->rows, tile->columns, (size_t)(to - from), &a, &b, (float *)out,
-                                                 row, &p->options));
+        LB_TRY(product->type == LB_F64 ? lb_matmul_f64(tile->rows, tile->columns, (size_t)(to - from), &a, &b,
+                                                       (double *)out, row, &product->options)
+                                       : lb_matmul_f32(tile->rows, tile->columns, (size_t)(to - from), &a, &b,
+                                                       (float *)out, row, &product->options));
         for (size_t i = 0; at > tile->first && i < tile->rows; i++) {
-            const shared_product line = {.type = p->type, .options = p->options, .extent = tile->columns};
+            const shared_product line = {.type = product->type, .options = product->options, .extent = tile->columns};
             add_to(&line, c + (((int64_t)tile->row + (int64_t)i) * n + (int64_t)tile->column) * e,
                    room + (int64_t)(i * tile->columns) * e);
         }

@@ -3,20 +3,20 @@
 
 lb_strided_walk lb_strided_walk_of(const lb_layout *result)
 {
-    lb_strided_walk w = {.n = 1, .result = result};
+    lb_strided_walk walk = {.n = 1, .result = result};
     for (int d = 0; d < result->ndim; d++) {
-        w.n *= result->shape[d];
+        walk.n *= result->shape[d];
         if (result->shape[d] == 1) continue;
-        int at = w.ndim++;
+        int at = walk.ndim++;
         /* insertion by stride; equal strides keep the order of dimensions */
-        while (at > 0 && result->stride[w.dim[at - 1]] < result->stride[d]) {
-            w.dim[at] = w.dim[at - 1];
+        while (at > 0 && result->stride[walk.dim[at - 1]] < result->stride[d]) {
+            walk.dim[at] = walk.dim[at - 1];
             at--;
         }
-        w.dim[at] = d;
+        walk.dim[at] = d;
     }
-    for (int k = 0; k < w.ndim; k++) w.shape[k] = result->shape[w.dim[k]];
-    return w;
+    for (int k = 0; k < walk.ndim; k++) walk.shape[k] = result->shape[walk.dim[k]];
+    return walk;
 }
 
 bool lb_walker_of(lb_walker *walker, const lb_strided_walk *w, const lb_tensor *tensor)

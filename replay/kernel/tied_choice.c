@@ -11,11 +11,11 @@ typedef struct element {
     int64_t integer;
 } element;
 
-static element element_of(const lb_tied_choice *c, int64_t row, int64_t position)
+static element element_of(const lb_tied_choice *choice, int64_t row, int64_t position)
 {
-    const int64_t i = (row / c->inner * c->n + position) * c->inner + row % c->inner;
-    if (c->integer) return (element){0, ((const int64_t *)c->x)[i]};
-    return (element){lb_frame_get(c->frame, c->x, i), 0};
+    const int64_t i = (row / choice->inner * choice->n + position) * choice->inner + row % choice->inner;
+    if (choice->integer) return (element){0, ((const int64_t *)choice->x)[i]};
+    return (element){lb_frame_get(choice->frame, choice->x, i), 0};
 }
 
 /* In torch's order: NaN is the greatest and equal to itself, -0 is +0. */
@@ -27,35 +27,35 @@ static int compare(const void *first, const void *second)
     return a->real < b->real ? -1 : a->real > b->real;
 }
 
-static bool in_range(const lb_tied_choice *c, const int64_t *at)
+static bool in_range(const lb_tied_choice *choice, const int64_t *at)
 {
-    for (int64_t i = 0; i < c->k; i++)
-        if (at[i] < 0 || at[i] >= (c->prefix ? i + 1 : c->n)) return false;
+    for (int64_t i = 0; i < choice->k; i++)
+        if (at[i] < 0 || at[i] >= (choice->prefix ? i + 1 : choice->n)) return false;
     return true;
 }
 
 /* `seen`: n bytes, all 0 before and after. */
-static bool distinct(const lb_tied_choice *c, const int64_t *at, char *seen)
+static bool distinct(const lb_tied_choice *choice, const int64_t *at, char *seen)
 {
     bool twice = false;
-    for (int64_t i = 0; i < c->k; i++) twice |= seen[at[i]], seen[at[i]] = 1;
-    for (int64_t i = 0; i < c->k; i++) seen[at[i]] = 0;
+    for (int64_t i = 0; i < choice->k; i++) twice |= seen[at[i]], seen[at[i]] = 1;
+    for (int64_t i = 0; i < choice->k; i++) seen[at[i]] = 0;
     return !twice;
 }
 
 /* `values`: room for 2 k elements. */
-static bool same_values(const lb_tied_choice *c, int64_t row, const int64_t *at, element *values)
+static bool same_values(const lb_tied_choice *choice, int64_t row, const int64_t *at, element *values)
 {
-    element *own = values, *theirs = values + c->k;
-    for (int64_t i = 0; i < c->k; i++) {
-        own[i] = element_of(c, row, c->at[row * c->k + i]);
-        theirs[i] = element_of(c, row, at[i]);
+    element *own = values, *theirs = values + choice->k;
+    for (int64_t i = 0; i < choice->k; i++) {
+        own[i] = element_of(choice, row, choice->at[row * choice->k + i]);
+        theirs[i] = element_of(choice, row, at[i]);
     }
-    if (c->unordered) {
-        qsort(own, (size_t)c->k, sizeof *own, compare);
-        qsort(theirs, (size_t)c->k, sizeof *theirs, compare);
+    if (choice->unordered) {
+        qsort(own, (size_t)choice->k, sizeof *own, compare);
+        qsort(theirs, (size_t)choice->k, sizeof *theirs, compare);
     }
-    for (int64_t i = 0; i < c->k; i++)
+    for (int64_t i = 0; i < choice->k; i++)
         if (compare(&own[i], &theirs[i])) return false;
     return true;
 }

@@ -24,11 +24,11 @@ static void release(lb_machine_checkpoint *row)
     free(row->machines);
 }
 
-static void drop_oldest(lb_checkpoints *c)
+static void drop_oldest(lb_checkpoints *checkpoints)
 {
-    c->bytes -= c->rows[0].bytes;
-    release(&c->rows[0]);
-    memmove(c->rows, c->rows + 1, --c->n * sizeof *c->rows);
+    checkpoints->bytes -= checkpoints->rows[0].bytes;
+    release(&checkpoints->rows[0]);
+    memmove(checkpoints->rows, checkpoints->rows + 1, --checkpoints->n * sizeof *checkpoints->rows);
 }
 
 void lb_checkpoints_clear(lb_checkpoints *checkpoints)
@@ -81,7 +81,7 @@ static uint64_t machine_bytes(const lb_machine *machine)
 {
     uint64_t bytes = 0;
     uint32_t at = 0;
-    for (lb_memory_storage *s; (s = lb_memory_next(machine->memory, &at));) bytes += storage_bytes(s);
+    for (lb_memory_storage *storage; (storage = lb_memory_next(machine->memory, &at));) bytes += storage_bytes(storage);
     return bytes;
 }
 
@@ -94,8 +94,8 @@ static lb_status keep(lb_machine *machine, uint32_t done, lb_kept_machine *out, 
     out->rows = malloc((n + 1) * sizeof *out->rows);
     if (!out->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     at = 0;
-    for (lb_memory_storage *s; (s = lb_memory_next(machine->memory, &at));)
-        lb_memory_storage_share(machine->memory, s, &out->rows[out->n_rows++]);
+    for (lb_memory_storage *storage; (storage = lb_memory_next(machine->memory, &at));)
+        lb_memory_storage_share(machine->memory, storage, &out->rows[out->n_rows++]);
     return LB_OK;
 }
 
@@ -159,11 +159,11 @@ void lb_checkpoint_resume(const lb_kept_machine *kept, lb_machine *machine, cons
 
 /* ---- looking inside ---------------------------------------------------------------------------------------------- */
 
-static const lb_kept_machine *find_machine(const lb_checkpoints *c, uint32_t id, int32_t rank)
+static const lb_kept_machine *find_machine(const lb_checkpoints *checkpoints, uint32_t id, int32_t rank)
 {
-    for (uint32_t i = 0; i < c->n; i++)
-        for (uint32_t k = 0; c->rows[i].id == id && k < c->rows[i].n_machines; k++)
-            if (c->rows[i].machines[k].rank == rank) return &c->rows[i].machines[k];
+    for (uint32_t i = 0; i < checkpoints->n; i++)
+        for (uint32_t k = 0; checkpoints->rows[i].id == id && k < checkpoints->rows[i].n_machines; k++)
+            if (checkpoints->rows[i].machines[k].rank == rank) return &checkpoints->rows[i].machines[k];
     return NULL;
 }
 

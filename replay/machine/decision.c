@@ -321,12 +321,12 @@ typedef struct anew {
 
 static void weigh_anew(void *context, uint32_t value)
 {
-    anew *a = context;
-    if (a->is) return;
-    if (lb_dtype_is_float(a->machine->prepared->program->values[value].dtype))
-        a->is = became_finite(a->machine, value);
+    anew *anew = context;
+    if (anew->is) return;
+    if (lb_dtype_is_float(anew->machine->prepared->program->values[value].dtype))
+        anew->is = became_finite(anew->machine, value);
     else
-        a->is = a->machine->chooses_anew && changed(a->machine, value);
+        anew->is = anew->machine->chooses_anew && changed(anew->machine, value);
 }
 
 /* What was chosen among numbers that were not finite is no choice for a run in which they are: experts so named may
@@ -334,11 +334,11 @@ static void weigh_anew(void *context, uint32_t value)
  * program's shapes depend on it. */
 static bool chooses_anew(lb_machine *machine, const lb_op *op)
 {
-    anew a = {machine, false};
+    anew anew = {machine, false};
     if (op->flags & LB_OP_DECISION) return false;
-    lb_op_each_input(machine->prepared->program, op, weigh_anew, &a);
-    if (a.is) machine->chooses_anew = machine->conditional = true;
-    return a.is;
+    lb_op_each_input(machine->prepared->program, op, weigh_anew, &anew);
+    if (anew.is) machine->chooses_anew = machine->conditional = true;
+    return anew.is;
 }
 
 static bool gives_index(const lb_machine *machine, uint32_t value)

@@ -228,19 +228,19 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *execution,
     lb_tensor *recorded = lb_machine_take(machine, (execution->per_unit + 1) * sizeof *recorded);
     account->bounds = lb_machine_take(machine, (execution->units + 1) * sizeof *account->bounds);
     if (!recorded || !account->bounds) return LB_ERR_NOMEM;
-    for (uint32_t u = 0; u < execution->units; u++) {
-        uint32_t first = u * execution->per_unit;
+    for (uint32_t unit = 0; unit < execution->units; unit++) {
+        uint32_t first = unit * execution->per_unit;
         for (uint32_t i = 0; i < execution->per_unit; i++) {
             const lb_tensor *r = recorded_of(account, execution->outputs.values[first + i]);
             recorded[i] = r ? *r : (lb_tensor){0};
         }
         if (execution->unit != execution->args)
-            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
+            lb_operands_split(execution->args, execution->n_args, execution->units, unit, execution->unit);
         const lb_call call = call_of(machine, execution, first);
         lb_judgement one;
         lb_status status =
-            lb_verdict_judge(machine->memory, &call, recorded, force, &account->bounds[u], &one, machine->err);
-        account->n_bounds = u + 1;
+            lb_verdict_judge(machine->memory, &call, recorded, force, &account->bounds[unit], &one, machine->err);
+        account->n_bounds = unit + 1;
         LB_TRY(status);
         worst->verdict = lb_verdict_worse(worst->verdict, one.verdict);
         if (!(worst->bound_ratio >= one.bound_ratio) && !isnan(one.bound_ratio)) worst->bound_ratio = one.bound_ratio;
@@ -299,10 +299,10 @@ static lb_status show_units(lb_machine *machine, const lb_execution *execution, 
     const lb_observer *observer = machine->run->observer;
     lb_status status = LB_OK;
     if (!observer || !observer->beside || origin_of(machine) == LB_NONE) return LB_OK;
-    for (uint32_t u = 0; u < execution->units && status == LB_OK; u++) {
+    for (uint32_t unit = 0; unit < execution->units && status == LB_OK; unit++) {
         if (execution->unit != execution->args)
-            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
-        const lb_call call = call_of(machine, execution, u * execution->per_unit);
+            lb_operands_split(execution->args, execution->n_args, execution->units, unit, execution->unit);
+        const lb_call call = call_of(machine, execution, unit * execution->per_unit);
         if (call.row->flags & LB_ROW_DISCONTINUOUS && lb_row_is_exact(&call)) continue;
         lb_err local = LB_ERR_INIT;
         lb_call asked = call;
@@ -310,7 +310,7 @@ static lb_status show_units(lb_machine *machine, const lb_execution *execution, 
         if (lb_required_arguments_are_there(&asked) != LB_OK) continue;
         lb_bound bound;
         status = lb_bound_exact(&bound, machine->memory, &call, &local);
-        if (status == LB_OK) show_unit(machine, execution, account, u * execution->per_unit, &bound);
+        if (status == LB_OK) show_unit(machine, execution, account, unit * execution->per_unit, &bound);
         lb_bound_release(&bound);
         if (status == LB_ERR_UNSUPPORTED) status = LB_OK;
         if (status != LB_OK) return lb_fail(machine->err, status, "%s", local.message);
@@ -341,9 +341,9 @@ typedef struct comparison {
 } comparison;
 
 static void compare_outputs(lb_machine *machine, const lb_execution *execution, account *account, lb_likeness *likes,
-                            comparison *c)
+                            comparison *compared)
 {
-    *c = (comparison){false, true, false, false};
+    *compared = (comparison){false, true, false, false};
     for (uint32_t i = 0; i < account->n; i++)
         if (account->values[i] != LB_NONE) lb_rebase_recorded(machine, account->values[i], &account->recorded[i]);
     for (uint32_t j = 0; j < execution->outputs.n; j++) {
@@ -353,12 +353,12 @@ static void compare_outputs(lb_machine *machine, const lb_execution *execution, 
         const lb_tensor *recorded = recorded_of(account, v);
         likes[j] = lb_rebase_compare(machine, v, recorded);
         if (likes[j] == LB_LIKE_UNKNOWN) {
-            c->unknown = true;
+            compared->unknown = true;
             continue;
         }
-        c->compared = true;
-        c->same &= likes[j] == LB_LIKE_SAME;
-        c->unkept |= likes[j] == LB_LIKE_DIFFERENT && !recorded;
+        compared->compared = true;
+        compared->same &= likes[j] == LB_LIKE_SAME;
+        compared->unkept |= likes[j] == LB_LIKE_DIFFERENT && !recorded;
     }
 }
 

@@ -85,24 +85,24 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
 {
     const lb_choice *choice = lb_machine_choice(machine);
     LB_TRY(count_units(machine, prepared, execution));
-    for (uint32_t u = 0; u < execution->units; u++) {
+    for (uint32_t unit = 0; unit < execution->units; unit++) {
         if (execution->unit != execution->args)
-            lb_operands_split(execution->args, execution->n_args, execution->units, u, execution->unit);
+            lb_operands_split(execution->args, execution->n_args, execution->units, unit, execution->unit);
         lb_call call = {prepared->row,
                         execution->unit,
                         execution->n_args,
-                        execution->outputs.tensors + (size_t)u * execution->per_unit,
+                        execution->outputs.tensors + (size_t)unit * execution->per_unit,
                         execution->per_unit,
                         choice->method,
                         local};
-        call.cuda = lb_event_on_cuda(machine, execution, u * execution->per_unit);
-        call.host_scalars = lb_event_host_scalars(machine, execution, u * execution->per_unit);
+        call.cuda = lb_event_on_cuda(machine, execution, unit * execution->per_unit);
+        call.host_scalars = lb_event_host_scalars(machine, execution, unit * execution->per_unit);
         call.e4m3_nan = machine->e4m3_nan;
-        call.branch = execution->branch ? execution->branch + (size_t)u * execution->per_unit : NULL;
+        call.branch = execution->branch ? execution->branch + (size_t)unit * execution->per_unit : NULL;
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;
-            cast.counter = first_draw(machine, u);
+            cast.counter = first_draw(machine, unit);
             call.method.cast = &cast;
         }
         LB_TRY(lb_required_arguments_are_there(&call));
@@ -182,20 +182,20 @@ typedef struct masks {
 
 static void look_at_mask(void *context, uint32_t value)
 {
-    masks *m = context;
-    if (value == LB_NONE || lb_dtype_is_float(m->machine->prepared->program->values[value].dtype)) return;
-    m->held &=
-        lb_storage_of(m->machine, value)->base && lb_rebase_compare(m->machine, value, NULL) != LB_LIKE_DIFFERENT;
+    masks *masks = context;
+    if (value == LB_NONE || lb_dtype_is_float(masks->machine->prepared->program->values[value].dtype)) return;
+    masks->held &= lb_storage_of(masks->machine, value)->base &&
+                   lb_rebase_compare(masks->machine, value, NULL) != LB_LIKE_DIFFERENT;
 }
 
 /* What a mask chooses is continuous in the numbers it chooses from: a shadow computes it, from the mask that was
  * decided. */
 static bool chooses_by_mask(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
-    masks m = {machine, true};
+    masks masks = {machine, true};
     if (prepared->row->flags & LB_ROW_DISCONTINUOUS) return false;
-    lb_op_each_input(machine->prepared->program, op, look_at_mask, &m);
-    return m.held;
+    lb_op_each_input(machine->prepared->program, op, look_at_mask, &masks);
+    return masks.held;
 }
 
 typedef struct float_search {
@@ -205,19 +205,19 @@ typedef struct float_search {
 
 static void look_for_float(void *context, uint32_t value)
 {
-    float_search *s = context;
-    s->found |= value != LB_NONE && lb_dtype_is_float(s->program->values[value].dtype);
+    float_search *search = context;
+    search->found |= value != LB_NONE && lb_dtype_is_float(search->program->values[value].dtype);
 }
 
 /* Are floats made into whole numbers or bools? A cast is no choice by its name, and yet it steps: a logarithm of 2 that
  * is 1.9999… is in another bucket. */
 static bool steps_from_floats(const lb_program *program, const lb_op *op)
 {
-    float_search s = {program, false};
+    float_search search = {program, false};
     const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
     if (first == LB_NONE || !lb_dtype_is_integer(program->values[first].dtype)) return false;
-    lb_op_each_input(program, op, look_for_float, &s);
-    return s.found;
+    lb_op_each_input(program, op, look_for_float, &search);
+    return search.found;
 }
 
 /* The shadow of an op that is not continuous is what the recording chose, if that was kept. */

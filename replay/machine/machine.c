@@ -187,26 +187,26 @@ lb_status lb_machine_take_source(lb_machine *machine, const lb_op *op)
     const lb_program *program = machine->prepared->program;
     const lb_observer *observer = machine->run->observer;
     for (uint32_t r = 0; r < op->results; r++) {
-        uint32_t v = lb_op_results(program, op)[r];
-        if (v == LB_NONE) continue;
-        const lb_value *value = &program->values[v];
-        lb_memory_storage *storage = lb_storage_of(machine, v);
+        uint32_t row = lb_op_results(program, op)[r];
+        if (row == LB_NONE) continue;
+        const lb_value *value = &program->values[row];
+        lb_memory_storage *storage = lb_storage_of(machine, row);
         bool chained = machine->run->plan->mode != LB_REPLAY_ISOLATED;
         lb_tensor other;
         bool loaded;
-        LB_TRY(lb_substitute_source(machine, v, lb_machine_choice(machine), &loaded));
+        LB_TRY(lb_substitute_source(machine, row, lb_machine_choice(machine), &loaded));
         if (loaded || (chained && value->source == LB_SOURCE_CARRIED && lb_memory_storage_holds(storage, value)))
             continue;
-        if (observer && observer->source && lb_rebase_recorded(machine, v, &other) &&
-            observer->source(observer->context, machine->rank, program->step, v, &other)) {
-            LB_TRY(lb_rebase_put(machine, v, &other));
+        if (observer && observer->source && lb_rebase_recorded(machine, row, &other) &&
+            observer->source(observer->context, machine->rank, program->step, row, &other)) {
+            LB_TRY(lb_rebase_put(machine, row, &other));
             continue;
         }
-        LB_TRY(lb_rebase_source(machine, v, &loaded));
+        LB_TRY(lb_rebase_source(machine, row, &loaded));
         if (loaded) continue;
         LB_TRY(lb_memory_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
         bool empty = lb_layout_numel(&value->layout) == 0 || value->flags & LB_VALUE_UNDEFINED;
-        lb_rebase_written(machine, v, empty, !empty, LB_VERDICT_IDENTICAL);
+        lb_rebase_written(machine, row, empty, !empty, LB_VERDICT_IDENTICAL);
     }
     return LB_OK;
 }

@@ -19,10 +19,10 @@ struct lb_operand_rounding {
 
 lb_operand_rounding *lb_operand_rounding_new(void)
 {
-    lb_operand_rounding *r = calloc(1, sizeof *r);
-    if (r) r->book = lb_scale_book_new();
-    if (r && r->book) return r;
-    free(r);
+    lb_operand_rounding *rounding = calloc(1, sizeof *rounding);
+    if (rounding) rounding->book = lb_scale_book_new();
+    if (rounding && rounding->book) return rounding;
+    free(rounding);
     return NULL;
 }
 
@@ -120,10 +120,10 @@ static void tell(const site *site, const lb_precision_loss *loss)
     char format[48];
     lb_recipe_format(site->recipe, site->role, format, sizeof format);
     const uint32_t origin = prepared->origin ? prepared->origin[machine->next] : machine->next;
-    const lb_quantisation q = {
+    const lb_quantisation quantisation = {
         prepared->recorded, origin, site->operand, prepared->program->step, machine->rank, layer_of(machine),
         site->role,         format, loss};
-    observer->quantised(observer->context, &q);
+    observer->quantised(observer->context, &quantisation);
 }
 
 static bool is_told(const lb_machine *machine)

@@ -64,15 +64,15 @@ typedef struct reads {
 
 static void look(void *context, uint32_t value)
 {
-    reads *r = context;
-    r->found |= lb_storage_of(r->machine, value) == r->storage;
+    reads *reads = context;
+    reads->found |= lb_storage_of(reads->machine, value) == reads->storage;
 }
 
 static bool op_reads(lb_machine *machine, const lb_op *op, const lb_memory_storage *storage)
 {
-    reads r = {machine, storage, false};
-    lb_op_each_input(machine->prepared->program, op, look, &r);
-    return r.found;
+    reads reads = {machine, storage, false};
+    lb_op_each_input(machine->prepared->program, op, look, &reads);
+    return reads.found;
 }
 
 /* Results that a swap of rounding evaluates in f64 and rounds as it says. */
@@ -241,11 +241,11 @@ static lb_dtype operand_dtype(const lb_machine *machine, const lb_memory_storage
     return lb_memory_held_dtype(lb_operands_choice_dtype(choice, value->dtype), value->dtype);
 }
 
-static lb_status take_tensor(const builder *builder, uint32_t v, uint32_t position, lb_tensor *tensor)
+static lb_status take_tensor(const builder *builder, uint32_t row, uint32_t position, lb_tensor *tensor)
 {
     lb_machine *machine = builder->machine;
-    const lb_value *value = &machine->prepared->program->values[v];
-    const lb_memory_storage *storage = lb_storage_of(machine, v);
+    const lb_value *value = &machine->prepared->program->values[row];
+    const lb_memory_storage *storage = lb_storage_of(machine, row);
     if (!storage->base) { /* nothing of it was ever used: an empty tensor */
         *tensor = (lb_tensor){lb_machine_scratch(machine, 64), value->dtype, value->layout};
         return tensor->data ? LB_OK : LB_ERR_LIMIT;

@@ -69,14 +69,15 @@ struct lb_regeneration {
 
 lb_regeneration *lb_regeneration_new(void)
 {
-    lb_regeneration *r = calloc(1, sizeof *r);
-    lb_status status = r ? LB_OK : LB_ERR_NOMEM;
+    lb_regeneration *regeneration = calloc(1, sizeof *regeneration);
+    lb_status status = regeneration ? LB_OK : LB_ERR_NOMEM;
     for (int i = 0; i < PRODUCTS && status == LB_OK; i++)
-        status = lb_schedule_parse(of_products[i], &r->products[i], NULL);
-    for (int i = 0; i < SUMS && status == LB_OK; i++) status = lb_schedule_parse(of_sums[i], &r->sums[i], NULL);
+        status = lb_schedule_parse(of_products[i], &regeneration->products[i], NULL);
+    for (int i = 0; i < SUMS && status == LB_OK; i++)
+        status = lb_schedule_parse(of_sums[i], &regeneration->sums[i], NULL);
     LB_CHECK(status == LB_OK || status == LB_ERR_NOMEM);
-    if (status == LB_OK) return r;
-    free(r);
+    if (status == LB_OK) return regeneration;
+    free(regeneration);
     return NULL;
 }
 
@@ -85,7 +86,7 @@ void lb_regeneration_free(lb_regeneration *regeneration)
     free(regeneration);
 }
 
-static kind *kind_of(lb_regeneration *r, const lb_execution *execution)
+static kind *kind_of(lb_regeneration *regeneration, const lb_execution *execution)
 {
     uint64_t hash = (uint64_t)(uintptr_t)execution->prepared->row;
     for (uint32_t a = 0; a < execution->n_args; a++) {
@@ -95,7 +96,7 @@ static kind *kind_of(lb_regeneration *r, const lb_execution *execution)
         hash = XXH3_64bits_withSeed(tensor->layout.shape, bytes, hash + tensor->dtype);
         hash = XXH3_64bits_withSeed(tensor->layout.stride, bytes, hash);
     }
-    kind *k = &r->kinds[hash % KINDS];
+    kind *k = &regeneration->kinds[hash % KINDS];
     if (k->hash != hash) *k = (kind){.hash = hash};
     return k;
 }
@@ -215,14 +216,14 @@ static lb_status try_order(lb_machine *machine, lb_execution *execution, const l
 
 lb_status lb_regenerate(lb_machine *machine, lb_execution *execution)
 {
-    lb_regeneration *r = machine->run->regeneration;
+    lb_regeneration *regeneration = machine->run->regeneration;
     const uint32_t flags = execution->prepared->row->flags;
     const bool product = flags & LB_ROW_MATMUL;
     execution->order = NULL;
-    if (!r || !execution->prepared->row->kernel || !(product || flags & LB_ROW_REDUCTION)) return LB_OK;
-    kind *kind = kind_of(r, execution);
+    if (!regeneration || !execution->prepared->row->kernel || !(product || flags & LB_ROW_REDUCTION)) return LB_OK;
+    kind *kind = kind_of(regeneration, execution);
     if (kind->failed >= PATIENCE) return LB_OK;
-    const lb_schedule *schedules = product ? r->products : r->sums;
+    const lb_schedule *schedules = product ? regeneration->products : regeneration->sums;
     const char *const *names = product ? of_products : of_sums;
     const int n = product ? PRODUCTS : SUMS;
     bool serves = false;

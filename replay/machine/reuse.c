@@ -71,13 +71,14 @@ typedef struct touched {
 
 static void touch(void *context, uint32_t value)
 {
-    touched *t = context;
-    lb_reuse *reuse = &t->machine->reuse;
+    touched *touched = context;
+    lb_reuse *reuse = &touched->machine->reuse;
     if (value == LB_NONE) return;
-    const uint32_t storage = t->machine->prepared->storage_of[value];
+    const uint32_t storage = touched->machine->prepared->storage_of[value];
     uint32_t i = reuse->first[storage];
-    lb_reuse_drop(t->machine, storage);
-    for (; i != LB_NONE && t->status == LB_OK; i = reuse->list[i].next) t->status = put(t->machine, &reuse->list[i]);
+    lb_reuse_drop(touched->machine, storage);
+    for (; i != LB_NONE && touched->status == LB_OK; i = reuse->list[i].next)
+        touched->status = put(touched->machine, &reuse->list[i]);
 }
 
 lb_status lb_reuse_before(lb_machine *machine, bool *reused)
@@ -91,15 +92,15 @@ lb_status lb_reuse_before(lb_machine *machine, bool *reused)
     if (!machine->reuse.first || action == LB_ACT_NOTHING) return LB_OK;
     if (action != LB_ACT_COLLECTIVE)
         *reused = observer->reuses(observer->context, machine->rank, program->step, machine->next);
-    touched t = {machine, LB_OK};
-    if (!*reused) lb_op_each_input(program, op, touch, &t);
-    for (uint32_t i = 0; i < lb_op_outcomes(op) && t.status == LB_OK; i++) {
+    touched touched = {machine, LB_OK};
+    if (!*reused) lb_op_each_input(program, op, touch, &touched);
+    for (uint32_t i = 0; i < lb_op_outcomes(op) && touched.status == LB_OK; i++) {
         const uint32_t v = lb_op_outcome(program, op, i);
         if (v == LB_NONE) continue;
         if (*reused)
-            t.status = note(machine, v);
+            touched.status = note(machine, v);
         else
-            touch(&t, v);
+            touch(&touched, v);
     }
-    return t.status;
+    return touched.status;
 }

@@ -136,9 +136,9 @@ typedef struct update {
     state states[2];
 } update;
 
-static const lb_tensor *written(const update *u, int which)
+static const lb_tensor *written(const update *update, int which)
 {
-    return u->at->written[which] ? lb_frame_arg_tensor(u->frame.call, u->at->written[which]) : NULL;
+    return update->at->written[which] ? lb_frame_arg_tensor(update->frame.call, update->at->written[which]) : NULL;
 }
 
 static bool read_settings(const lb_call *call, const places *at, settings *s)
@@ -188,11 +188,11 @@ static void read_state(update *update, int which)
     }
 }
 
-static const int64_t *recorded_codes(update *u, uint32_t result)
+static const int64_t *recorded_codes(update *update, uint32_t result)
 {
-    const lb_call *call = u->frame.call;
+    const lb_call *call = update->frame.call;
     const lb_tensor *b = call->branch && result < call->n_results ? &call->branch[result] : NULL;
-    return b && b->data && lb_tensor_numel(b) == u->n ? lb_frame_integers(&u->frame, b) : NULL;
+    return b && b->data && lb_tensor_numel(b) == update->n ? lb_frame_integers(&update->frame, b) : NULL;
 }
 
 /* Scales and codes of the new numbers. */

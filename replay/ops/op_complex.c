@@ -274,9 +274,9 @@ static lb_status products(const lb_call *call, lb_kernel kernel, bool twin)
 /* ---- loops of our own -------------------------------------------------------------------------------------------- */
 
 /* |z| without overflow on the way. */
-static double absolute(number z)
+static double absolute(number number)
 {
-    const double a = fabs(z.re), b = fabs(z.im), most = a > b ? a : b, least = a > b ? b : a;
+    const double a = fabs(number.re), b = fabs(number.im), most = a > b ? a : b, least = a > b ? b : a;
     if (isinf(a) || isinf(b)) return INFINITY;
     if (isnan(a) || isnan(b)) return NAN;
     if (most == 0) return 0;
@@ -344,8 +344,8 @@ static lb_status each(const lb_call *call, loop run)
     const bool wide = part == LB_F64 || a.part == LB_F64 || b.part == LB_F64;
     int64_t index[LB_MAX_DIMS] = {0}, at_a = 0, at_b = 0, at = 0;
     for (int64_t n = lb_layout_numel(to), i = 0; i < n; i++) {
-        const number z = run(load(&a, at_a), load(&b, at_b), wide);
-        const double z_parts[2] = {z.re, z.im};
+        const number number = run(load(&a, at_a), load(&b, at_b), wide);
+        const double z_parts[2] = {number.re, number.im};
         char *out = (char *)y->data + at * (int64_t)size * parts;
         lb_convert(part, out, LB_F64, z_parts, (size_t)parts, NULL);
         for (int d = to->ndim - 1; d >= 0; d--) {

@@ -103,23 +103,23 @@ typedef struct mover {
 
 static void fill_run(void *context, int64_t at, int64_t pixel, int64_t stride, int64_t n)
 {
-    mover *m = context;
+    mover *mover = context;
     for (int64_t i = 0; i < n; i++) {
-        if (m->wide)
-            ((double *)m->to)[at + i] = ((const double *)m->from)[pixel + i * stride];
+        if (mover->wide)
+            ((double *)mover->to)[at + i] = ((const double *)mover->from)[pixel + i * stride];
         else
-            ((float *)m->to)[at + i] = ((const float *)m->from)[pixel + i * stride];
+            ((float *)mover->to)[at + i] = ((const float *)mover->from)[pixel + i * stride];
     }
 }
 
 static void add_run(void *context, int64_t at, int64_t pixel, int64_t stride, int64_t n)
 {
-    mover *m = context;
+    mover *mover = context;
     for (int64_t i = 0; i < n; i++) {
-        if (m->wide)
-            ((double *)m->to)[pixel + i * stride] += ((const double *)m->from)[at + i];
+        if (mover->wide)
+            ((double *)mover->to)[pixel + i * stride] += ((const double *)mover->from)[at + i];
         else
-            ((float *)m->to)[pixel + i * stride] += ((const float *)m->from)[at + i];
+            ((float *)mover->to)[pixel + i * stride] += ((const float *)mover->from)[at + i];
     }
 }
 
@@ -128,8 +128,8 @@ static void columns_of(const convolution *convolution, const char *big, char *co
     int64_t size = convolution->frame.wide ? 8 : 4, rows = convolution->taps * convolution->positions;
     memset(col, 0, (size_t)(convolution->big * rows * size));
     for (int64_t k = 0; k < convolution->big; k++) {
-        mover m = {convolution->frame.wide, big + k * convolution->pixels * size, col + k * rows * size};
-        each_run(convolution, fill_run, &m);
+        mover mover = {convolution->frame.wide, big + k * convolution->pixels * size, col + k * rows * size};
+        each_run(convolution, fill_run, &mover);
     }
 }
 
@@ -138,8 +138,8 @@ static void image_of(const convolution *convolution, const char *col, char *big)
     int64_t size = convolution->frame.wide ? 8 : 4, rows = convolution->taps * convolution->positions;
     memset(big, 0, (size_t)(convolution->big * convolution->pixels * size));
     for (int64_t k = 0; k < convolution->big; k++) {
-        mover m = {convolution->frame.wide, col + k * rows * size, big + k * convolution->pixels * size};
-        each_run(convolution, add_run, &m);
+        mover mover = {convolution->frame.wide, col + k * rows * size, big + k * convolution->pixels * size};
+        each_run(convolution, add_run, &mover);
     }
 }
 
@@ -290,14 +290,15 @@ static lb_status backward(lb_call *call, bool twin)
     char *dy = reals(frame, grad, twin);
     if (wanted(call, 0)) {
         char *dx = lb_frame_output(frame, 0, lb_tensor_numel(in));
-        images x = {.weight = reals(frame, weight, twin), .small = transposed ? dx : dy, .big = transposed ? dy : dx};
-        run(&convolution, transposed ? GATHER : SCATTER, &x);
+        images images = {
+            .weight = reals(frame, weight, twin), .small = transposed ? dx : dy, .big = transposed ? dy : dx};
+        run(&convolution, transposed ? GATHER : SCATTER, &images);
     }
     if (wanted(call, 1)) {
         char *input = reals(frame, in, twin), *dw = lb_frame_output(frame, 1, lb_tensor_numel(weight));
-        images x = {.weight = dw, .small = transposed ? input : dy, .big = transposed ? dy : input};
+        images images = {.weight = dw, .small = transposed ? input : dy, .big = transposed ? dy : input};
         if (lb_frame_ok(frame)) memset(dw, 0, (size_t)lb_tensor_numel(weight) * (frame->wide ? 8 : 4));
-        run(&convolution, WEIGHT, &x);
+        run(&convolution, WEIGHT, &images);
     }
     if (wanted(call, 2)) {
         int64_t channels = grad->layout.shape[1];

@@ -40,15 +40,15 @@ typedef struct pooling {
 } pooling;
 
 /* One bag: row `row` of y from indices first … last. */
-static void pool_bag(const lb_frame *frame, const pooling *p, int64_t first, int64_t last, void *y, int64_t row)
+static void pool_bag(const lb_frame *frame, const pooling *pooling, int64_t first, int64_t last, void *y, int64_t row)
 {
-    const int64_t *index = p->index, mode = p->mode, width = p->width;
-    const void *weight = p->weight, *scale = p->scale;
-    const bool twin = p->twin;
+    const int64_t *index = pooling->index, mode = pooling->mode, width = pooling->width;
+    const void *weight = pooling->weight, *scale = pooling->scale;
+    const bool twin = pooling->twin;
     int64_t count = 0;
     for (int64_t d = 0; d < width; d++) lb_frame_set(frame, y, row * width + d, 0);
     for (int64_t i = first; i < last; i++) {
-        if (index[i] == p->padding) continue;
+        if (index[i] == pooling->padding) continue;
         for (int64_t d = 0; d < width; d++) {
             const double v = lb_frame_get(frame, weight, index[i] * width + d),
                          s = scale ? lb_frame_get(frame, scale, i) : 1;

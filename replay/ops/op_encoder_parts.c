@@ -61,20 +61,20 @@ enum mask_type { OF_TOKENS, OF_KEYS, OF_SCORES };
  * queries, keys). */
 static bool mask_as(lb_tensor *seen, const lb_tensor *mask, const lb_layout *in, int64_t type)
 {
-    const lb_layout *m = &mask->layout;
+    const lb_layout *layout = &mask->layout;
     *seen = *mask;
     seen->layout = *in;
-    bool same = m->ndim == in->ndim;
-    for (int d = 0; same && d < m->ndim; d++) same = m->shape[d] == in->shape[d];
+    bool same = layout->ndim == in->ndim;
+    for (int d = 0; same && d < layout->ndim; d++) same = layout->shape[d] == in->shape[d];
     if (same) {
-        seen->layout = *m;
+        seen->layout = *layout;
         return true;
     }
-    if (m->ndim != 2 || in->ndim != 4 || type == OF_SCORES) return false;
+    if (layout->ndim != 2 || in->ndim != 4 || type == OF_SCORES) return false;
     const int rows = type == OF_KEYS ? 0 : 2;
-    for (int d = 0; d < 4; d++) seen->layout.stride[d] = d == rows ? m->stride[0] : d == 3 ? m->stride[1] : 0;
-    seen->layout.offset = m->offset;
-    return m->shape[0] == in->shape[rows] && m->shape[1] == in->shape[3];
+    for (int d = 0; d < 4; d++) seen->layout.stride[d] = d == rows ? layout->stride[0] : d == 3 ? layout->stride[1] : 0;
+    seen->layout.offset = layout->offset;
+    return layout->shape[0] == in->shape[rows] && layout->shape[1] == in->shape[3];
 }
 
 typedef struct masked_rows {
@@ -96,43 +96,44 @@ typedef struct masked_form {
     bool two;
 } masked_form;
 
-static bool open_masked(masked_rows *r, lb_call *call, const masked_form *form)
+static bool open_masked(masked_rows *rows, lb_call *call, const masked_form *form)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0), *mask = lb_frame_arg_tensor(call, form->mask);
     const lb_dtype dtype = call->results[0].dtype;
-    *r = (masked_rows){.frame = lb_frame_begin(call), .slack = lb_frame_twin_rounding(call, 0)};
-    r->unit = ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call)) *
-              (in->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
-    if (r->slack > 0)
-        r->least = r->slack / lb_frame_twin_scale(call, 0) * 0x1p24 *
-                   lb_dtype_min_subnormal(lb_frame_arg_tensor(call, 0)->dtype);
-    r->rounds = dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE;
+    *rows = (masked_rows){.frame = lb_frame_begin(call), .slack = lb_frame_twin_rounding(call, 0)};
+    rows->unit = ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call)) *
+                 (in->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
+    if (rows->slack > 0)
+        rows->least = rows->slack / lb_frame_twin_scale(call, 0) * 0x1p24 *
+                      lb_dtype_min_subnormal(lb_frame_arg_tensor(call, 0)->dtype);
+    rows->rounds = dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE;
     const int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, form->dim, -1), in->layout.ndim);
     const int64_t type = form->type < 0 ? OF_SCORES : lb_frame_arg_int(call, (uint32_t)form->type, OF_SCORES);
     lb_tensor seen;
     if (!form->two && !call->cuda && !lb_layout_is_contiguous(&in->layout)) {
-        lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED,
+        lb_frame_fail(&rows->frame, LB_ERR_UNSUPPORTED,
                       "scores that are not contiguous: a CPU reads them as if they were");
         return false;
     }
     if (dim < 0 || !in->layout.ndim || !mask_as(&seen, mask, &in->layout, type)) {
-        lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED, "a mask that is not as the scores, their queries or their keys");
+        lb_frame_fail(&rows->frame, LB_ERR_UNSUPPORTED,
+                      "a mask that is not as the scores, their queries or their keys");
         return false;
     }
     if (form->two && lb_tensor_numel(lb_frame_arg_tensor(call, 1)) != lb_tensor_numel(in)) {
-        lb_frame_fail(&r->frame, LB_ERR_INVALID, "a softmax of another size");
+        lb_frame_fail(&rows->frame, LB_ERR_INVALID, "a softmax of another size");
         return false;
     }
     const lb_tensor a = lb_frame_dim_last(in, dim), hidden = lb_frame_dim_last(&seen, dim);
-    r->size = in->layout.shape[dim], r->count = r->size ? lb_tensor_numel(in) / r->size : 0;
-    r->a = lb_frame_tensor(&r->frame, &a), r->hidden = lb_frame_tensor(&r->frame, &hidden);
+    rows->size = in->layout.shape[dim], rows->count = rows->size ? lb_tensor_numel(in) / rows->size : 0;
+    rows->a = lb_frame_tensor(&rows->frame, &a), rows->hidden = lb_frame_tensor(&rows->frame, &hidden);
     if (form->two) {
         const lb_tensor b = lb_frame_dim_last(lb_frame_arg_tensor(call, 1), dim);
-        r->b = lb_frame_tensor(&r->frame, &b);
+        rows->b = lb_frame_tensor(&rows->frame, &b);
     }
-    r->result = lb_frame_dim_last(&call->results[0], dim);
-    r->y = lb_frame_output_view(&r->frame, &r->result, r->count * r->size);
-    return lb_frame_ok(&r->frame);
+    rows->result = lb_frame_dim_last(&call->results[0], dim);
+    rows->y = lb_frame_output_view(&rows->frame, &rows->result, rows->count * rows->size);
+    return lb_frame_ok(&rows->frame);
 }
 
 /* As torch holds it between two operations. */

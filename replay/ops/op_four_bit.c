@@ -36,15 +36,16 @@ static int64_t up(int64_t n, int64_t to)
     return (n + to - 1) / to;
 }
 
-static int64_t bytes_of(const scales *s)
+static int64_t bytes_of(const scales *scales)
 {
-    return s->tiled ? up(s->rows, TILE_ROWS) * up(s->columns, TILE_SCALES) * TILE : s->rows * s->columns;
+    return scales->tiled ? up(scales->rows, TILE_ROWS) * up(scales->columns, TILE_SCALES) * TILE
+                         : scales->rows * scales->columns;
 }
 
-static int64_t place(const scales *s, int64_t row, int64_t column)
+static int64_t place(const scales *scales, int64_t row, int64_t column)
 {
-    if (!s->tiled) return row * s->columns + column;
-    const int64_t tile = row / TILE_ROWS * up(s->columns, TILE_SCALES) + column / TILE_SCALES;
+    if (!scales->tiled) return row * scales->columns + column;
+    const int64_t tile = row / TILE_ROWS * up(scales->columns, TILE_SCALES) + column / TILE_SCALES;
     return tile * TILE + row % 32 * 16 + row % TILE_ROWS / 32 * TILE_SCALES + column % TILE_SCALES;
 }
 

@@ -117,10 +117,10 @@ static spot spot_of(const sampler *sampler, int64_t sample, int64_t point)
     for (int d = AXES - sampler->axes; d < AXES; d++) {
         const double c = lb_frame_get(&sampler->frame, sampler->grid,
                                       (sample * sampler->points + point) * sampler->axes + AXES - 1 - d);
-        const place p = place_of(sampler, d, c);
-        q.place[d] = p, q.lost |= p.lost, q.border |= p.border, q.doubt += p.doubt;
-        q.first[d] = (int64_t)(sampler->mode == NEAREST ? rint(p.at) : floor(p.at));
-        q.part[d] = p.at - (double)q.first[d], q.count[d] = sampler->mode == NEAREST ? 1 : 2;
+        const place place = place_of(sampler, d, c);
+        q.place[d] = place, q.lost |= place.lost, q.border |= place.border, q.doubt += place.doubt;
+        q.first[d] = (int64_t)(sampler->mode == NEAREST ? rint(place.at) : floor(place.at));
+        q.part[d] = place.at - (double)q.first[d], q.count[d] = sampler->mode == NEAREST ? 1 : 2;
     }
     return q;
 }
@@ -177,18 +177,18 @@ typedef struct gathered {
 
 static void gather(void *context, int64_t at, double weight)
 {
-    gathered *g = context;
-    const double v = lb_frame_get(&g->sampler->frame, g->sampler->x, g->from + at) * weight;
-    g->sum += g->sampler->twin ? fabs(v) : v;
+    gathered *gathered = context;
+    const double v = lb_frame_get(&gathered->sampler->frame, gathered->sampler->x, gathered->from + at) * weight;
+    gathered->sum += gathered->sampler->twin ? fabs(v) : v;
 }
 
 static double gathered_of(const sampler *sampler, const spot *q, int along, int64_t plane)
 {
-    gathered g = {sampler, plane * sampler->pixels, 0}, around = g;
-    each_neighbour(sampler, q, along, gather, &g);
-    if (!sampler->twin) return g.sum;
+    gathered gathered = {sampler, plane * sampler->pixels, 0}, around = gathered;
+    each_neighbour(sampler, q, along, gather, &gathered);
+    if (!sampler->twin) return gathered.sum;
     if (sampler->mode == LINEAR) each_around(sampler, q, gather, &around);
-    return q->lost ? UNDETERMINED : g.sum + q->doubt * around.sum;
+    return q->lost ? UNDETERMINED : gathered.sum + q->doubt * around.sum;
 }
 
 static lb_status forward_run(lb_call *call, const form *at, bool twin)

@@ -207,12 +207,12 @@ static void input_row(const backward *backward, int64_t i, void *row)
     const lb_method *method = &rows->frame.call->method;
     int64_t at = i * rows->size;
     if (rows->frame.wide) {
-        const norm_row_f64 x = row_f64(backward, i, at, rows->size);
-        (backward->rms ? rms_backward_f64 : layer_backward_f64)(method, &x, rows->gamma, row,
+        const norm_row_f64 f64 = row_f64(backward, i, at, rows->size);
+        (backward->rms ? rms_backward_f64 : layer_backward_f64)(method, &f64, rows->gamma, row,
                                                                 (double *)backward->dx + at);
     } else {
-        const norm_row_f32 x = row_f32(backward, i, at, rows->size);
-        (backward->rms ? rms_backward_f32 : layer_backward_f32)(method, &x, rows->gamma, row,
+        const norm_row_f32 f64 = row_f32(backward, i, at, rows->size);
+        (backward->rms ? rms_backward_f32 : layer_backward_f32)(method, &f64, rows->gamma, row,
                                                                 (float *)backward->dx + at);
     }
 }

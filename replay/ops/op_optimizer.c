@@ -266,15 +266,15 @@ static lb_status run_element(lb_call *call, const fused_step *fused_step, uint32
  * maximize grad_scale found_inf) */
 static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
-    const lb_operand *a = call->args;
+    const lb_operand *operand = call->args;
     if (call->n_args < 15)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
-    if (a[14].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[14]) == 1)
-        return skip_step(call, a, 5, run == lb_pointwise_twin);
-    const double lr = lb_operand_number(&a[6]), beta1 = a[7].f, beta2 = a[8].f, decay = a[9].f;
-    const bool scaled = a[13].tag == LB_OPERAND_TENSOR, decoupled = op == &adamw_op;
-    for (uint32_t t = 0; t < length(&a[0]); t++) {
-        const lb_operand step_tensor = element(&a[5], t);
+    if (operand[14].tag == LB_OPERAND_TENSOR && lb_operand_number(&operand[14]) == 1)
+        return skip_step(call, operand, 5, run == lb_pointwise_twin);
+    const double lr = lb_operand_number(&operand[6]), beta1 = operand[7].f, beta2 = operand[8].f, decay = operand[9].f;
+    const bool scaled = operand[13].tag == LB_OPERAND_TENSOR, decoupled = op == &adamw_op;
+    for (uint32_t t = 0; t < length(&operand[0]); t++) {
+        const lb_operand step_tensor = element(&operand[5], t);
         const double step = lb_operand_number(&step_tensor);
         lb_operand s[12];
         s[WEIGHT_DECAY] = number_operand(decoupled ? 0 : decay);
@@ -283,10 +283,10 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
         s[BETA2_REST] = number_operand(1 - beta2);
         s[STEP_SIZE] = number_operand(lr / (1 - lb_pow(beta1, step)));
         s[CORRECTION2_SQRT] = number_operand(sqrt(1 - lb_pow(beta2, step)));
-        s[EPS] = a[10];
-        s[AMSGRAD] = number_operand(a[11].i != 0);
-        s[SIGN] = number_operand(a[12].i ? -1 : 1);
-        s[GRAD_SCALE] = number_operand(scaled ? lb_operand_number(&a[13]) : 1);
+        s[EPS] = operand[10];
+        s[AMSGRAD] = number_operand(operand[11].i != 0);
+        s[SIGN] = number_operand(operand[12].i ? -1 : 1);
+        s[GRAD_SCALE] = number_operand(scaled ? lb_operand_number(&operand[13]) : 1);
         if (!scaled) s[GRAD_SCALE].tag = LB_OPERAND_NONE;
         s[DECAY_FACTOR] = number_operand(decoupled && decay != 0 ? 1 - lr * decay : 1);
         s[NARROW_BETAS] = number_operand(narrow_betas(call, beta1, beta2, step));
@@ -299,27 +299,27 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
  * grad_scale found_inf) */
 static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
-    const lb_operand *a = call->args;
+    const lb_operand *operand = call->args;
     if (call->n_args < 12)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
     /* torch 2.13 on the CPU does not store 16-bit parameters (all but the last few elements stay as they were). */
-    if (length(&a[0]) && lb_dtype_bits(a[0].tensors[0].dtype) < 32)
+    if (length(&operand[0]) && lb_dtype_bits(operand[0].tensors[0].dtype) < 32)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: 16-bit parameters", call->row->name);
-    if (a[11].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[11]) == 1)
-        return skip_step(call, a, 3, run == lb_pointwise_twin);
-    const bool scaled = a[10].tag == LB_OPERAND_TENSOR;
+    if (operand[11].tag == LB_OPERAND_TENSOR && lb_operand_number(&operand[11]) == 1)
+        return skip_step(call, operand, 3, run == lb_pointwise_twin);
+    const bool scaled = operand[10].tag == LB_OPERAND_TENSOR;
     lb_operand s[8];
-    s[SGD_DECAY] = a[3];
-    s[SGD_MOMENTUM] = a[4];
-    s[SGD_LR] = number_operand(lb_operand_number(&a[5]));
-    s[SGD_DAMPENING_REST] = number_operand(1 - a[6].f);
-    s[SGD_NESTEROV] = number_operand(a[7].i != 0);
-    s[SGD_SIGN] = number_operand(a[8].i ? -1 : 1);
-    s[SGD_FIRST] = number_operand(a[9].i != 0);
-    s[SGD_SCALE] = number_operand(scaled ? lb_operand_number(&a[10]) : 1);
+    s[SGD_DECAY] = operand[3];
+    s[SGD_MOMENTUM] = operand[4];
+    s[SGD_LR] = number_operand(lb_operand_number(&operand[5]));
+    s[SGD_DAMPENING_REST] = number_operand(1 - operand[6].f);
+    s[SGD_NESTEROV] = number_operand(operand[7].i != 0);
+    s[SGD_SIGN] = number_operand(operand[8].i ? -1 : 1);
+    s[SGD_FIRST] = number_operand(operand[9].i != 0);
+    s[SGD_SCALE] = number_operand(scaled ? lb_operand_number(&operand[10]) : 1);
     if (!scaled) s[SGD_SCALE].tag = LB_OPERAND_NONE;
     const fused_step each = {op, run, 3, 8, s, scaled};
-    for (uint32_t t = 0; t < length(&a[0]); t++) LB_TRY(run_element(call, &each, t));
+    for (uint32_t t = 0; t < length(&operand[0]); t++) LB_TRY(run_element(call, &each, t));
     return LB_OK;
 }
 

@@ -181,11 +181,11 @@ static void scaled_groups(lb_matrices *matrices, const groups *ga, const groups 
     lb_frame *frame = &matrices->frame;
     lb_product shape = matrices->shape;
     if (matrices->a.dtype == LB_U8) shape.k *= 2;
-    const coded a = {&matrices->a, matrices->a.layout.stride[0], matrices->a.layout.stride[1]},
+    const coded coded = {&matrices->a, matrices->a.layout.stride[0], matrices->a.layout.stride[1]},
                 b = {&matrices->b, matrices->b.layout.stride[1], matrices->b.layout.stride[0]};
     if ((matrices->a.dtype == LB_U8) != (matrices->b.dtype == LB_U8))
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "operands of 4 and of 8 bits");
-    const void *left = lb_frame_ok(frame) ? scaled_numbers(matrices, &a, ga, shape.m, shape.k) : NULL,
+    const void *left = lb_frame_ok(frame) ? scaled_numbers(matrices, &coded, ga, shape.m, shape.k) : NULL,
                *right = lb_frame_ok(frame) ? scaled_numbers(matrices, &b, gb, shape.n, shape.k) : NULL;
     if (!lb_frame_ok(frame)) return;
     const lb_matrix_pair operands = {.a = {left, frame->type, (ptrdiff_t)shape.k, 1},

@@ -49,9 +49,10 @@ static lb_status target_end(target *target)
     return lb_frame_end(&target->frame);
 }
 
-static const void *values_of(target *t, const lb_tensor *tensor)
+static const void *values_of(target *target, const lb_tensor *tensor)
 {
-    return t->integer ? (const void *)lb_frame_integers(&t->frame, tensor) : lb_frame_tensor(&t->frame, tensor);
+    return target->integer ? (const void *)lb_frame_integers(&target->frame, tensor)
+                           : lb_frame_tensor(&target->frame, tensor);
 }
 
 static void combine_integer(action how, int64_t *y, int64_t x)

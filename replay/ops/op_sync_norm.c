@@ -64,22 +64,24 @@ typedef struct joined {
 
 /* One rank more: its count, mean and variance + eps. The ranks are joined in order, so that the error of each mean that
  * a difference is taken from is known. */
-static void join(joined *j, double count, double mean, double spread, double eps)
+static void join(joined *joined, double count, double mean, double spread, double eps)
 {
-    const double n = j->n + count, apart = fabs(j->mean - mean), weight = j->n * count / n;
-    j->squares += (spread - eps) * count + apart * apart * weight;
-    j->size_of_squares += (fabs(spread) + eps) * count + apart * (apart + 2 * (j->size_of_mean + fabs(mean))) * weight;
-    j->mean = (j->n * j->mean + count * mean) / n;
-    j->size_of_mean = (j->n * j->size_of_mean + count * fabs(mean)) / n;
-    j->n = n;
+    const double n = joined->n + count, apart = fabs(joined->mean - mean), weight = joined->n * count / n;
+    joined->squares += (spread - eps) * count + apart * apart * weight;
+    joined->size_of_squares +=
+        (fabs(spread) + eps) * count + apart * (apart + 2 * (joined->size_of_mean + fabs(mean))) * weight;
+    joined->mean = (joined->n * joined->mean + count * mean) / n;
+    joined->size_of_mean = (joined->n * joined->size_of_mean + count * fabs(mean)) / n;
+    joined->n = n;
 }
 
-static joined join_ranks(const lb_frame *frame, const ranked *s, int64_t c)
+static joined join_ranks(const lb_frame *frame, const ranked *ranked, int64_t c)
 {
     joined j = {0};
-    for (int64_t r = 0; r < s->ranks; r++) {
-        const double inverse = lb_frame_get(frame, s->invstd, r * s->channels + c);
-        join(&j, s->count[r], lb_frame_get(frame, s->mean, r * s->channels + c), 1 / (inverse * inverse), s->eps);
+    for (int64_t r = 0; r < ranked->ranks; r++) {
+        const double inverse = lb_frame_get(frame, ranked->invstd, r * ranked->channels + c);
+        join(&j, ranked->count[r], lb_frame_get(frame, ranked->mean, r * ranked->channels + c), 1 / (inverse * inverse),
+             ranked->eps);
     }
     return j;
 }
@@ -106,11 +108,13 @@ static running running_of(lb_frame *frame, uint32_t which, bool twin)
     return s;
 }
 
-static void go_on(const running *s, int64_t c, double value)
+static void go_on(const running *running, int64_t c, double value)
 {
-    if (!s->after) return;
-    const double before = magnitude(lb_frame_get(s->frame, s->before, c), s->twin), kept = 1 - s->momentum;
-    lb_frame_set(s->frame, s->after, c, magnitude(kept, s->twin) * before + magnitude(s->momentum, s->twin) * value);
+    if (!running->after) return;
+    const double before = magnitude(lb_frame_get(running->frame, running->before, c), running->twin),
+                 kept = 1 - running->momentum;
+    lb_frame_set(running->frame, running->after, c,
+                 magnitude(kept, running->twin) * before + magnitude(running->momentum, running->twin) * value);
 }
 
 /* The ranks' counts: a tensor, or one number for all, which torch rounds to the dtype of the running mean, else of the
@@ -139,19 +143,23 @@ static lb_status gather_run(lb_call *call, bool twin)
     if (in->layout.ndim != 2 || lb_tensor_numel(inverse) != lb_tensor_numel(in))
         lb_frame_fail(&frame, LB_ERR_INVALID, "statistics that are not by rank and channel");
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
-    ranked s = {.ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_frame_arg_float(call, 6, 0)};
-    s.mean = lb_frame_tensor(&frame, in), s.invstd = lb_frame_tensor(&frame, inverse),
-    s.count = counts_of(&frame, s.ranks);
-    void *mean = lb_frame_output(&frame, 0, s.channels), *invstd = lb_frame_output(&frame, 1, s.channels);
+    ranked ranked = {
+        .ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_frame_arg_float(call, 6, 0)};
+    ranked.mean = lb_frame_tensor(&frame, in), ranked.invstd = lb_frame_tensor(&frame, inverse),
+    ranked.count = counts_of(&frame, ranked.ranks);
+    void *mean = lb_frame_output(&frame, 0, ranked.channels), *invstd = lb_frame_output(&frame, 1, ranked.channels);
     const running means = running_of(&frame, 0, twin), variances = running_of(&frame, 1, twin);
-    for (int64_t c = 0; lb_frame_ok(&frame) && c < s.channels; c++) {
-        const joined j = join_ranks(&frame, &s, c);
-        const double spread = j.squares / j.n + s.eps, inv = 1 / sqrt(spread);
-        const double off = inv * (1 + (j.size_of_squares / j.n + s.eps) / spread);
-        lb_frame_set(&frame, mean, c, twin ? j.size_of_mean : j.mean);
+    for (int64_t c = 0; lb_frame_ok(&frame) && c < ranked.channels; c++) {
+        const joined joined = join_ranks(&frame, &ranked, c);
+        const double spread = joined.squares / joined.n + ranked.eps, inv = 1 / sqrt(spread);
+        const double off = inv * (1 + (joined.size_of_squares / joined.n + ranked.eps) / spread);
+        lb_frame_set(&frame, mean, c, twin ? joined.size_of_mean : joined.mean);
         lb_frame_set(&frame, invstd, c, twin ? off : inv);
-        go_on(&means, c, twin ? j.size_of_mean : j.mean);
-        go_on(&variances, c, !twin ? j.squares / (j.n - 1) : j.n > 1 ? j.size_of_squares / (j.n - 1) : UNDETERMINED);
+        go_on(&means, c, twin ? joined.size_of_mean : joined.mean);
+        go_on(&variances, c,
+              !twin          ? joined.squares / (joined.n - 1)
+              : joined.n > 1 ? joined.size_of_squares / (joined.n - 1)
+                             : UNDETERMINED);
     }
     return lb_frame_end(&frame);
 }

@@ -91,7 +91,7 @@ static uint16_t ring_folds(lb_collective_fold *folds, uint32_t n, int64_t start,
 static uint16_t doubling_folds(lb_collective_fold *folds, uint32_t n, bool odd_survives, bool largest_first)
 {
     uint16_t alive[LB_COLLECTIVE_MAX_RANKS];
-    uint32_t power = 1, f = 0, k = 0;
+    uint32_t power = 1, folded = 0, k = 0;
     while (power * 2 <= n) power *= 2;
     uint32_t extra = n - power;
     for (uint32_t r = 0; r < n; r++) {
@@ -99,14 +99,15 @@ static uint16_t doubling_folds(lb_collective_fold *folds, uint32_t n, bool odd_s
             alive[k++] = (uint16_t)r;
         } else if (r % 2 == 0) {
             uint16_t survivor = (uint16_t)(odd_survives ? r + 1 : r);
-            folds[f++] = (lb_collective_fold){survivor, (uint16_t)(odd_survives ? r : r + 1)};
+            folds[folded++] = (lb_collective_fold){survivor, (uint16_t)(odd_survives ? r : r + 1)};
             alive[k++] = survivor;
         }
     }
     for (uint32_t mask = 1; mask < power && !largest_first; mask *= 2)
-        for (uint32_t v = 0; v < power; v += 2 * mask) folds[f++] = (lb_collective_fold){alive[v], alive[v + mask]};
+        for (uint32_t v = 0; v < power; v += 2 * mask)
+            folds[folded++] = (lb_collective_fold){alive[v], alive[v + mask]};
     for (uint32_t mask = power / 2; mask && largest_first; mask /= 2)
-        for (uint32_t v = 0; v < mask; v++) folds[f++] = (lb_collective_fold){alive[v], alive[v + mask]};
+        for (uint32_t v = 0; v < mask; v++) folds[folded++] = (lb_collective_fold){alive[v], alive[v + mask]};
     return alive[0];
 }
 
@@ -136,20 +137,20 @@ static uint16_t rank_tree_folds(const lb_collective_order *order, lb_collective_
 }
 
 /* Children of a node in NCCL's binary tree (ncclGetBtree), -1 for none. */
-static void tree_children(int64_t nodes, int64_t r, int64_t child[2])
+static void tree_children(int64_t nodes, int64_t rank, int64_t child[2])
 {
     int64_t bit = 1;
     child[0] = child[1] = -1;
-    while (bit < nodes && !(bit & r)) bit <<= 1;
-    if (r == 0) {
+    while (bit < nodes && !(bit & rank)) bit <<= 1;
+    if (rank == 0) {
         if (nodes > 1) child[1] = bit >> 1;
         return;
     }
     int64_t low = bit >> 1;
     if (low == 0) return;
-    child[0] = r - low;
-    while (low && r + low >= nodes) low >>= 1;
-    child[1] = low ? r + low : -1;
+    child[0] = rank - low;
+    while (low && rank + low >= nodes) low >>= 1;
+    child[1] = low ? rank + low : -1;
 }
 
 typedef struct tree {
@@ -159,31 +160,31 @@ typedef struct tree {
     uint32_t n;
 } tree;
 
-static int64_t played_by(const tree *t, int64_t part)
+static int64_t played_by(const tree *tree, int64_t part)
 {
-    if (!t->mirrored) return part;
-    return t->nodes % 2 == 0 ? t->nodes - 1 - part : (part + 1) % t->nodes;
+    if (!tree->mirrored) return part;
+    return tree->nodes % 2 == 0 ? tree->nodes - 1 - part : (part + 1) % tree->nodes;
 }
 
 /* A node: its ranks are a chain that ends at its first rank, which then takes the children in order. */
-static uint16_t fold_node(tree *t, int64_t part)
+static uint16_t fold_node(tree *tree, int64_t part)
 {
-    int64_t head = played_by(t, part) * t->per_node, last = head + t->per_node - 1, child[2];
-    if (last >= t->ranks) last = t->ranks - 1;
-    for (int64_t r = last; r > head; r--) t->folds[t->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
-    tree_children(t->nodes, part, child);
+    int64_t head = played_by(tree, part) * tree->per_node, last = head + tree->per_node - 1, child[2];
+    if (last >= tree->ranks) last = tree->ranks - 1;
+    for (int64_t r = last; r > head; r--) tree->folds[tree->n++] = (lb_collective_fold){(uint16_t)(r - 1), (uint16_t)r};
+    tree_children(tree->nodes, part, child);
     for (int c = 0; c < 2; c++) {
         if (child[c] < 0) continue;
-        uint16_t from = fold_node(t, child[c]);
-        t->folds[t->n++] = (lb_collective_fold){(uint16_t)head, from};
+        uint16_t from = fold_node(tree, child[c]);
+        tree->folds[tree->n++] = (lb_collective_fold){(uint16_t)head, from};
     }
     return (uint16_t)head;
 }
 
 static uint16_t tree_folds(lb_collective_fold *folds, uint32_t n, int64_t per_node, bool mirrored)
 {
-    tree t = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
-    return fold_node(&t, 0);
+    tree tree = {(n + per_node - 1) / per_node, per_node, n, mirrored, folds, 0};
+    return fold_node(&tree, 0);
 }
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */

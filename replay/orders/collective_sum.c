@@ -40,33 +40,33 @@ typedef struct folder {
     for (int64_t i = 0; i < n; i++) a[i] = (expression);                                                               \
     break
 
-static void fold_f32(const folder *f, float *a, const float *b, int64_t n)
+static void fold_f32(const folder *folder, float *a, const float *b, int64_t n)
 {
-    switch (f->reduction) {
+    switch (folder->reduction) {
     case LB_REDUCE_PRODUCT: FOLD_LOOP(a[i] * b[i]);
     case LB_REDUCE_MIN: FOLD_LOOP(isnan(a[i]) || a[i] < b[i] ? a[i] : b[i]);
     case LB_REDUCE_MAX: FOLD_LOOP(isnan(a[i]) || a[i] > b[i] ? a[i] : b[i]);
     default: FOLD_LOOP(a[i] + b[i]);
     }
-    if (f->to) lb_round_to_grid_f32(a, (size_t)n, f->to, NULL);
+    if (folder->to) lb_round_to_grid_f32(a, (size_t)n, folder->to, NULL);
 }
 
-static void fold_f64(const folder *f, double *a, const double *b, int64_t n)
+static void fold_f64(const folder *folder, double *a, const double *b, int64_t n)
 {
-    switch (f->reduction) {
+    switch (folder->reduction) {
     case LB_REDUCE_PRODUCT: FOLD_LOOP(a[i] * b[i]);
     case LB_REDUCE_MIN: FOLD_LOOP(isnan(a[i]) || a[i] < b[i] ? a[i] : b[i]);
     case LB_REDUCE_MAX: FOLD_LOOP(isnan(a[i]) || a[i] > b[i] ? a[i] : b[i]);
     default: FOLD_LOOP(a[i] + b[i]);
     }
-    if (f->to) lb_round_to_grid_f64(a, (size_t)n, f->to, NULL);
+    if (folder->to) lb_round_to_grid_f64(a, (size_t)n, folder->to, NULL);
 }
 
 /* Sums and products wrap, so they are done unsigned; comparisons know the sign. */
-static void fold_int(const folder *f, int64_t *a, const int64_t *b, int64_t n)
+static void fold_int(const folder *folder, int64_t *a, const int64_t *b, int64_t n)
 {
-    bool is_unsigned = f->dtype == LB_U64, is_bool = f->dtype == LB_BOOL;
-    switch (f->reduction) {
+    bool is_unsigned = folder->dtype == LB_U64, is_bool = folder->dtype == LB_BOOL;
+    switch (folder->reduction) {
     case LB_REDUCE_PRODUCT: FOLD_LOOP((int64_t)((uint64_t)a[i] * (uint64_t)b[i]));
     case LB_REDUCE_MIN: FOLD_LOOP((is_unsigned ? (uint64_t)a[i] < (uint64_t)b[i] : a[i] < b[i]) ? a[i] : b[i]);
     case LB_REDUCE_MAX: FOLD_LOOP((is_unsigned ? (uint64_t)a[i] > (uint64_t)b[i] : a[i] > b[i]) ? a[i] : b[i]);

@@ -260,11 +260,11 @@ static void *buffer_get(int which, size_t size)
 void lb_matmul_release(void)
 {
     pthread_mutex_lock(&list_lock);
-    for (buffers *b = list; b; b = b->next)
+    for (buffers *buffers = list; buffers; buffers = buffers->next)
         for (int i = 0; i < BUFFERS; i++) {
-            free(b->data[i]);
-            b->data[i] = NULL;
-            b->size[i] = 0;
+            free(buffers->data[i]);
+            buffers->data[i] = NULL;
+            buffers->size[i] = 0;
         }
     pthread_mutex_unlock(&list_lock);
 }

@@ -72,19 +72,19 @@ static int64_t chain_child(const lb_rank_tree *tree, uint32_t v, uint32_t k)
 
 /* The last rank of a range is its root; of those before it the first half, rounded down from the whole range, is the
  * left subtree and the rest the right one, which is taken in first. */
-static int64_t in_order_child(const lb_rank_tree *tree, uint32_t v, uint32_t k)
+static int64_t in_order_child(const lb_rank_tree *tree, uint32_t rank, uint32_t k)
 {
     uint32_t first = 0, size = tree->n;
-    while (first + size - 1 != v) {
+    while (first + size - 1 != rank) {
         const uint32_t left = size / 2;
-        if (v < first + left)
+        if (rank < first + left)
             size = left;
         else
             first += left, size -= left + 1;
     }
     const uint32_t left = size / 2, right = size - 1 - left;
     const uint32_t found = k + (right == 0);
-    return found == 0 ? (int64_t)v - 1 : found == 1 && left ? (int64_t)first + left - 1 : -1;
+    return found == 0 ? (int64_t)rank - 1 : found == 1 && left ? (int64_t)first + left - 1 : -1;
 }
 
 int64_t lb_rank_tree_child(const lb_rank_tree *tree, uint32_t v, uint32_t k)

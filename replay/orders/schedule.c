@@ -115,21 +115,22 @@ static bool parse_folded(const char *text, lb_schedule *schedule)
 {
     char *end;
     if (strncmp(text, "folded:", 7)) return false;
-    lb_schedule s = {LB_SCHEDULE_FOLDED, strtoll(text + 7, &end, 10), 0, NULL};
-    if (end == text + 7 || s.size < 2 || s.size > LB_FOLDED_MAX_LANES || !power_of_two(s.size)) return false;
+    lb_schedule parsed = {LB_SCHEDULE_FOLDED, strtoll(text + 7, &end, 10), 0, NULL};
+    if (end == text + 7 || parsed.size < 2 || parsed.size > LB_FOLDED_MAX_LANES || !power_of_two(parsed.size))
+        return false;
     for (int i = 0; i < FOLDED_OPTIONS && *end; i++) {
         const size_t length = strlen(folded_options[i].name);
         if (*end != ',' || strncmp(end + 1, folded_options[i].name, length)) continue;
         end += 1 + length;
-        s.vector |= folded_options[i].bit;
+        parsed.vector |= folded_options[i].bit;
         if (folded_options[i].bit != LB_FOLDED_ALIGNED) continue;
-        const long long offset = *end >= '0' && *end <= '9' ? strtoll(end, &end, 10) : s.size;
-        if (offset >= s.size) return false;
-        s.vector |= offset << 8;
+        const long long offset = *end >= '0' && *end <= '9' ? strtoll(end, &end, 10) : parsed.size;
+        if (offset >= parsed.size) return false;
+        parsed.vector |= offset << 8;
     }
     const int64_t heads = LB_FOLDED_HEAD | LB_FOLDED_ALIGNED, tails = LB_FOLDED_TAIL_AFTER | LB_FOLDED_TAIL_AGAIN;
-    if (*end || (s.vector & heads) == heads || (s.vector & tails) == tails) return false;
-    *schedule = s;
+    if (*end || (parsed.vector & heads) == heads || (parsed.vector & tails) == tails) return false;
+    *schedule = parsed;
     return true;
 }
 
@@ -183,19 +184,20 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
     size_t length = strcspn(text, ":");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i].name) != length || strncmp(names[i].name, text, length)) continue;
-        lb_schedule s = {names[i].kind, names[i].otherwise, 0};
-        if (text[length] && (s.size < 0 || !parse_sizes(text + length + 1, &s.size, &s.vector))) break;
-        if (s.size == 0 || (s.size > 0 && s.size > names[i].max) || s.kind == LB_SCHEDULE_FOLDED) break;
-        if (s.kind != LB_SCHEDULE_BUTTERFLY && s.kind != LB_SCHEDULE_STREAMK && s.vector) break;
-        if (s.kind == LB_SCHEDULE_STREAMK && !s.vector) s.vector = 128;
-        if (s.kind == LB_SCHEDULE_DPBF16 && s.size % 2) break;
-        if (s.kind == LB_SCHEDULE_CASCADE && !power_of_two(s.size)) break;
-        if (s.kind == LB_SCHEDULE_BUTTERFLY) {
-            if (!s.vector) s.vector = 1;
-            if (s.size > 32 ? s.size % 32 != 0 : !power_of_two(s.size)) break;
+        lb_schedule parsed = {names[i].kind, names[i].otherwise, 0};
+        if (text[length] && (parsed.size < 0 || !parse_sizes(text + length + 1, &parsed.size, &parsed.vector))) break;
+        if (parsed.size == 0 || (parsed.size > 0 && parsed.size > names[i].max) || parsed.kind == LB_SCHEDULE_FOLDED)
+            break;
+        if (parsed.kind != LB_SCHEDULE_BUTTERFLY && parsed.kind != LB_SCHEDULE_STREAMK && parsed.vector) break;
+        if (parsed.kind == LB_SCHEDULE_STREAMK && !parsed.vector) parsed.vector = 128;
+        if (parsed.kind == LB_SCHEDULE_DPBF16 && parsed.size % 2) break;
+        if (parsed.kind == LB_SCHEDULE_CASCADE && !power_of_two(parsed.size)) break;
+        if (parsed.kind == LB_SCHEDULE_BUTTERFLY) {
+            if (!parsed.vector) parsed.vector = 1;
+            if (parsed.size > 32 ? parsed.size % 32 != 0 : !power_of_two(parsed.size)) break;
         }
-        if (s.size < 0) s.size = 0;
-        *schedule = s;
+        if (parsed.size < 0) parsed.size = 0;
+        *schedule = parsed;
         return LB_OK;
     }
     return lb_fail(

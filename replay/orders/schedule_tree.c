@@ -292,23 +292,24 @@ static uint32_t in_pieces(lb_tree_builder *builder, const terms *x, int64_t thre
     const int64_t most = (x->count + GRAIN - 1) / GRAIN, used = most < threads ? most : threads;
     if (x->count < GRAIN || threads == 1) return in_cascade(builder, x, lanes);
     uint32_t sums[LB_SCHEDULE_MAX_SIZE];
-    for (int64_t t = 0; t < threads; t++) sums[t] = LB_TREE_NOTHING;
+    for (int64_t tree = 0; tree < threads; tree++) sums[tree] = LB_TREE_NOTHING;
     const int64_t size = (x->count + used - 1) / used;
-    for (int64_t i = 0, t = 0; i < x->count; i += size, t++) {
+    for (int64_t i = 0, tree = 0; i < x->count; i += size, tree++) {
         const terms piece = part(x, i, x->count - i < size ? x->count - i : size);
-        sums[t] = in_cascade(builder, &piece, lanes);
+        sums[tree] = in_cascade(builder, &piece, lanes);
     }
     /* The final row has one number per thread. Its own tree over positions is built, then the sums put in their
      * place. */
     lb_tree_builder row = lb_tree_begin((uint32_t)threads);
     const terms places = {0, 1, threads};
     in_cascade(&row, &places, lanes);
-    const lb_sum_tree *t = row.tree;
+    const lb_sum_tree *tree = row.tree;
     uint32_t *now = malloc(((size_t)threads * 2 + 1) * sizeof *now), last = LB_TREE_NOTHING;
     builder->failed |= !now || row.failed;
     for (int64_t i = 0; !builder->failed && i < threads; i++) now[i] = sums[i];
-    for (uint32_t i = 0; !builder->failed && i < t->nodes; i++)
-        now[threads + i] = last = lb_tree_add(builder, now[t->operand[t->first[i]]], now[t->operand[t->first[i] + 1]]);
+    for (uint32_t i = 0; !builder->failed && i < tree->nodes; i++)
+        now[threads + i] = last =
+            lb_tree_add(builder, now[tree->operand[tree->first[i]]], now[tree->operand[tree->first[i] + 1]]);
     free(now);
     lb_sum_tree_free(row.tree);
     return last;

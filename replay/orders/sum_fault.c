@@ -33,18 +33,18 @@ static void grow(lb_collective_reduction reduction, const double *x, uint32_t n,
                  numbers *of)
 {
     for (uint32_t set = 1; set < 1u << n; set++) {
-        numbers *s = &of[set];
-        s->n = 0, s->full = false;
+        numbers *grown = &of[set];
+        grown->n = 0, grown->full = false;
         for (uint32_t i = 0; i < n; i++)
-            if (set == 1u << i) add_number(s, lb_hops_rounded(dtype, x[i]));
+            if (set == 1u << i) add_number(grown, lb_hops_rounded(dtype, x[i]));
         for (uint32_t part = (set - 1) & set; part > (set ^ part); part = (part - 1) & set)
             for (uint32_t i = 0; i < of[part].n; i++)
                 for (uint32_t k = 0; k < of[set ^ part].n; k++)
-                    add_number(
-                        s, lb_hops_rounded(dtype, lb_hops_joined(reduction, of[part].list[i], of[set ^ part].list[k])));
-        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(s, lb_hops_rounded(dtype, wide[set].list[i]));
-        for (uint32_t part = (set - 1) & set; part; part = (part - 1) & set) s->full |= of[part].full;
-        if (wide) s->full |= wide[set].full;
+                    add_number(grown, lb_hops_rounded(
+                                          dtype, lb_hops_joined(reduction, of[part].list[i], of[set ^ part].list[k])));
+        for (uint32_t i = 0; wide && i < wide[set].n; i++) add_number(grown, lb_hops_rounded(dtype, wide[set].list[i]));
+        for (uint32_t part = (set - 1) & set; part; part = (part - 1) & set) grown->full |= of[part].full;
+        if (wide) grown->full |= wide[set].full;
     }
 }
 
@@ -259,16 +259,19 @@ static bool is_known_way(const lb_sum_fault_way *ways, uint32_t n, const lb_sum_
     return false;
 }
 
-static void try_way(const lb_sum_fault_question *q, const char *text, lb_sum_fault_way *ways, uint32_t *n,
+static void try_way(const lb_sum_fault_question *question, const char *text, lb_sum_fault_way *ways, uint32_t *n,
                     uint32_t room)
 {
     lb_sum_fault_way way;
     lb_collective_order order;
     memset(&way, 0, sizeof way);
     snprintf(way.order, sizeof way.order, "%s", text);
-    if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK || !q->fits(q->context, &order)) return;
+    if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK ||
+        !question->fits(question->context, &order))
+        return;
     enum { MOST = sizeof way.hops / sizeof *way.hops };
-    way.n = lb_sum_fault_hops(&order, q->reduction, q->terms, q->at, q->received, way.hops, MOST);
+    way.n = lb_sum_fault_hops(&order, question->reduction, question->terms, question->at, question->received, way.hops,
+                              MOST);
     if (way.n && way.n <= MOST && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
 }
 

@@ -144,18 +144,19 @@ static bool sort_operands(lb_sum_tree *tree)
     uint32_t *least = least_terms(tree), most = 2;
     for (uint32_t i = 0; i < tree->nodes; i++)
         if (tree->first[i + 1] - tree->first[i] > most) most = tree->first[i + 1] - tree->first[i];
-    sorting *s = malloc(most * sizeof *s);
-    for (uint32_t i = 0; least && s && i < tree->nodes; i++) {
+    sorting *sorted = malloc(most * sizeof *sorted);
+    for (uint32_t i = 0; least && sorted && i < tree->nodes; i++) {
         const uint32_t n = tree->first[i + 1] - tree->first[i];
         uint32_t *operand = tree->operand + tree->first[i];
         for (uint32_t k = 0; k < n; k++)
-            s[k] = (sorting){operand[k] < tree->leaves ? operand[k] : least[operand[k] - tree->leaves], operand[k]};
-        qsort(s, n, sizeof *s, by_least);
-        for (uint32_t k = 0; k < n; k++) operand[k] = s[k].operand;
+            sorted[k] =
+                (sorting){operand[k] < tree->leaves ? operand[k] : least[operand[k] - tree->leaves], operand[k]};
+        qsort(sorted, n, sizeof *sorted, by_least);
+        for (uint32_t k = 0; k < n; k++) operand[k] = sorted[k].operand;
     }
-    const bool done = least && s;
+    const bool done = least && sorted;
     free(least);
-    free(s);
+    free(sorted);
     return done;
 }
 

@@ -16,17 +16,17 @@ typedef struct slots {
     uint32_t n, most; /* slots; operands of the widest node */
 } slots;
 
-static bool slots_plan(const lb_sum_tree *tree, slots *s)
+static bool slots_plan(const lb_sum_tree *tree, slots *plan)
 {
     uint32_t *idle = malloc((tree->nodes + 1) * sizeof *idle), n_idle = 0;
-    *s = (slots){malloc((tree->nodes + 1) * sizeof *s->of), 0, 2};
-    for (uint32_t i = 0; idle && s->of && i < tree->nodes; i++) {
+    *plan = (slots){malloc((tree->nodes + 1) * sizeof *plan->of), 0, 2};
+    for (uint32_t i = 0; idle && plan->of && i < tree->nodes; i++) {
         for (uint32_t k = tree->first[i]; k < tree->first[i + 1]; k++)
-            if (tree->operand[k] >= tree->leaves) idle[n_idle++] = s->of[tree->operand[k] - tree->leaves];
-        s->of[i] = n_idle ? idle[--n_idle] : s->n++;
-        if (tree->first[i + 1] - tree->first[i] > s->most) s->most = tree->first[i + 1] - tree->first[i];
+            if (tree->operand[k] >= tree->leaves) idle[n_idle++] = plan->of[tree->operand[k] - tree->leaves];
+        plan->of[i] = n_idle ? idle[--n_idle] : plan->n++;
+        if (tree->first[i + 1] - tree->first[i] > plan->most) plan->most = tree->first[i + 1] - tree->first[i];
     }
-    const bool done = idle && s->of;
+    const bool done = idle && plan->of;
     free(idle);
     return done;
 }

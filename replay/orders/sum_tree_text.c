@@ -21,12 +21,12 @@ typedef struct list {
     size_t n;
 } list;
 
-static bool push(list *l, uint32_t x)
+static bool push(list *list, uint32_t x)
 {
-    uint32_t *grown = lb_array_grow(l->at, l->n, sizeof *grown);
+    uint32_t *grown = lb_array_grow(list->at, list->n, sizeof *grown);
     if (!grown) return false;
-    l->at = grown;
-    l->at[l->n++] = x;
+    list->at = grown;
+    list->at[list->n++] = x;
     return true;
 }
 
@@ -197,22 +197,23 @@ static bool chain_elements(const writer *writer, uint32_t x, list *elements)
     }
 }
 
-static void reverse(list *l)
+static void reverse(list *list)
 {
-    for (size_t i = 0, j = l->n; i + 1 < j; i++) {
-        const uint32_t x = l->at[--j];
-        l->at[j] = l->at[i];
-        l->at[i] = x;
+    for (size_t i = 0, j = list->n; i + 1 < j; i++) {
+        const uint32_t x = list->at[--j];
+        list->at[j] = list->at[i];
+        list->at[i] = x;
     }
 }
 
 /* A chain that runs down starts with the larger of its first two terms. */
-static void order_first_two(const writer *writer, list *l)
+static void order_first_two(const writer *writer, list *list)
 {
-    if (l->n > 2 && l->at[0] < writer->tree->leaves && l->at[1] < writer->tree->leaves && l->at[2] < l->at[0]) {
-        const uint32_t x = l->at[0];
-        l->at[0] = l->at[1];
-        l->at[1] = x;
+    if (list->n > 2 && list->at[0] < writer->tree->leaves && list->at[1] < writer->tree->leaves &&
+        list->at[2] < list->at[0]) {
+        const uint32_t x = list->at[0];
+        list->at[0] = list->at[1];
+        list->at[1] = x;
     }
 }
 
@@ -223,11 +224,11 @@ static void put_space(writer *writer)
 }
 
 /* The terms in a row, of equal distance, from element i on; returns how many were written. */
-static size_t put_terms(writer *writer, const list *l, size_t i)
+static size_t put_terms(writer *writer, const list *list, size_t i)
 {
-    const uint32_t leaves = writer->tree->leaves, *x = l->at;
+    const uint32_t leaves = writer->tree->leaves, *x = list->at;
     size_t n = 1;
-    while (i + n < l->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
+    while (i + n < list->n && x[i + n] < leaves && (n == 1 || x[i + n] - x[i + n - 1] == x[i + 1] - x[i])) n++;
     if (n < 3) n = 1;
     put_space(writer);
     fprintf(writer->out, "%u", x[i]);
@@ -239,12 +240,12 @@ static size_t put_terms(writer *writer, const list *l, size_t i)
 }
 
 /* Writes what it can of a bracket's elements; from the first node on the rest waits in `work`. */
-static bool put_elements(writer *writer, const list *l)
+static bool put_elements(writer *writer, const list *list)
 {
     size_t i = 0;
-    while (i < l->n && l->at[i] < writer->tree->leaves) i += put_terms(writer, l, i);
-    for (size_t k = l->n; k > i; k--)
-        if (!push(&writer->work, l->at[k - 1])) return false;
+    while (i < list->n && list->at[i] < writer->tree->leaves) i += put_terms(writer, list, i);
+    for (size_t k = list->n; k > i; k--)
+        if (!push(&writer->work, list->at[k - 1])) return false;
     return true;
 }
 
@@ -318,22 +319,22 @@ char *lb_sum_tree_print(const lb_sum_tree *tree)
 char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
 {
     char *text = lb_sum_tree_print(tree), *out = NULL;
-    lb_sum_tree *t = lb_sum_tree_canonical(tree);
+    lb_sum_tree *canonical = lb_sum_tree_canonical(tree);
     json_t *nodes = json_array(), *all = NULL;
-    for (uint32_t i = 0; t && i < t->nodes; i++) {
+    for (uint32_t i = 0; canonical && i < canonical->nodes; i++) {
         json_t *node = json_array();
-        for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
-            json_array_append_new(node, json_integer(t->operand[k]));
+        for (uint32_t k = canonical->first[i]; k < canonical->first[i + 1]; k++)
+            json_array_append_new(node, json_integer(canonical->operand[k]));
         json_array_append_new(nodes, node);
     }
-    if (t && text)
-        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves", (json_int_t)t->leaves,
-                        "name", name, "text", text, "nodes", nodes);
+    if (canonical && text)
+        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves",
+                        (json_int_t)canonical->leaves, "name", name, "text", text, "nodes", nodes);
     if (all && tree->rounded) json_object_set_new(all, "products", json_string("rounded"));
     if (all) out = json_dumps(all, JSON_COMPACT);
     json_decref(all);
     json_decref(nodes);
-    lb_sum_tree_free(t);
+    lb_sum_tree_free(canonical);
     free(text);
     return out;
 }

@@ -129,29 +129,29 @@ typedef struct group {
 } group;
 
 /* top[j], which starts at the accumulators' exponents, becomes the largest exponent. */
-static void tops_scalar(const group *g, int32_t *top)
+static void tops_scalar(const group *group, int32_t *top)
 {
-    for (int p = 0; p < g->terms; p++)
+    for (int p = 0; p < group->terms; p++)
         for (int j = 0; j < WIDTH; j++) {
-            const int32_t e = g->ea[p] + g->eb[p * WIDTH + j];
+            const int32_t e = group->ea[p] + group->eb[p * WIDTH + j];
             if (e > top[j]) top[j] = e;
         }
 }
 
 /* sum[j] += the products times scale[j], each truncated. */
-static void sums_scalar(const group *g, const double *scale, double *sum)
+static void sums_scalar(const group *group, const double *scale, double *sum)
 {
-    for (int p = 0; p < g->terms; p++)
-        for (int j = 0; j < WIDTH; j++) sum[j] += trunc(g->a[p] * g->b[p * WIDTH + j] * scale[j]);
+    for (int p = 0; p < group->terms; p++)
+        for (int j = 0; j < WIDTH; j++) sum[j] += trunc(group->a[p] * group->b[p * WIDTH + j] * scale[j]);
 }
 
 #if LB_HAVE_X86
-LB_TARGET_AVX2 static void tops_avx2(const group *g, int32_t *top)
+LB_TARGET_AVX2 static void tops_avx2(const group *group, int32_t *top)
 {
     __m256i low = _mm256_loadu_si256((const __m256i *)top), high = _mm256_loadu_si256((const __m256i *)(top + 8));
-    for (int p = 0; p < g->terms; p++) {
-        const __m256i a = _mm256_set1_epi32(g->ea[p]);
-        const __m256i *b = (const __m256i *)(g->eb + p * WIDTH);
+    for (int p = 0; p < group->terms; p++) {
+        const __m256i a = _mm256_set1_epi32(group->ea[p]);
+        const __m256i *b = (const __m256i *)(group->eb + p * WIDTH);
         low = _mm256_max_epi32(low, _mm256_add_epi32(a, _mm256_loadu_si256(b)));
         high = _mm256_max_epi32(high, _mm256_add_epi32(a, _mm256_loadu_si256(b + 1)));
     }
@@ -159,37 +159,39 @@ LB_TARGET_AVX2 static void tops_avx2(const group *g, int32_t *top)
     _mm256_storeu_si256((__m256i *)(top + 8), high);
 }
 
-LB_TARGET_AVX2 static void sums_avx2(const group *g, const double *scale, double *sum)
+LB_TARGET_AVX2 static void sums_avx2(const group *group, const double *scale, double *sum)
 {
     __m256d unit[4], part[4];
     for (int v = 0; v < 4; v++) unit[v] = _mm256_loadu_pd(scale + v * 4), part[v] = _mm256_loadu_pd(sum + v * 4);
-    for (int p = 0; p < g->terms; p++) {
-        const __m256d a = _mm256_set1_pd(g->a[p]);
+    for (int p = 0; p < group->terms; p++) {
+        const __m256d a = _mm256_set1_pd(group->a[p]);
         for (int v = 0; v < 4; v++) {
-            const __m256d term = _mm256_mul_pd(_mm256_mul_pd(a, _mm256_loadu_pd(g->b + p * WIDTH + v * 4)), unit[v]);
+            const __m256d term =
+                _mm256_mul_pd(_mm256_mul_pd(a, _mm256_loadu_pd(group->b + p * WIDTH + v * 4)), unit[v]);
             part[v] = _mm256_add_pd(part[v], _mm256_round_pd(term, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
         }
     }
     for (int v = 0; v < 4; v++) _mm256_storeu_pd(sum + v * 4, part[v]);
 }
 
-LB_TARGET_AVX512 static void tops_avx512(const group *g, int32_t *top)
+LB_TARGET_AVX512 static void tops_avx512(const group *group, int32_t *top)
 {
     __m512i most = _mm512_loadu_si512(top);
-    for (int p = 0; p < g->terms; p++)
-        most = _mm512_max_epi32(most,
-                                _mm512_add_epi32(_mm512_set1_epi32(g->ea[p]), _mm512_loadu_si512(g->eb + p * WIDTH)));
+    for (int p = 0; p < group->terms; p++)
+        most = _mm512_max_epi32(
+            most, _mm512_add_epi32(_mm512_set1_epi32(group->ea[p]), _mm512_loadu_si512(group->eb + p * WIDTH)));
     _mm512_storeu_si512(top, most);
 }
 
-LB_TARGET_AVX512 static void sums_avx512(const group *g, const double *scale, double *sum)
+LB_TARGET_AVX512 static void sums_avx512(const group *group, const double *scale, double *sum)
 {
     const __m512d unit[2] = {_mm512_loadu_pd(scale), _mm512_loadu_pd(scale + 8)};
     __m512d part[2] = {_mm512_loadu_pd(sum), _mm512_loadu_pd(sum + 8)};
-    for (int p = 0; p < g->terms; p++) {
-        const __m512d a = _mm512_set1_pd(g->a[p]);
+    for (int p = 0; p < group->terms; p++) {
+        const __m512d a = _mm512_set1_pd(group->a[p]);
         for (int v = 0; v < 2; v++) {
-            const __m512d term = _mm512_mul_pd(_mm512_mul_pd(a, _mm512_loadu_pd(g->b + p * WIDTH + v * 8)), unit[v]);
+            const __m512d term =
+                _mm512_mul_pd(_mm512_mul_pd(a, _mm512_loadu_pd(group->b + p * WIDTH + v * 8)), unit[v]);
             part[v] = _mm512_add_pd(part[v], _mm512_roundscale_pd(term, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
         }
     }

@@ -85,13 +85,13 @@ static void make_plan(plan *plan, const lb_tensor *in, uint32_t reduced, const i
 }
 
 /* Elements from `offset` on as f32; borrowed where they lie as such. */
-static const float *row(const plan *p, int64_t offset, int64_t stride, int64_t n, float *buffer)
+static const float *row(const plan *plan, int64_t offset, int64_t stride, int64_t n, float *buffer)
 {
-    const char *src = (const char *)p->in->data + offset * (int64_t)(lb_dtype_bits(p->in->dtype) / 8);
-    bool rounds = p->compute && p->compute != LB_F32;
-    if (p->in->dtype == LB_F32 && stride == 1 && !rounds) return (const float *)src;
-    lb_load_f32_strided(buffer, p->in->dtype, src, (ptrdiff_t)stride, (size_t)n);
-    if (rounds) lb_round_to_grid_f32(buffer, (size_t)n, p->compute, NULL);
+    const char *src = (const char *)plan->in->data + offset * (int64_t)(lb_dtype_bits(plan->in->dtype) / 8);
+    bool rounds = plan->compute && plan->compute != LB_F32;
+    if (plan->in->dtype == LB_F32 && stride == 1 && !rounds) return (const float *)src;
+    lb_load_f32_strided(buffer, plan->in->dtype, src, (ptrdiff_t)stride, (size_t)n);
+    if (rounds) lb_round_to_grid_f32(buffer, (size_t)n, plan->compute, NULL);
     return buffer;
 }
 

@@ -57,7 +57,8 @@ lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_precision_role role, bo
 
 /* ---- scales ----------------------------------------------------------------------------------------------------- */
 
-float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest)
+/* `up` of per-tensor scaling: see the table. `largest`: of the tensor's own type. */
+static float scale_of_amax(float amax, float max, bool pow2, float largest)
 {
     if (!(amax > 0) || isinf(amax)) return 1;
     float scale = max / amax;
@@ -102,7 +103,7 @@ static void block_scale(const scaler *scaler, float amax, float *up, float *down
     const lb_quantiser *quantiser = scaler->quantiser;
     switch (quantiser->scaling) {
     case LB_SCALING_BLOCK:
-        *up = lb_quantiser_scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
+        *up = scale_of_amax(amax, scaler->max, quantiser->rule == LB_SCALE_POW2, scaler->largest);
         *down = 1.0f / *up;
         return;
     case LB_SCALING_MX: {
@@ -132,8 +133,8 @@ static scaler scaler_of(const lb_quantiser *quantiser, const float *x)
     switch (quantiser->scaling) {
     case LB_SCALING_NONE: break;
     case LB_SCALING_CURRENT:
-        scaler.up = lb_quantiser_scale_of_amax(lb_quantiser_amax(x, quantiser->rows * quantiser->k), scaler.max,
-                                               quantiser->rule == LB_SCALE_POW2, scaler.largest);
+        scaler.up = scale_of_amax(lb_quantiser_amax(x, quantiser->rows * quantiser->k), scaler.max,
+                                  quantiser->rule == LB_SCALE_POW2, scaler.largest);
         break;
     case LB_SCALING_DELAYED: scaler.up = quantiser->scale; break;
     case LB_SCALING_BLOCK: scaler.width = 128; break;
@@ -295,14 +296,14 @@ static bands bands_of(const scaler *scaler)
     return b;
 }
 
-static bool quantise_range(const scaler *scaler, const bands *b, int64_t range, float *x, lb_precision_loss *loss)
+static bool quantise_range(const scaler *scaler, const bands *bands, int64_t range, float *x, lb_precision_loss *loss)
 {
     float *room = malloc((size_t)(4 * scaler->quantiser->k + 2) * sizeof *room);
     if (!room) return false;
-    for (int64_t i = range * b->per_range; i < b->n && i < (range + 1) * b->per_range; i++) {
-        const int64_t matrix = i / b->per_matrix, within = i % b->per_matrix * b->height;
-        const int64_t rows = b->matrix_rows - within < b->height ? b->matrix_rows - within : b->height;
-        quantise_band(scaler, x, matrix * b->matrix_rows + within, rows, room, loss);
+    for (int64_t i = range * bands->per_range; i < bands->n && i < (range + 1) * bands->per_range; i++) {
+        const int64_t matrix = i / bands->per_matrix, within = i % bands->per_matrix * bands->height;
+        const int64_t rows = bands->matrix_rows - within < bands->height ? bands->matrix_rows - within : bands->height;
+        quantise_band(scaler, x, matrix * bands->matrix_rows + within, rows, room, loss);
     }
     free(room);
     return true;
@@ -329,13 +330,13 @@ lb_status lb_quantise(const lb_quantiser *quantiser, float *x, lb_precision_loss
     if (quantiser->rows <= 0 || quantiser->k <= 0) return LB_OK;
     if (quantiser->rotate) rotate(quantiser, x);
     const scaler scaler = scaler_of(quantiser, x);
-    const bands b = bands_of(&scaler);
-    lb_precision_loss *losses = loss ? calloc((size_t)b.ranges, sizeof *losses) : NULL;
+    const bands bands = bands_of(&scaler);
+    lb_precision_loss *losses = loss ? calloc((size_t)bands.ranges, sizeof *losses) : NULL;
     bool room = !loss || losses;
-#pragma omp parallel for reduction(&& : room) if (b.ranges > 1 && room)
-    for (int64_t range = 0; range < b.ranges; range++)
-        room = room && quantise_range(&scaler, &b, range, x, losses ? &losses[range] : NULL);
-    for (int64_t range = 0; losses && range < b.ranges; range++) lb_precision_loss_add(loss, &losses[range]);
+#pragma omp parallel for reduction(&& : room) if (bands.ranges > 1 && room)
+    for (int64_t range = 0; range < bands.ranges; range++)
+        room = room && quantise_range(&scaler, &bands, range, x, losses ? &losses[range] : NULL);
+    for (int64_t range = 0; losses && range < bands.ranges; range++) lb_precision_loss_add(loss, &losses[range]);
     free(losses);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the scales of a tensor");
 }

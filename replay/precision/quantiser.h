@@ -67,7 +67,5 @@ lb_status lb_quantise(const lb_quantiser *quantiser, float *x, lb_precision_loss
 
 /* Largest magnitude; NaN is passed over. */
 float lb_quantiser_amax(const float *x, int64_t n);
-/* `up` of per-tensor scaling: see the table. `largest`: of the tensor's own type. */
-float lb_quantiser_scale_of_amax(float amax, float max, bool pow2, float largest);
 
 #endif

@@ -331,7 +331,7 @@ static lb_status complete(lb_recipe *recipe, const seen *given, const char *argu
 
 lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
 {
-    lb_recipe r = {0};
+    lb_recipe parsed = {0};
     seen given = {0};
     bool first = true;
     for (const char *item = argument;; first = false) {
@@ -339,20 +339,20 @@ lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err)
         const char *colon = memchr(item, ':', n);
         if (!n) return wrong(err, "an item is empty", argument, strlen(argument));
         if (colon)
-            LB_TRY(take_key(&r, &given, &(struct item){item, colon + 1, n, (size_t)(colon - item)}, err));
+            LB_TRY(take_key(&parsed, &given, &(struct item){item, colon + 1, n, (size_t)(colon - item)}, err));
         else if (first)
-            LB_TRY(take_first_word(&r, item, n, err));
+            LB_TRY(take_first_word(&parsed, item, n, err));
         else
             return wrong(err, "expected KEY:VALUE", item, n);
         given.word = true;
-        if (r.short_form && item[n])
+        if (parsed.short_form && item[n])
             return wrong(err, "a type alone takes no keys: write compute:TYPE,storage:TYPE,...", argument,
                          strlen(argument));
         if (!item[n]) break;
         item += n + 1;
     }
-    LB_TRY(complete(&r, &given, argument, err));
-    *recipe = r;
+    LB_TRY(complete(&parsed, &given, argument, err));
+    *recipe = parsed;
     return LB_OK;
 }
 

@@ -41,8 +41,10 @@ lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recip
     for (const char *p = layer; *p; p++) hash = (hash ^ (uint8_t)*p) * 1099511628211u;
     LB_HASH_EACH(row, &book->index, hash)
     {
-        lb_scale_history *e = &book->entries[row];
-        if (e->recipe == recipe && e->role == role && e->slot == slot && !strcmp(e->layer, layer)) return e;
+        lb_scale_history *history = &book->entries[row];
+        if (history->recipe == recipe && history->role == role && history->slot == slot &&
+            !strcmp(history->layer, layer))
+            return history;
     }
     lb_scale_history *entries = lb_array_grow(book->entries, book->n, sizeof *entries);
     if (!entries) return NULL;

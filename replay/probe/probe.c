@@ -25,9 +25,9 @@ uint32_t lb_prober_random(lb_prober *prober, uint32_t n)
     return (uint32_t)(((uint64_t)words[0] * n) >> 32);
 }
 
-static size_t element_size(const lb_probe_kernel *k)
+static size_t element_size(const lb_probe_kernel *kernel)
 {
-    return lb_dtype_bits(k->shape.dtype) / 8;
+    return lb_dtype_bits(kernel->shape.dtype) / 8;
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
@@ -77,9 +77,9 @@ static marks marks_of(const lb_prober *prober)
     return m;
 }
 
-static void put(void *terms, const marks *m, uint32_t at, const uint64_t *mark)
+static void put(void *terms, const marks *marks, uint32_t at, const uint64_t *mark)
 {
-    memcpy((char *)terms + (size_t)at * m->size, mark, m->size);
+    memcpy((char *)terms + (size_t)at * marks->size, mark, marks->size);
 }
 
 /* One query needs a probe for every `most` units. */
@@ -95,14 +95,14 @@ typedef struct asking {
 static void fill_query(void *context, uint64_t i, void *terms)
 {
     const asking *asking = context;
-    const lb_probe_query *q = &asking->queries[asking->probe[i].query];
+    const lb_probe_query *query = &asking->queries[asking->probe[i].query];
     const uint32_t from = asking->probe[i].from, most = asking->prober->units.most,
                    *position = asking->prober->position;
-    const uint32_t end = q->count - from < most ? q->count : from + most;
-    for (uint32_t k = from; k < end; k++) put(terms, &asking->marks, position[q->set[k]], &asking->marks.unit);
-    if (!from && q->extra != LB_PROBE_NONE) put(terms, &asking->marks, position[q->extra], &asking->marks.unit);
-    put(terms, &asking->marks, position[q->i], &asking->marks.plus);
-    put(terms, &asking->marks, position[q->j], &asking->marks.minus);
+    const uint32_t end = query->count - from < most ? query->count : from + most;
+    for (uint32_t k = from; k < end; k++) put(terms, &asking->marks, position[query->set[k]], &asking->marks.unit);
+    if (!from && query->extra != LB_PROBE_NONE) put(terms, &asking->marks, position[query->extra], &asking->marks.unit);
+    put(terms, &asking->marks, position[query->i], &asking->marks.plus);
+    put(terms, &asking->marks, position[query->j], &asking->marks.minus);
 }
 
 /* A sum as a number of units, up to `most`; LB_PROBE_NONE: it is none. */
@@ -116,21 +116,23 @@ lb_status lb_prober_ask(lb_prober *prober, lb_probe_query *queries, uint32_t cou
 {
     const uint32_t most = prober->units.most; /* and the extra term, which goes with the first probe */
     uint64_t probes = 0;
-    for (uint32_t q = 0; q < count; q++) probes += (queries[q].count + most - 1) / most;
+    for (uint32_t query = 0; query < count; query++) probes += (queries[query].count + most - 1) / most;
     asking asking = {prober, queries, marks_of(prober), malloc((size_t)(probes + 1) * sizeof *asking.probe)};
     double *sums = malloc((size_t)(probes + 1) * sizeof *sums);
     lb_status status = asking.probe && sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     uint64_t n = 0;
-    for (uint32_t q = 0; status == LB_OK && q < count; q++)
-        for (uint32_t from = 0; from < queries[q].count; from += most) asking.probe[n++] = (struct asked){q, from};
+    for (uint32_t query = 0; status == LB_OK && query < count; query++)
+        for (uint32_t from = 0; from < queries[query].count; from += most)
+            asking.probe[n++] = (struct asked){query, from};
     if (status == LB_OK) status = lb_prober_sums(prober, n, &(lb_probe_terms){fill_query, &asking, NULL}, sums, err);
-    for (uint32_t q = 0; status == LB_OK && q < count; q++)
-        queries[q].size = queries[q].count + (queries[q].extra != LB_PROBE_NONE);
+    for (uint32_t query = 0; status == LB_OK && query < count; query++)
+        queries[query].size = queries[query].count + (queries[query].extra != LB_PROBE_NONE);
     for (uint64_t i = 0; status == LB_OK && i < n; i++) {
-        lb_probe_query *q = &queries[asking.probe[i].query];
+        lb_probe_query *query = &queries[asking.probe[i].query];
         const uint32_t survivors = units_in(prober, sums[i], most + 1);
-        q->size = survivors == LB_PROBE_NONE || q->size == LB_PROBE_NONE || survivors > q->size ? LB_PROBE_NONE
-                                                                                                : q->size - survivors;
+        query->size = survivors == LB_PROBE_NONE || query->size == LB_PROBE_NONE || survivors > query->size
+                          ? LB_PROBE_NONE
+                          : query->size - survivors;
     }
     free(asking.probe);
     free(sums);

@@ -190,10 +190,11 @@ lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const c
 /* As an op does it: in f32 (f64), with the terms widened first, the result rounded once. */
 static lb_status call_engine(bench *bench)
 {
-    const lb_probe_shape *s = &bench->shape;
+    const lb_probe_shape *called = &bench->shape;
     const lb_schedule *order = bench->scheduled ? &bench->schedule : NULL;
-    const lb_dtype type = s->dtype == LB_F64 ? LB_F64 : LB_F32, result = s->result ? s->result : s->dtype;
-    const size_t terms = (size_t)s->rows * s->n, results = (size_t)s->rows * s->columns;
+    const lb_dtype type = called->dtype == LB_F64 ? LB_F64 : LB_F32,
+                   result = called->result ? called->result : called->dtype;
+    const size_t terms = (size_t)called->rows * called->n, results = (size_t)called->rows * called->columns;
     lb_status status = LB_OK;
     double *wide = malloc((terms + results + 1) * sizeof *wide), *sums = wide + terms;
     float *x = (float *)(void *)wide, *y = (float *)(void *)sums;
@@ -201,26 +202,26 @@ static lb_status call_engine(bench *bench)
     if (type == LB_F64)
         memcpy(wide, bench->x, terms * 8);
     else
-        lb_load_f32(x, s->dtype, bench->x, terms);
+        lb_load_f32(x, called->dtype, bench->x, terms);
     const lb_method method = {.schedule = order};
-    const lb_matrix_pair operands = {.a = {bench->x, s->dtype, (ptrdiff_t)s->n, 1},
-                                     .b = {bench->y, s->dtype, (ptrdiff_t)s->columns, 1}};
-    const lb_product shape = {.m = s->rows, .n = s->columns, .k = s->n};
-    switch (s->form) {
+    const lb_matrix_pair operands = {.a = {bench->x, called->dtype, (ptrdiff_t)called->n, 1},
+                                     .b = {bench->y, called->dtype, (ptrdiff_t)called->columns, 1}};
+    const lb_product shape = {.m = called->rows, .n = called->columns, .k = called->n};
+    switch (called->form) {
     case LB_PROBE_SUM:
     case LB_PROBE_ROWS:
-        for (size_t r = 0; r < s->rows; r++) {
+        for (size_t r = 0; r < called->rows; r++) {
             if (type == LB_F64)
-                sums[r] = lb_schedule_sum_f64(order, wide + r * s->n, s->n, LB_NO_DTYPE);
+                sums[r] = lb_schedule_sum_f64(order, wide + r * called->n, called->n, LB_NO_DTYPE);
             else
-                y[r] = lb_schedule_sum_f32(order, x + r * s->n, s->n, LB_NO_DTYPE);
+                y[r] = lb_schedule_sum_f32(order, x + r * called->n, called->n, LB_NO_DTYPE);
         }
         break;
     case LB_PROBE_COLUMNS:
         if (type == LB_F64)
-            lb_schedule_sum_columns_f64(order, wide, s->rows, s->n, s->rows, sums, LB_NO_DTYPE);
+            lb_schedule_sum_columns_f64(order, wide, called->rows, called->n, called->rows, sums, LB_NO_DTYPE);
         else
-            lb_schedule_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
+            lb_schedule_sum_columns_f32(order, x, called->rows, called->n, called->rows, y, LB_NO_DTYPE);
         break;
     default: status = lb_product_matrices(&shape, type, &method, &operands, sums);
     }

@@ -97,14 +97,14 @@ static bool serve_one(const lb_probe_kernel *kernel, int socket)
 {
     const lb_probe_shape *shape = &kernel->shape;
     const size_t results = (size_t)shape->rows * shape->columns;
-    request r;
-    if (!get(socket, &r, sizeof r, -1)) return false;
-    char *terms = malloc(r.calls * terms_bytes(shape) + 1), *factors = malloc(factors_bytes(shape) + 1);
+    request request;
+    if (!get(socket, &request, sizeof request, -1)) return false;
+    char *terms = malloc(request.calls * terms_bytes(shape) + 1), *factors = malloc(factors_bytes(shape) + 1);
     double *sums = malloc(results * sizeof *sums + 1);
-    bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(shape), -1) &&
-                (!r.factors || get(socket, factors, factors_bytes(shape), -1));
-    for (uint32_t c = 0; c < r.calls && fine; c++)
-        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(shape), r.factors ? factors : NULL, sums,
+    bool fine = terms && factors && sums && get(socket, terms, request.calls * terms_bytes(shape), -1) &&
+                (!request.factors || get(socket, factors, factors_bytes(shape), -1));
+    for (uint32_t c = 0; c < request.calls && fine; c++)
+        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(shape), request.factors ? factors : NULL, sums,
                            NULL) == LB_OK &&
                put(socket, sums, results * sizeof *sums);
     free(terms);
@@ -133,26 +133,26 @@ static void describe(stranger *stranger, const char *path, const char *symbol)
 {
     const lb_probe_shape *shape = &stranger->shape;
     const size_t size = lb_dtype_bits(shape->dtype) / 8;
-    const char *t = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
-    const char *r = size == 2 && shape->result == LB_F32 ? "float" : t;
+    const char *type = size == 8 ? "double" : size == 4 ? "float" : "uint16_t";
+    const char *result = size == 2 && shape->result == LB_F32 ? "float" : type;
     char arguments[120];
     const bool gives = shape->form == LB_PROBE_SUM || shape->form == LB_PROBE_DOT;
     switch (shape->form) {
-    case LB_PROBE_SUM: snprintf(arguments, sizeof arguments, "const %s *x, int64_t n", t); break;
+    case LB_PROBE_SUM: snprintf(arguments, sizeof arguments, "const %s *x, int64_t n", type); break;
     case LB_PROBE_ROWS:
-        snprintf(arguments, sizeof arguments, "const %s *x, int64_t rows, int64_t n, %s *out", t, r);
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t rows, int64_t n, %s *out", type, result);
         break;
     case LB_PROBE_COLUMNS:
-        snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", t, r);
+        snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", type, result);
         break;
-    case LB_PROBE_DOT: snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", t, t); break;
+    case LB_PROBE_DOT: snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", type, type); break;
     case LB_PROBE_MATMUL:
-        snprintf(arguments, sizeof arguments, "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", t, t,
-                 r);
+        snprintf(arguments, sizeof arguments, "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", type,
+                 type, result);
         break;
     }
     snprintf(stranger->called, sizeof stranger->called, "%.120s of %.120s, called as %s f(%s),", symbol, path,
-             gives ? r : "void", arguments);
+             gives ? result : "void", arguments);
 }
 
 /* How it ended, for good. A child that answers no more is made to end. */
@@ -182,9 +182,9 @@ static lb_status lost(stranger *stranger, bool late, lb_err *err)
 static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
 {
     stranger *stranger = context;
-    const request r = {.calls = calls, .factors = factors != NULL};
+    const request request = {.calls = calls, .factors = factors != NULL};
     const size_t results = (size_t)stranger->shape.rows * stranger->shape.columns;
-    if (!stranger->process || !put(stranger->socket, &r, sizeof r) ||
+    if (!stranger->process || !put(stranger->socket, &request, sizeof request) ||
         !put(stranger->socket, terms, calls * terms_bytes(&stranger->shape)) ||
         (factors && !put(stranger->socket, factors, factors_bytes(&stranger->shape))))
         return lost(stranger, false, err);

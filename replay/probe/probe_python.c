@@ -128,23 +128,23 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const lb_probe_callable *
     const char *arguments[16] = {
         "--form", lb_probe_form_name(shape->form), "--dtype", lb_dtype_name(d), "--threads", count, callable->function};
     if (callable->arrays) arguments[7] = "--arrays", arguments[8] = callable->arrays;
-    python *p = calloc(1, sizeof *p);
-    if (p)
-        *p = (python){*shape,
-                      {.name = "Python", .hint = "; what it said stands above"},
-                      malloc((size_t)shape->n * shape->columns * 8 + 1)};
+    python *asked = calloc(1, sizeof *asked);
+    if (asked)
+        *asked = (python){*shape,
+                          {.name = "Python", .hint = "; what it said stands above"},
+                          malloc((size_t)shape->n * shape->columns * 8 + 1)};
     const lb_python_child_program program = {.interpreter = callable->interpreter,
                                              .module = "lastbit.order_server",
                                              .arguments = arguments,
                                              .folder = callable->folder,
                                              .threads = callable->threads};
-    lb_status status =
-        p && p->factors ? lb_python_child_start(&p->child, &program, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = get_answer(p, NULL, 0, err);
+    lb_status status = asked && asked->factors ? lb_python_child_start(&asked->child, &program, err)
+                                               : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = get_answer(asked, NULL, 0, err);
     if (status != LB_OK) {
-        if (p) release(p);
+        if (asked) release(asked);
         return status;
     }
-    *kernel = (lb_probe_kernel){*shape, p, run, release};
+    *kernel = (lb_probe_kernel){*shape, asked, run, release};
     return LB_OK;
 }

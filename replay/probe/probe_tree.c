@@ -167,10 +167,10 @@ static lb_status make_tree(const building *building, lb_sum_tree **tree, lb_err 
 
 static void progress(const building *building)
 {
-    const lb_probe_options *o = &building->prober->options;
+    const lb_probe_options *options = &building->prober->options;
     uint32_t left = 0;
     for (uint32_t i = 0; i < building->n_now; i++) left += building->now[i].count;
-    if (o->progress) o->progress(o->progress_context, building->n - left, building->n);
+    if (options->progress) options->progress(options->progress_context, building->n - left, building->n);
 }
 
 lb_status lb_probe_find_tree(lb_prober *prober, lb_probe_group *group, lb_err *err)

@@ -408,23 +408,23 @@ static void paint(finder *finder)
     const lb_program *program = finder->program;
     char *letters = finder->blocks->letters;
     for (uint32_t b = finder->blocks->n; b-- > 0;)
-        for (uint32_t s = 1; s < program->n_scopes; s++)
-            if (lb_block_scope_within(program, s, finder->blocks->rows[b].scope))
-                letters[s] = finder->blocks->rows[b].letter;
-    for (uint32_t s = 1; s < program->n_scopes; s++) {
-        const lb_module_call *call = &finder->calls[s];
-        if (letters[s] || call->last <= call->first || !program->scopes[s].parent ||
-            !finder->own[program->scopes[s].parent])
+        for (uint32_t scope = 1; scope < program->n_scopes; scope++)
+            if (lb_block_scope_within(program, scope, finder->blocks->rows[b].scope))
+                letters[scope] = finder->blocks->rows[b].letter;
+    for (uint32_t scope = 1; scope < program->n_scopes; scope++) {
+        const lb_module_call *call = &finder->calls[scope];
+        if (letters[scope] || call->last <= call->first || !program->scopes[scope].parent ||
+            !finder->own[program->scopes[scope].parent])
             continue;
         char only = 0;
         for (uint32_t i = call->first; i < call->last; i++)
             for (uint32_t e = finder->flow->first_use[i]; e < finder->flow->first_use[i + 1]; e++) {
                 const lb_op *user = &program->ops[finder->flow->uses[e]];
-                if (user->phase != LB_PHASE_FORWARD || lb_block_scope_within(program, user->scope, s)) continue;
+                if (user->phase != LB_PHASE_FORWARD || lb_block_scope_within(program, user->scope, scope)) continue;
                 char one = letters[user->scope] ? letters[user->scope] : '?';
                 only = !only || only == one ? one : '?';
             }
-        if (only && only != '?') letters[s] = only;
+        if (only && only != '?') letters[scope] = only;
     }
 }
 

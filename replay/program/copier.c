@@ -23,10 +23,10 @@ uint32_t lb_copier_string(lb_copier *copier, uint32_t string)
                : lb_copier_check(copier, lb_program_string(copier->to, lb_program_text(copier->from, string)));
 }
 
-static uint32_t row_of(const lb_copier *c, uint32_t value)
+static uint32_t row_of(const lb_copier *copier, uint32_t value)
 {
-    LB_HASH_EACH(i, &c->by_value, value)
-    if (c->rows[i][0] == value) return c->rows[i][1];
+    LB_HASH_EACH(i, &copier->by_value, value)
+    if (copier->rows[i][0] == value) return copier->rows[i][1];
     return LB_NONE;
 }
 

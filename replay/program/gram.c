@@ -36,10 +36,10 @@ static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_
     const lb_program *program = flow->program;
     const lb_value *v = &program->values[value];
     const int n = v->layout.ndim;
-    lie l = {.storage = -1};
-    if (n < 2) return l;
-    l = (lie){v->storage, v->layout.stride[n - summed], v->layout.stride[n - (summed == 1 ? 2 : 1)],
-              n > 2 && v->layout.shape[n - 3] > 1 ? v->layout.stride[n - 3] : 0};
+    lie found = {.storage = -1};
+    if (n < 2) return found;
+    found = (lie){v->storage, v->layout.stride[n - summed], v->layout.stride[n - (summed == 1 ? 2 : 1)],
+                  n > 2 && v->layout.shape[n - 3] > 1 ? v->layout.stride[n - 3] : 0};
     for (int hops = 0; hops < 8; hops++) {
         uint32_t def;
         if (lb_slice_flow_defs_of(flow, op, value, &def, 1) != 1) break;
@@ -50,13 +50,13 @@ static lie lie_of(const lb_slice_flow *flow, uint32_t op, uint32_t value, uint8_
         const uint32_t from = lb_op_args(program, copy)[0].u.value;
         const lb_value *made = &program->values[lb_op_results(program, copy)[0]];
         lie before = {.storage = program->values[from].storage};
-        if (!stride_before(&program->values[from], made, l.summed, &before.summed) ||
-            !stride_before(&program->values[from], made, l.other, &before.other) ||
-            (l.batch && !stride_before(&program->values[from], made, l.batch, &before.batch)))
+        if (!stride_before(&program->values[from], made, found.summed, &before.summed) ||
+            !stride_before(&program->values[from], made, found.other, &before.other) ||
+            (found.batch && !stride_before(&program->values[from], made, found.batch, &before.batch)))
             break;
-        l = before, op = def, value = from;
+        found = before, op = def, value = from;
     }
-    return l;
+    return found;
 }
 
 /* What is summed over lies alike in both factors, and so do rows. That holds for slices of the summed dimension
@@ -68,8 +68,8 @@ bool lb_gram_is_product(const lb_slice_flow *flow, uint32_t op)
     const lb_factors *factors = lb_gram_factors(program, record);
     const lb_arg *args = lb_op_args(program, record);
     if (!factors || args[factors->a].tag != LB_ARG_VALUE || args[factors->b].tag != LB_ARG_VALUE) return false;
-    const lie a = lie_of(flow, op, args[factors->a].u.value, factors->sum_a),
+    const lie lie = lie_of(flow, op, args[factors->a].u.value, factors->sum_a),
               b = lie_of(flow, op, args[factors->b].u.value, factors->sum_b);
-    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
-           a.batch == b.batch && a.summed != a.other;
+    return lie.storage >= 0 && lie.storage == b.storage && lie.summed == b.summed && lie.other == b.other &&
+           lie.batch == b.batch && lie.summed != lie.other;
 }

@@ -21,14 +21,14 @@ typedef struct reader {
 
 static void visit_value(void *context, uint32_t value)
 {
-    const reader *r = context;
-    r->visit(r, value);
+    const reader *reader = context;
+    reader->visit(reader, value);
 }
 
-static void each_read(const reader *r)
+static void each_read(const reader *reader)
 {
-    lb_foreach_each_input(r->owners->program, &r->owners->program->ops[r->op], lb_owner_elements(r->owners, r->op),
-                          r->element, visit_value, (void *)r);
+    lb_foreach_each_input(reader->owners->program, &reader->owners->program->ops[reader->op],
+                          lb_owner_elements(reader->owners, reader->op), reader->element, visit_value, (void *)reader);
 }
 
 /* The nodes of op `def` that wrote what is read as `value`: one, or all. */
@@ -46,32 +46,32 @@ static bool has_one_owner(const lb_owners *owners, uint32_t value)
     return lb_owner_set_count(&owners->sets, owners->anchors[owners->flow->storage_of[value]]) == 1;
 }
 
-static void take_from(const reader *r, uint32_t value)
+static void take_from(const reader *reader, uint32_t value)
 {
-    lb_owners *owners = r->owners;
-    uint32_t defs[16], *into = &owners->from[r->node], n = 0;
-    if (!has_one_owner(owners, value)) n = lb_slice_flow_defs_of(owners->flow, r->op, value, defs, 16);
+    lb_owners *owners = reader->owners;
+    uint32_t defs[16], *into = &owners->from[reader->node], n = 0;
+    if (!has_one_owner(owners, value)) n = lb_slice_flow_defs_of(owners->flow, reader->op, value, defs, 16);
     bool inside = false;
     for (uint32_t d = 0; d < n && d < 16; d++) {
         uint32_t first, last;
         if (!owners->followed[defs[d]]) continue;
         inside = true;
-        nodes_that_wrote(owners, defs[d], value, r->element, &first, &last);
+        nodes_that_wrote(owners, defs[d], value, reader->element, &first, &last);
         for (uint32_t k = first; k < last; k++) lb_owners_join(owners, into, owners->from[k]);
     }
     if (!inside) lb_owners_join(owners, into, owners->anchors[owners->flow->storage_of[value]]);
 }
 
-static void give_to(const reader *r, uint32_t value)
+static void give_to(const reader *reader, uint32_t value)
 {
-    lb_owners *owners = r->owners;
+    lb_owners *owners = reader->owners;
     uint32_t defs[16];
     if (has_one_owner(owners, value)) return;
-    const uint32_t n = lb_slice_flow_defs_of(owners->flow, r->op, value, defs, 16);
+    const uint32_t n = lb_slice_flow_defs_of(owners->flow, reader->op, value, defs, 16);
     for (uint32_t d = 0; d < n && d < 16; d++) {
         uint32_t first, last;
-        nodes_that_wrote(owners, defs[d], value, r->element, &first, &last);
-        for (uint32_t k = first; k < last; k++) lb_owners_join(owners, &owners->to[k], owners->to[r->node]);
+        nodes_that_wrote(owners, defs[d], value, reader->element, &first, &last);
+        for (uint32_t k = first; k < last; k++) lb_owners_join(owners, &owners->to[k], owners->to[reader->node]);
     }
 }
 
@@ -110,24 +110,25 @@ static void follow_flows(lb_owners *owners)
         join_written(owners, i, true, owners->to);
         join_written(owners, i, false, owners->to);
         for (uint32_t k = owners->first_node[i]; k < owners->first_node[i + 1]; k++) {
-            const reader r = {owners, i, k - owners->first_node[i], k, give_to};
+            const reader reader = {owners, i, k - owners->first_node[i], k, give_to};
             flows |= owners->to[k] != 0;
-            if (owners->to[k]) each_read(&r);
+            if (owners->to[k]) each_read(&reader);
         }
         owners->followed[i] = flows;
     }
     for (uint32_t i = 0; i < program->n_ops; i++)
         for (uint32_t k = owners->first_node[i]; owners->followed[i] && k < owners->first_node[i + 1]; k++) {
-            const reader r = {owners, i, k - owners->first_node[i], k, take_from};
-            each_read(&r);
+            const reader reader = {owners, i, k - owners->first_node[i], k, take_from};
+            each_read(&reader);
         }
 }
 
 /* What a single op touches, where no flow is followed: what it writes, else what it reads, that has one owner. */
-static void touch(const reader *r, uint32_t value)
+static void touch(const reader *reader, uint32_t value)
 {
-    if (has_one_owner(r->owners, value))
-        lb_owners_join(r->owners, &r->owners->owner[r->node], r->owners->anchors[r->owners->flow->storage_of[value]]);
+    if (has_one_owner(reader->owners, value))
+        lb_owners_join(reader->owners, &reader->owners->owner[reader->node],
+                       reader->owners->anchors[reader->owners->flow->storage_of[value]]);
 }
 
 static void touch_results(lb_owners *owners, uint32_t i)
@@ -141,13 +142,13 @@ static void touch_results(lb_owners *owners, uint32_t i)
 }
 
 /* A view that ends in no fixed point is of whose contents it shows. */
-static void take_shown(const reader *r, uint32_t value)
+static void take_shown(const reader *reader, uint32_t value)
 {
-    lb_owners *owners = r->owners;
+    lb_owners *owners = reader->owners;
     uint32_t def, first, last;
-    if (!lb_slice_flow_defs_of(owners->flow, r->op, value, &def, 1)) return;
+    if (!lb_slice_flow_defs_of(owners->flow, reader->op, value, &def, 1)) return;
     nodes_that_wrote(owners, def, value, 0, &first, &last);
-    for (uint32_t k = first; k < last; k++) lb_owners_join(owners, &owners->owner[r->node], owners->owner[k]);
+    for (uint32_t k = first; k < last; k++) lb_owners_join(owners, &owners->owner[reader->node], owners->owner[k]);
 }
 
 /* What left the tensors (a rate that became a Python number) comes back in the op that is called next. */

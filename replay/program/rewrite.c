@@ -115,9 +115,9 @@ static void renumber(lb_rewrite *rw)
         group->ops = last - group->first_op;
     }
     for (uint32_t i = 0; i < out->n_notices; i++) {
-        lb_notice *n = &out->notices[i];
-        if (n->op == LB_NONE) continue;
-        n->op = position[n->op] < out->n_ops ? position[n->op] : LB_NONE;
+        lb_notice *notice = &out->notices[i];
+        if (notice->op == LB_NONE) continue;
+        notice->op = position[notice->op] < out->n_ops ? position[notice->op] : LB_NONE;
     }
 }
 

@@ -116,11 +116,11 @@ lb_status lb_shard_axes_find(const lb_program *program, uint32_t parts, uint32_t
         const lb_shard *shard = &program->shards[i];
         if (lb_shard_is_flat(program, shard)) continue;
         telling telling = {.part = part_of(context, shard->value), .whole = lb_shard_whole(program, shard)};
-        const lb_extent *e = program->extents + shard->first_extent, *end = e + shard->extents;
-        for (; e < end && done; e += telling.n) {
-            telling.first = e, telling.dim = e->dim;
-            for (telling.n = 1; e + telling.n < end && e[telling.n].dim == e->dim;) telling.n++;
-            if (telling.n > 1 || e->size < e->whole) done = add_telling(axes, &telling);
+        const lb_extent *extent = program->extents + shard->first_extent, *end = extent + shard->extents;
+        for (; extent < end && done; extent += telling.n) {
+            telling.first = extent, telling.dim = extent->dim;
+            for (telling.n = 1; extent + telling.n < end && extent[telling.n].dim == extent->dim;) telling.n++;
+            if (telling.n > 1 || extent->size < extent->whole) done = add_telling(axes, &telling);
         }
     }
     if (!done) {

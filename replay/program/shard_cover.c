@@ -8,10 +8,10 @@ static int cut_dim(const lb_program *program, const lb_shard *shard, const lb_ex
 {
     int dim = -1;
     for (uint32_t i = 0; i < shard->extents; i++) {
-        const lb_extent *e = &program->extents[shard->first_extent + i];
-        if (e->from == 0 && e->size == e->whole) continue;
-        if (dim != -1 || e->dim == LB_EXTENT_FLAT) return -2;
-        dim = e->dim, *range = e;
+        const lb_extent *extent = &program->extents[shard->first_extent + i];
+        if (extent->from == 0 && extent->size == extent->whole) continue;
+        if (dim != -1 || extent->dim == LB_EXTENT_FLAT) return -2;
+        dim = extent->dim, *range = extent;
     }
     return dim;
 }

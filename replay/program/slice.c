@@ -128,13 +128,13 @@ static void add_write(builder *builder, uint32_t op, uint32_t value)
 {
     if (value == LB_NONE) return;
     uint32_t storage = builder->flow->storage_of[value], latest = builder->latest[storage];
-    write w = {.op = op, .previous = latest};
-    extent(&builder->program->values[value], &w.first, &w.last, &w.dense);
+    write written = {.op = op, .previous = latest};
+    extent(&builder->program->values[value], &written.first, &written.last, &written.dense);
     /* An empty write hides nothing and has no reader; its row would only lengthen the walk. */
-    if (w.first == w.last) return;
+    if (written.first == written.last) return;
     /* What is written is listed as a result too when the op returns it. */
-    if (latest != LB_NONE && builder->writes[latest].op == op && builder->writes[latest].first == w.first &&
-        builder->writes[latest].last == w.last)
+    if (latest != LB_NONE && builder->writes[latest].op == op && builder->writes[latest].first == written.first &&
+        builder->writes[latest].last == written.last)
         return;
     /* Writes are rows of one array and linked by number, since a realloc moves them all. */
     write *more = lb_array_grow(builder->writes, builder->n_writes, sizeof *more);
@@ -143,7 +143,7 @@ static void add_write(builder *builder, uint32_t op, uint32_t value)
         return;
     }
     builder->writes = more;
-    builder->writes[builder->n_writes] = w;
+    builder->writes[builder->n_writes] = written;
     builder->latest[storage] = builder->n_writes++;
 }
 

@@ -48,14 +48,14 @@ static lb_status reduce_range(lb_collective_streams *streams, int64_t from, int6
 
 /* Where chunk `c` of `member` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
 static void chunk_range(const lb_collective_streams *streams, const lb_stream_member *member, uint32_t input,
-                        uint32_t c, int64_t *from, int64_t *n)
+                        uint32_t chunk, int64_t *from, int64_t *n)
 {
     int64_t whole = member->starts[input + 1] - member->starts[input];
-    *from = member->starts[input] + whole / streams->n * c;
+    *from = member->starts[input] + whole / streams->n * chunk;
     *n = whole / streams->n;
     if (streams->name->coalesced && member->inputs.n == streams->n) {
-        *from = member->starts[c];
-        *n = member->starts[c + 1] - member->starts[c];
+        *from = member->starts[chunk];
+        *n = member->starts[chunk + 1] - member->starts[chunk];
         return;
     }
     if (streams->name->splits < 0 || (uint32_t)streams->name->splits + 1 >= member->op->args) return;
@@ -64,9 +64,9 @@ static void chunk_range(const lb_collective_streams *streams, const lb_stream_me
     if (splits->tag != LB_ARG_LIST || splits->count != streams->n || layout->ndim < 1) return;
     int64_t row = 1, at = 0;
     for (int d = 1; d < layout->ndim; d++) row *= layout->shape[d];
-    for (uint32_t i = 0; i < c; i++) at += member->program->args[splits->u.first + i].u.i;
+    for (uint32_t i = 0; i < chunk; i++) at += member->program->args[splits->u.first + i].u.i;
     *from = member->starts[input] + at * row;
-    *n = member->program->args[splits->u.first + c].u.i * row;
+    *n = member->program->args[splits->u.first + chunk].u.i * row;
 }
 
 /* Each rank's block by itself, as rings do it that end there. */
@@ -107,17 +107,17 @@ typedef struct receipt {
 } receipt;
 
 /* `from`: a member, or LB_NONE for the reduction of all. */
-static lb_status receive(lb_collective_streams *streams, receipt *r, uint32_t from, int64_t at, int64_t n,
+static lb_status receive(lb_collective_streams *streams, receipt *receipt, uint32_t from, int64_t at, int64_t n,
                          int64_t limit)
 {
-    lb_collective_move *more = lb_array_grow(r->list, r->n, sizeof *more);
+    lb_collective_move *more = lb_array_grow(receipt->list, receipt->n, sizeof *more);
     if (!more) return lb_fail(streams->err, LB_ERR_NOMEM, "out of memory for a collective");
-    r->list = more;
+    receipt->list = more;
     if (n < 0 || at < 0 || at + n > limit)
         return lb_fail(streams->err, LB_ERR_UNSUPPORTED,
                        "the sizes of a collective's inputs and outputs do not fit together");
-    r->list[r->n++] = (lb_collective_move){from, at, n};
-    r->elements += n;
+    receipt->list[receipt->n++] = (lb_collective_move){from, at, n};
+    receipt->elements += n;
     return LB_OK;
 }
 
@@ -390,32 +390,32 @@ lb_status lb_collective_run_run(lb_machine *const *members, uint32_t n, lb_err *
     lb_collective_streams streams = {
         .n = n, .known = LB_INPUTS_INIT, .err = &local, .members = calloc(n, sizeof *streams.members)};
     lb_status status = streams.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-    for (uint32_t r = 0; status == LB_OK && r < n; r++) {
-        const lb_program *program = members[r]->prepared->program;
-        streams.members[r] = (lb_stream_member){.machine = members[r],
-                                                .program = program,
-                                                .op = &program->ops[members[r]->next],
-                                                .choice = lb_machine_choice(members[r])};
-        const lb_collective_name *name = lb_collective_name_find(lb_op_name(program, streams.members[r].op));
-        if (r == 0) streams.name = name;
+    for (uint32_t rank = 0; status == LB_OK && rank < n; rank++) {
+        const lb_program *program = members[rank]->prepared->program;
+        streams.members[rank] = (lb_stream_member){.machine = members[rank],
+                                                   .program = program,
+                                                   .op = &program->ops[members[rank]->next],
+                                                   .choice = lb_machine_choice(members[rank])};
+        const lb_collective_name *name = lb_collective_name_find(lb_op_name(program, streams.members[rank].op));
+        if (rank == 0) streams.name = name;
         if (!name || name->kind != streams.name->kind)
             status = LB_ERR_UNSUPPORTED;
         else
-            status = lb_collective_streams_collect(&streams, &streams.members[r]);
+            status = lb_collective_streams_collect(&streams, &streams.members[rank]);
     }
     if (status == LB_OK) {
         streams.shows = lb_event_shows_alone(members[0]);
         streams.dtype = lb_collective_streams_dtype(&streams);
         streams.size = lb_dtype_bits(streams.dtype) / 8;
         read_attributes(&streams);
-        for (uint32_t r = 0; r < n; r++) streams.known.swapped |= streams.members[r].choice->swapped;
+        for (uint32_t rank = 0; rank < n; rank++) streams.known.swapped |= streams.members[rank].choice->swapped;
         status = streams.size ? run_streams(&streams) : LB_ERR_UNSUPPORTED;
     }
-    for (uint32_t r = 0; r < n; r++) {
+    for (uint32_t rank = 0; rank < n; rank++) {
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) break;
-        lb_status end = status == LB_OK && receives(&streams, r) && !streams.shows
-                            ? lb_machine_finish(members[r], &streams.known, &streams.sum, err)
-                            : lb_machine_stand_in(members[r], err);
+        lb_status end = status == LB_OK && receives(&streams, rank) && !streams.shows
+                            ? lb_machine_finish(members[rank], &streams.known, &streams.sum, err)
+                            : lb_machine_stand_in(members[rank], err);
         if (end != LB_OK) {
             lb_collective_streams_release(&streams);
             return end;

@@ -10,20 +10,20 @@
 
 /* ---- members ---------------------------------------------------------------------------------------------------- */
 
-static lb_status append(lb_stream_values *l, uint32_t value, lb_err *err)
+static lb_status append(lb_stream_values *values, uint32_t value, lb_err *err)
 {
-    uint32_t *grown = lb_array_grow(l->values, l->n, sizeof *grown);
+    uint32_t *grown = lb_array_grow(values->values, values->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-    l->values = grown;
-    l->values[l->n++] = value;
+    values->values = grown;
+    values->values[values->n++] = value;
     return LB_OK;
 }
 
-static lb_status append_arg(lb_stream_values *l, const lb_program *program, const lb_arg *arg, lb_err *err)
+static lb_status append_arg(lb_stream_values *values, const lb_program *program, const lb_arg *arg, lb_err *err)
 {
-    if (arg->tag == LB_ARG_VALUE) return append(l, arg->u.value, err);
+    if (arg->tag == LB_ARG_VALUE) return append(values, arg->u.value, err);
     for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
-        LB_TRY(append_arg(l, program, &program->args[arg->u.first + i], err));
+        LB_TRY(append_arg(values, program, &program->args[arg->u.first + i], err));
     return LB_OK;
 }
 

@@ -105,9 +105,9 @@ static agreement compare(const lb_message_stream *sent, const lb_message_stream 
 {
     agreement a = {0};
     for (int64_t i = shift < 0 ? -shift : 0; i < received->n && i + shift < sent->n; i++) {
-        const lb_digest x = received->contents[i], y = sent->contents[i + shift];
-        if (lb_digest_is_none(x) || lb_digest_is_none(y)) continue;
-        *(lb_digest_equal(x, y) ? &a.equal : &a.different) += 1;
+        const lb_digest digest = received->contents[i], y = sent->contents[i + shift];
+        if (lb_digest_is_none(digest) || lb_digest_is_none(y)) continue;
+        *(lb_digest_equal(digest, y) ? &a.equal : &a.different) += 1;
     }
     return a;
 }

@@ -86,17 +86,17 @@ static lb_status add_stream(lb_messages *messages, const lb_program *program, lb
 /* The message's key, as its sender numbers it; false: the sender has none that is known to be it. */
 static bool sent_key(const lb_messages *messages, const lb_program *receiver, lb_message_key *key)
 {
-    stream *s = find_stream(messages, *key);
-    if (!s) return false;
-    if (!s->met) {
+    stream *stream = find_stream(messages, *key);
+    if (!stream) return false;
+    if (!stream->met) {
         lb_message_stream received;
-        s->met = true;
-        s->aligned = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, NULL) == LB_OK &&
-                     lb_message_streams_align(&s->sent, &received, &s->shift);
+        stream->met = true;
+        stream->aligned = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, NULL) == LB_OK &&
+                          lb_message_streams_align(&stream->sent, &received, &stream->shift);
         free(received.contents);
     }
-    const int64_t number = key->number + s->shift;
-    if (!s->aligned || number < 0 || number >= s->sent.n) return false;
+    const int64_t number = key->number + stream->shift;
+    if (!stream->aligned || number < 0 || number >= stream->sent.n) return false;
     key->number = (uint32_t)number;
     return true;
 }
@@ -152,18 +152,18 @@ static lb_status take_contents(contents *contents, lb_machine *machine, bool *wh
 
 lb_status lb_messages_send(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
 {
-    message m = {.key = *key, .shadowed = machine->shadow != NULL};
+    message sent = {.key = *key, .shadowed = machine->shadow != NULL};
     bool whole = true;
     if (!find_stream(messages, *key)) LB_TRY(add_stream(messages, machine->prepared->program, *key, err));
-    lb_status status = m.shadowed ? take_contents(&m.of[1], machine->shadow, &whole, err) : LB_OK;
-    if (status == LB_OK && whole) status = take_contents(&m.of[0], machine, &whole, err);
-    m.missing = !whole;
+    lb_status status = sent.shadowed ? take_contents(&sent.of[1], machine->shadow, &whole, err) : LB_OK;
+    if (status == LB_OK && whole) status = take_contents(&sent.of[0], machine, &whole, err);
+    sent.missing = !whole;
     message *grown = status == LB_OK ? lb_array_grow(messages->list, messages->n, sizeof *grown) : NULL;
     if (!grown) {
-        release(&m);
+        release(&sent);
         return status == LB_OK ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a message") : status;
     }
-    messages->list = grown, grown[messages->n++] = m;
+    messages->list = grown, grown[messages->n++] = sent;
     return lb_machine_stand_in(machine, err); /* a send gives nothing */
 }
 

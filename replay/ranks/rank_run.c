@@ -23,28 +23,28 @@ static void release_fusion(fusion *fusion)
     free(fusion->origin);
 }
 
-static lb_status fuse_program(lb_rank_run *r, fusion *fusion, lb_err *err)
+static lb_status fuse_program(lb_rank_run *run, fusion *fusion, lb_err *err)
 {
-    const lb_plan *plan = r->plan;
-    const lb_program *program = r->programs[0]->program;
+    const lb_plan *plan = run->plan;
+    const lb_program *program = run->programs[0]->program;
     for (uint32_t i = 0; i < plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++) {
         lb_passed fused;
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
-        if (fusion->program || r->n_programs > 1)
+        if (fusion->program || run->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
         LB_TRY(lb_fuse_pass(program, NULL, plan, i, &fused, err));
-        fusion->program = fused.program, fusion->origin = fused.origin, r->touched[i] = fused.touched;
+        fusion->program = fused.program, fusion->origin = fused.origin, run->touched[i] = fused.touched;
     }
     if (!fusion->program) return LB_OK;
     return lb_prepared_make(fusion->program, program, fusion->origin, &fusion->prepared, err);
 }
 
-static void note_touched(lb_rank_run *r, const lb_choices *choices)
+static void note_touched(lb_rank_run *run, const lb_choices *choices)
 {
     uint64_t touched[LB_RANK_RUN_SWAPS] = {0};
     lb_choices_touched(choices, touched);
-    for (uint32_t i = 0; i < r->plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++)
-        if (!lb_swap_is_structural(r->plan->swaps[i].kind)) r->touched[i] = touched[i];
+    for (uint32_t i = 0; i < run->plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++)
+        if (!lb_swap_is_structural(run->plan->swaps[i].kind)) run->touched[i] = touched[i];
 }
 
 /* A rank at work. */
@@ -54,23 +54,23 @@ typedef struct runner {
     lb_machine_state state;
 } runner;
 
-static lb_status start(lb_choices *choices, const lb_prepared *prepared, lb_run *shared, runner *s, lb_err *err)
+static lb_status start(lb_choices *choices, const lb_prepared *prepared, lb_run *shared, runner *runner, lb_err *err)
 {
-    LB_TRY(lb_choices_make(choices, prepared, NULL, &s->choice_of, err));
-    LB_TRY(lb_machine_new(shared, prepared->program->rank, &s->machine, err));
+    LB_TRY(lb_choices_make(choices, prepared, NULL, &runner->choice_of, err));
+    LB_TRY(lb_machine_new(shared, prepared->program->rank, &runner->machine, err));
     if (lb_choices_round_operands(choices, false)) {
-        s->machine->rounding = lb_operand_rounding_new();
-        if (!s->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        LB_TRY(lb_operand_rounding_step(s->machine->rounding, prepared, err));
+        runner->machine->rounding = lb_operand_rounding_new();
+        if (!runner->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        LB_TRY(lb_operand_rounding_step(runner->machine->rounding, prepared, err));
     }
-    return lb_machine_declare(s->machine, prepared, err);
+    return lb_machine_declare(runner->machine, prepared, err);
 }
 
-static void stop(runner *s)
+static void stop(runner *runner)
 {
-    if (s->machine) lb_operand_rounding_free(s->machine->rounding);
-    lb_machine_free(s->machine);
-    free(s->choice_of);
+    if (runner->machine) lb_operand_rounding_free(runner->machine->rounding);
+    lb_machine_free(runner->machine);
+    free(runner->choice_of);
 }
 
 static void take_seats(const runner *runners, uint32_t n, lb_rank_seat *seats)

@@ -42,15 +42,16 @@ static json_t *layers_json(const lb_routing_report *report)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < report->n_layers; i++) {
-        const lb_routing_layer *l = &report->layers[i];
-        json_array_append_new(
-            rows,
-            json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "step", (json_int_t)l->step,
-                      "rank", (int)l->rank, "layer", l->layer, "call", (int)l->call, "tokens", (json_int_t)l->tokens,
-                      "choices", (json_int_t)l->choices, "flips", count(l->flips), "near_ties",
-                      (json_int_t)l->near_ties, "router_differences", (json_int_t)l->router_differences, "unjudged",
-                      (json_int_t)l->unjudged, "recomputed", count(l->recomputed), "largest_margin",
-                      number(l->largest_margin), "largest_upstream", number(l->largest_upstream)));
+        const lb_routing_layer *layer = &report->layers[i];
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}",
+                                              "step", (json_int_t)layer->step, "rank", (int)layer->rank, "layer",
+                                              layer->layer, "call", (int)layer->call, "tokens",
+                                              (json_int_t)layer->tokens, "choices", (json_int_t)layer->choices, "flips",
+                                              count(layer->flips), "near_ties", (json_int_t)layer->near_ties,
+                                              "router_differences", (json_int_t)layer->router_differences, "unjudged",
+                                              (json_int_t)layer->unjudged, "recomputed", count(layer->recomputed),
+                                              "largest_margin", number(layer->largest_margin), "largest_upstream",
+                                              number(layer->largest_upstream)));
     }
     return rows;
 }
@@ -59,14 +60,14 @@ static json_t *flips_json(const lb_routing_report *report, uint32_t most)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < report->n_flips && i < most; i++) {
-        const lb_routing_flip *f = &report->flips[i];
-        const lb_routing_layer *l = &report->layers[f->layer];
+        const lb_routing_flip *flip = &report->flips[i];
+        const lb_routing_layer *layer = &report->layers[flip->layer];
         json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
-                                              (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call",
-                                              (int)l->call, "token", (json_int_t)f->token, "lost", (json_int_t)f->lost,
-                                              "won", count(f->won), "kind", lb_routing_flip_kind_name(f->kind),
-                                              "margin", number(f->margin), "upstream", number(f->upstream), "rounding",
-                                              number(f->rounding)));
+                                              (json_int_t)layer->step, "rank", (int)layer->rank, "layer", layer->layer,
+                                              "call", (int)layer->call, "token", (json_int_t)flip->token, "lost",
+                                              (json_int_t)flip->lost, "won", count(flip->won), "kind",
+                                              lb_routing_flip_kind_name(flip->kind), "margin", number(flip->margin),
+                                              "upstream", number(flip->upstream), "rounding", number(flip->rounding)));
     }
     return rows;
 }

@@ -72,10 +72,10 @@ static lb_status add_decision(maker *maker, const lb_program *program, lb_slice_
     lb_routing_layer *layers = lb_array_grow(report->layers, report->n_layers, sizeof *layers);
     if (layers) report->layers = layers;
     if (!decisions || !layers) return no_memory(maker);
-    decision *d = &decisions[n - 1];
-    *d = (decision){.program = program, .ids = LB_NONE, .scores = LB_NONE, .read = LB_NONE};
-    lb_status status = lb_router_find(program, flow, row, &d->router, maker->err);
-    d->inputs = calloc(d->router.path.n_list + 1, sizeof *d->inputs);
+    decision *added = &decisions[n - 1];
+    *added = (decision){.program = program, .ids = LB_NONE, .scores = LB_NONE, .read = LB_NONE};
+    lb_status status = lb_router_find(program, flow, row, &added->router, maker->err);
+    added->inputs = calloc(added->router.path.n_list + 1, sizeof *added->inputs);
     layers[n - 1] = (lb_routing_layer){.step = program->step,
                                        .rank = program->rank,
                                        .call = row->call,
@@ -86,13 +86,14 @@ static lb_status add_decision(maker *maker, const lb_program *program, lb_slice_
                                        .layer = strdup(lb_program_text(program, program->scopes[row->scope].path))};
     report->n_layers = n;
     if (status != LB_OK) return status;
-    if (!d->inputs || !layers[n - 1].layer) return no_memory(maker);
-    if (d->router.topk == LB_NONE) return LB_OK;
-    d->ids = want(maker, program, row->ids, d->router.topk + 1);
-    d->read = want(maker, program, d->router.choice.inputs[0], d->router.topk);
-    d->scores = want(maker, program, d->router.scores, d->router.made);
-    for (uint32_t i = 0; i < d->router.path.n_list; i++)
-        d->inputs[i] = want(maker, program, d->router.path.list[i], d->router.path.ops ? d->router.path.ops[0] : 0);
+    if (!added->inputs || !layers[n - 1].layer) return no_memory(maker);
+    if (added->router.topk == LB_NONE) return LB_OK;
+    added->ids = want(maker, program, row->ids, added->router.topk + 1);
+    added->read = want(maker, program, added->router.choice.inputs[0], added->router.topk);
+    added->scores = want(maker, program, added->router.scores, added->router.made);
+    for (uint32_t i = 0; i < added->router.path.n_list; i++)
+        added->inputs[i] =
+            want(maker, program, added->router.path.list[i], added->router.path.ops ? added->router.path.ops[0] : 0);
     return LB_OK;
 }
 
@@ -179,9 +180,9 @@ static bool load_ids(const lb_tensor *tensor, int64_t **ids)
     return *ids && lb_expert_flip_load_ids(tensor, *ids);
 }
 
-static const lb_routing_other *other_of(const maker *m)
+static const lb_routing_other *other_of(const maker *maker)
 {
-    return m->gaps.other;
+    return maker->gaps.other;
 }
 
 static bool others(maker *maker, const lb_program *program, uint32_t value, lb_tensor *tensor)
@@ -189,22 +190,23 @@ static bool others(maker *maker, const lb_program *program, uint32_t value, lb_t
     return value != LB_NONE && other_of(maker)->value(other_of(maker)->context, program, value, tensor);
 }
 
-static bool load_then(maker *maker, const decision *decision, choices *c)
+static bool load_then(maker *maker, const decision *decision, choices *loaded)
 {
     lb_tensor tensor;
-    *c = (choices){0};
+    *loaded = (choices){0};
     if (decision->router.topk == LB_NONE ||
         !recorded(maker, decision->program, decision->router.row->ids, decision->ids, &tensor) ||
         tensor.layout.ndim < 1)
         return false;
-    c->per_token = tensor.layout.shape[tensor.layout.ndim - 1];
-    if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&tensor, &c->then)) return false;
-    c->tokens = lb_layout_numel(&tensor.layout) / c->per_token;
+    loaded->per_token = tensor.layout.shape[tensor.layout.ndim - 1];
+    if (loaded->per_token < 1 || loaded->per_token > LB_MOST_CHOICES || !load_ids(&tensor, &loaded->then)) return false;
+    loaded->tokens = lb_layout_numel(&tensor.layout) / loaded->per_token;
     if (!recorded(maker, decision->program, decision->router.scores, decision->scores, &tensor) ||
         tensor.layout.ndim < 1)
         return true;
-    c->experts = tensor.layout.shape[tensor.layout.ndim - 1], c->dtype = tensor.dtype;
-    if (lb_layout_numel(&tensor.layout) == c->tokens * c->experts) c->scores = lb_expert_flip_scores(&tensor);
+    loaded->experts = tensor.layout.shape[tensor.layout.ndim - 1], loaded->dtype = tensor.dtype;
+    if (lb_layout_numel(&tensor.layout) == loaded->tokens * loaded->experts)
+        loaded->scores = lb_expert_flip_scores(&tensor);
     return true;
 }
 
@@ -279,22 +281,22 @@ static void score_upstream(maker *maker, const decision *decision, choices *choi
 
 static lb_routing_flip judge(const choices *choices, int64_t token, lb_expert_flip pair)
 {
-    lb_routing_flip f = {.kind = LB_FLIP_UNJUDGED,
-                         .token = token,
-                         .lost = pair.lost,
-                         .won = pair.won,
-                         .margin = NAN,
-                         .upstream = NAN,
-                         .rounding = NAN};
-    if (!choices->scores || pair.won < 0 || pair.lost >= choices->experts || pair.won >= choices->experts) return f;
+    lb_routing_flip flip = {.kind = LB_FLIP_UNJUDGED,
+                            .token = token,
+                            .lost = pair.lost,
+                            .won = pair.won,
+                            .margin = NAN,
+                            .upstream = NAN,
+                            .rounding = NAN};
+    if (!choices->scores || pair.won < 0 || pair.lost >= choices->experts || pair.won >= choices->experts) return flip;
     const double *then = choices->scores + token * choices->experts;
-    f.margin = then[pair.lost] - then[pair.won],
-    f.rounding = lb_expert_flip_rounding(then, choices->experts, choices->dtype);
-    if (!choices->upstream || isnan(f.margin)) return f;
+    flip.margin = then[pair.lost] - then[pair.won],
+    flip.rounding = lb_expert_flip_rounding(then, choices->experts, choices->dtype);
+    if (!choices->upstream || isnan(flip.margin)) return flip;
     const double *moved = choices->upstream + token * choices->experts;
-    f.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
-    f.kind = f.margin <= f.upstream + f.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
-    return f;
+    flip.upstream = fabs(moved[pair.lost] - then[pair.lost]) + fabs(moved[pair.won] - then[pair.won]);
+    flip.kind = flip.margin <= flip.upstream + flip.rounding ? LB_FLIP_NEAR_TIE : LB_FLIP_ROUTER;
+    return flip;
 }
 
 static bool in_range(const choices *choices)
@@ -338,9 +340,9 @@ static lb_status judge_layer(maker *maker, uint32_t at)
                     lb_flips_of(choices.then + t * choices.per_token, choices.now + t * choices.per_token,
                                 choices.per_token, choices.scores ? choices.scores + t * choices.experts : NULL, pairs);
                 for (int64_t i = 0; i < n && status == LB_OK; i++) {
-                    lb_routing_flip f = judge(&choices, t, pairs[i]);
-                    f.layer = at;
-                    if (!add_flip(maker->report, &f)) status = no_memory(maker);
+                    lb_routing_flip flip = judge(&choices, t, pairs[i]);
+                    flip.layer = at;
+                    if (!add_flip(maker->report, &flip)) status = no_memory(maker);
                 }
             }
         }
@@ -349,7 +351,7 @@ static lb_status judge_layer(maker *maker, uint32_t at)
     return status;
 }
 
-/* The choices that a run is held against: the recorded ones, or those of the other recording. */
+/* The choices that a run is compared with: the recorded ones, or those of the other recording. */
 static bool load_reference(maker *maker, const decision *decision, choices *choices)
 {
     if (!load_then(maker, decision, choices) || !other_of(maker)) return choices->then;

@@ -58,19 +58,20 @@ static void print_layers(FILE *out, const lb_routing_report *report)
             report->against ? "choices that differ" : "choices that would change", "step", "rank", "choices", "flips",
             "ties", "of routers", "unjudged", "margin", "upstream", "recomputed");
     for (uint32_t i = 0; i < report->n_layers; i++) {
-        const lb_routing_layer *l = &report->layers[i];
-        fprintf(out, "%-32s %5lld %4d %8lld ", l->layer, (long long)l->step, (int)l->rank, (long long)l->choices);
-        if (l->flips < 0)
+        const lb_routing_layer *layer = &report->layers[i];
+        fprintf(out, "%-32s %5lld %4d %8lld ", layer->layer, (long long)layer->step, (int)layer->rank,
+                (long long)layer->choices);
+        if (layer->flips < 0)
             fprintf(out, "%7s %7s %10s %10s ", "-", "-", "-", "-");
         else
-            fprintf(out, "%7lld %7lld %10lld %10lld ", (long long)l->flips, (long long)l->near_ties,
-                    (long long)l->router_differences, (long long)l->unjudged);
-        print_number(out, l->largest_margin, 9);
-        print_number(out, l->largest_upstream, 10);
-        if (l->recomputed < 0)
+            fprintf(out, "%7lld %7lld %10lld %10lld ", (long long)layer->flips, (long long)layer->near_ties,
+                    (long long)layer->router_differences, (long long)layer->unjudged);
+        print_number(out, layer->largest_margin, 9);
+        print_number(out, layer->largest_upstream, 10);
+        if (layer->recomputed < 0)
             fprintf(out, "%11s\n", "-");
         else
-            fprintf(out, "%11lld\n", (long long)l->recomputed);
+            fprintf(out, "%11lld\n", (long long)layer->recomputed);
     }
     fprintf(out, report->against
                      ? "flips, ties, of routers: choices that the second side made differently; upstream: "
@@ -88,11 +89,13 @@ static void print_flips(FILE *out, const lb_routing_report *report, uint32_t mos
     fprintf(out, "\n%-18s %-32s %5s %4s %7s %6s %6s %10s %10s %10s\n", "flip", "layer", "step", "rank", "token", "lost",
             "won", "margin", "upstream", "rounding");
     for (uint32_t i = 0; i < report->n_flips && i < most; i++) {
-        const lb_routing_flip *f = &report->flips[i];
-        const lb_routing_layer *l = &report->layers[f->layer];
-        fprintf(out, "%-18s %-32s %5lld %4d %7lld %6lld %6lld ", lb_routing_flip_kind_name(f->kind), l->layer,
-                (long long)l->step, (int)l->rank, (long long)f->token, (long long)f->lost, (long long)f->won);
-        print_number(out, f->margin, 10), print_number(out, f->upstream, 11), print_number(out, f->rounding, 11);
+        const lb_routing_flip *flip = &report->flips[i];
+        const lb_routing_layer *layer = &report->layers[flip->layer];
+        fprintf(out, "%-18s %-32s %5lld %4d %7lld %6lld %6lld ", lb_routing_flip_kind_name(flip->kind), layer->layer,
+                (long long)layer->step, (int)layer->rank, (long long)flip->token, (long long)flip->lost,
+                (long long)flip->won);
+        print_number(out, flip->margin, 10), print_number(out, flip->upstream, 11),
+            print_number(out, flip->rounding, 11);
         fprintf(out, "\n");
     }
     if (report->n_flips > most)

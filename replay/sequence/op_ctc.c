@@ -59,13 +59,13 @@ typedef struct sample {
     logarithm *at; /* steps × states */
 } sample;
 
-static const int64_t *read_lengths(ctc *c, uint32_t i)
+static const int64_t *read_lengths(ctc *ctc, uint32_t i)
 {
-    const lb_call *call = c->frame.call;
+    const lb_call *call = ctc->frame.call;
     const lb_operand *arg = i < call->n_args ? &call->args[i] : NULL;
     if (arg && arg->tag == LB_OPERAND_TENSOR)
-        return lb_tensor_numel(&arg->tensor) == c->batch ? lb_frame_integers(&c->frame, &arg->tensor) : NULL;
-    return arg && arg->tag == LB_OPERAND_NUMBERS && arg->count == c->batch ? arg->ints : NULL;
+        return lb_tensor_numel(&arg->tensor) == ctc->batch ? lb_frame_integers(&ctc->frame, &arg->tensor) : NULL;
+    return arg && arg->tag == LB_OPERAND_NUMBERS && arg->count == ctc->batch ? arg->ints : NULL;
 }
 
 /* `first`: which argument log_probs is; targets and lengths follow it. `alpha`: the shape of log_alpha. */
@@ -140,9 +140,9 @@ static void fill(const ctc *ctc, const sample *sample, bool back)
 
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */
 
-static void set(const ctc *ctc, void *y, int64_t i, logarithm x, bool twin)
+static void set(const ctc *ctc, void *y, int64_t i, logarithm logarithm, bool twin)
 {
-    lb_frame_set(&ctc->frame, y, i, twin ? (isfinite(x.v) ? fabs(x.v) + x.e : 0) : x.v);
+    lb_frame_set(&ctc->frame, y, i, twin ? (isfinite(logarithm.v) ? fabs(logarithm.v) + logarithm.e : 0) : logarithm.v);
 }
 
 /* All of it as it was recorded, then -inf at the first step, where no other state begins. */

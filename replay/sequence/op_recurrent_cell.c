@@ -32,20 +32,20 @@ static bool cell_begin(cell *c, lb_call *call, const lb_tensor *state, bool twin
 }
 
 /* Arg `i`, which may be absent, of `kinds` numbers per unit and sample; of `kinds` per unit with `samples` 1. */
-static const void *input(cell *c, uint32_t i, int64_t kinds, int64_t samples)
+static const void *input(cell *cell, uint32_t i, int64_t kinds, int64_t samples)
 {
-    const lb_tensor *tensor = lb_frame_arg_tensor(c->frame.call, i);
-    if (tensor && lb_tensor_numel(tensor) != samples * kinds * c->size)
-        lb_frame_fail(&c->frame, LB_ERR_INVALID, "gates, states and biases do not match");
-    return lb_frame_tensor(&c->frame, tensor);
+    const lb_tensor *tensor = lb_frame_arg_tensor(cell->frame.call, i);
+    if (tensor && lb_tensor_numel(tensor) != samples * kinds * cell->size)
+        lb_frame_fail(&cell->frame, LB_ERR_INVALID, "gates, states and biases do not match");
+    return lb_frame_tensor(&cell->frame, tensor);
 }
 
 /* The gates that the forward kept, arg `i`. */
-static const void *workspace(cell *c, uint32_t i, int64_t kinds)
+static const void *workspace(cell *cell, uint32_t i, int64_t kinds)
 {
-    if (!lb_frame_arg_tensor(c->frame.call, i))
-        lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "its workspace is missing");
-    return input(c, i, kinds, c->samples);
+    if (!lb_frame_arg_tensor(cell->frame.call, i))
+        lb_frame_fail(&cell->frame, LB_ERR_UNSUPPORTED, "its workspace is missing");
+    return input(cell, i, kinds, cell->samples);
 }
 
 static lb_number get(const cell *cell, const void *x, int64_t i)
@@ -104,10 +104,10 @@ static lb_number sum_of(const cell *cell, const lb_number *terms, int n)
 }
 
 /* `at`: in the gates, `unit`: in the biases. */
-static lb_number gate(const cell *cell, const gates *g, int64_t at, int64_t unit)
+static lb_number gate(const cell *cell, const gates *gates, int64_t at, int64_t unit)
 {
-    const lb_number terms[] = {get(cell, g->input, at), get(cell, g->hidden, at), get(cell, g->input_bias, unit),
-                               get(cell, g->hidden_bias, unit)};
+    const lb_number terms[] = {get(cell, gates->input, at), get(cell, gates->hidden, at),
+                               get(cell, gates->input_bias, unit), get(cell, gates->hidden_bias, unit)};
     return sum_of(cell, terms, 4);
 }
 
@@ -117,16 +117,16 @@ static lb_status lstm_run(lb_call *call, bool twin)
     cell cell;
     if (!cell_begin(&cell, call, lb_frame_arg_tensor(call, 2), twin)) return lb_frame_end(&cell.frame);
     const int64_t n = cell.size, all = cell.samples * n;
-    const gates g = gates_of(&cell, 4);
+    const gates gates = gates_of(&cell, 4);
     void *hy = lb_frame_output(&cell.frame, 0, all), *cy = lb_frame_output(&cell.frame, 1, all),
          *kept = lb_frame_output(&cell.frame, 2, 4 * all);
     for (int64_t k = 0; lb_frame_ok(&cell.frame) && k < all; k++) {
         const int64_t unit = k % n, at = k / n * 4 * n + unit;
-        const lb_number i = lb_number_sigmoid(cell.type, gate(&cell, &g, at, unit)),
-                        f = lb_number_sigmoid(cell.type, gate(&cell, &g, at + n, unit + n)),
-                        candidate = lb_number_tanh(cell.type, gate(&cell, &g, at + 2 * n, unit + 2 * n)),
-                        o = lb_number_sigmoid(cell.type, gate(&cell, &g, at + 3 * n, unit + 3 * n)),
-                        next = plus(&cell, times(&cell, f, get(&cell, g.state, k)), times(&cell, i, candidate));
+        const lb_number i = lb_number_sigmoid(cell.type, gate(&cell, &gates, at, unit)),
+                        f = lb_number_sigmoid(cell.type, gate(&cell, &gates, at + n, unit + n)),
+                        candidate = lb_number_tanh(cell.type, gate(&cell, &gates, at + 2 * n, unit + 2 * n)),
+                        o = lb_number_sigmoid(cell.type, gate(&cell, &gates, at + 3 * n, unit + 3 * n)),
+                        next = plus(&cell, times(&cell, f, get(&cell, gates.state, k)), times(&cell, i, candidate));
         put(&cell, cy, k, next);
         put(&cell, hy, k, times(&cell, o, lb_number_tanh(cell.type, next)));
         put(&cell, kept, at, i), put(&cell, kept, at + n, f);
@@ -206,15 +206,16 @@ static lb_status gru_run(lb_call *call, bool twin)
     cell cell;
     if (!cell_begin(&cell, call, lb_frame_arg_tensor(call, 2), twin)) return lb_frame_end(&cell.frame);
     const int64_t n = cell.size, all = cell.samples * n;
-    const gates g = gates_of(&cell, 3);
+    const gates gates = gates_of(&cell, 3);
     void *hy = lb_frame_output(&cell.frame, 0, all), *kept = lb_frame_output(&cell.frame, 1, 5 * all);
     for (int64_t k = 0; lb_frame_ok(&cell.frame) && k < all; k++) {
         const int64_t unit = k % n, at = k / n * 3 * n + unit, to = k / n * 5 * n + unit;
-        const lb_number r = lb_number_sigmoid(cell.type, gate(&cell, &g, at, unit)),
-                        z = lb_number_sigmoid(cell.type, gate(&cell, &g, at + n, unit + n)),
-                        hidden = plus(&cell, get(&cell, g.hidden, at + 2 * n), get(&cell, g.hidden_bias, unit + 2 * n)),
-                        h = get(&cell, g.state, k);
-        const lb_number terms[] = {get(&cell, g.input, at + 2 * n), get(&cell, g.input_bias, unit + 2 * n),
+        const lb_number r = lb_number_sigmoid(cell.type, gate(&cell, &gates, at, unit)),
+                        z = lb_number_sigmoid(cell.type, gate(&cell, &gates, at + n, unit + n)),
+                        hidden = plus(&cell, get(&cell, gates.hidden, at + 2 * n),
+                                      get(&cell, gates.hidden_bias, unit + 2 * n)),
+                        h = get(&cell, gates.state, k);
+        const lb_number terms[] = {get(&cell, gates.input, at + 2 * n), get(&cell, gates.input_bias, unit + 2 * n),
                                    times(&cell, r, hidden)};
         const lb_number candidate = lb_number_tanh(cell.type, sum_of(&cell, terms, 3));
         put(&cell, hy, k, plus(&cell, candidate, times(&cell, z, lb_number_subtract(cell.type, h, candidate))));

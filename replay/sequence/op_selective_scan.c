@@ -60,16 +60,16 @@ static void put(const scan *scan, void *x, int64_t i, double value)
     if (x) lb_frame_set(&scan->frame, x, i, value);
 }
 
-static int64_t place(const operand *o, const row *row, int64_t t, int64_t n)
+static int64_t place(const operand *operand, const row *row, int64_t t, int64_t n)
 {
-    return row->batch * o->batch + (row->first + t) * o->time + row->head / o->sharers * o->head + row->part * o->part +
-           n * o->state;
+    return row->batch * operand->batch + (row->first + t) * operand->time +
+           row->head / operand->sharers * operand->head + row->part * operand->part + n * operand->state;
 }
 
 static double value(const scan *scan, int which, const row *row, int64_t t, int64_t n)
 {
-    const operand *o = &scan->of[which];
-    return o->x ? get(scan, o->x, place(o, row, t, n)) : 0;
+    const operand *operand = &scan->of[which];
+    return operand->x ? get(scan, operand->x, place(operand, row, t, n)) : 0;
 }
 
 /* dt of step t, and by how much it grows with what was recorded. */
@@ -132,8 +132,8 @@ static void load_state(const scan *scan, const row *row, double *h)
 
 static void add_to(const scan *scan, int which, const row *row, int64_t t, int64_t n, double gradient)
 {
-    const operand *o = &scan->of[which];
-    if (o->gradient) o->gradient[place(o, row, t, n)] += scan->twin ? fabs(gradient) : gradient;
+    const operand *operand = &scan->of[which];
+    if (operand->gradient) operand->gradient[place(operand, row, t, n)] += scan->twin ? fabs(gradient) : gradient;
 }
 
 /* Of y: what comes back through the gate, whose own gradient is taken along. */
@@ -204,9 +204,9 @@ static lb_status backward(scan *scan, const int *order, int n_results)
             for (row.part = 0; lb_frame_ok(&scan->frame) && row.part < scan->parts; row.part++)
                 backward_row(scan, &row, h, g);
     for (int i = 0; lb_frame_ok(&scan->frame) && i < n_results; i++) {
-        const operand *o = &scan->of[order[i]];
-        void *to = o->gradient ? lb_frame_output(&scan->frame, (uint32_t)i, o->n) : NULL;
-        for (int64_t k = 0; to && k < o->n; k++) put(scan, to, k, o->gradient[k]);
+        const operand *operand = &scan->of[order[i]];
+        void *to = operand->gradient ? lb_frame_output(&scan->frame, (uint32_t)i, operand->n) : NULL;
+        for (int64_t k = 0; to && k < operand->n; k++) put(scan, to, k, operand->gradient[k]);
     }
     return lb_frame_end(&scan->frame);
 }

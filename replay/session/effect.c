@@ -237,17 +237,18 @@ void lb_effects_op(lb_effects *effects, const lb_event *event)
 
 /* The swaps took away what writes it (a module that is left out is not trained): it is what it was when the window
  * began. */
-static void measure_frozen(lb_effects *effects, const leaver *l)
+static void measure_frozen(lb_effects *effects, const leaver *leaving)
 {
-    const lb_value *wanted = &l->program->values[l->value];
+    const lb_value *wanted = &leaving->program->values[leaving->value];
     lb_tensor source;
     for (uint32_t i = 0; i < effects->n_leavers; i++) {
         const leaver *other = &effects->leavers[i];
         const lb_value *value = &other->program->values[other->value];
-        if (other->part != PARAMETER || other->program->rank != l->program->rank || value->storage != wanted->storage)
+        if (other->part != PARAMETER || other->program->rank != leaving->program->rank ||
+            value->storage != wanted->storage)
             continue;
-        if (other->done && other->program->step < l->program->step) break; /* it was trained in an earlier step */
-        if (other->program->step > l->program->step) continue;
+        if (other->done && other->program->step < leaving->program->step) break; /* it was trained in an earlier step */
+        if (other->program->step > leaving->program->step) continue;
         for (uint32_t s = 0; s < other->program->n_values; s++) {
             const lb_value *from = &other->program->values[s];
             if (!(from->flags & LB_VALUE_SOURCE) || from->storage != wanted->storage || from->dtype != wanted->dtype ||
@@ -255,12 +256,12 @@ static void measure_frozen(lb_effects *effects, const leaver *l)
                 lb_layout_numel(&from->layout) != lb_layout_numel(&wanted->layout) ||
                 !is_recorded(effects, other->program, s, &source))
                 continue;
-            compare(effects, l, &source);
+            compare(effects, leaving, &source);
             return;
         }
         break;
     }
-    size_of(&effects->rows[l->step], PARAMETER)->unknown++;
+    size_of(&effects->rows[leaving->step], PARAMETER)->unknown++;
 }
 
 uint32_t lb_effects_rows(lb_effects *effects, const lb_effect **rows)

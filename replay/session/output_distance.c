@@ -39,7 +39,7 @@ bool lb_output_distance_recorded(const lb_output_distance *gaps, const lb_progra
     return seen != NULL;
 }
 
-double lb_output_distance_of(const lb_tensor *x, const lb_tensor *y)
+static double relative_distance(const lb_tensor *x, const lb_tensor *y)
 {
     const int64_t n = lb_layout_numel(&x->layout);
     if (n != lb_layout_numel(&y->layout)) return NAN;
@@ -61,7 +61,7 @@ static double measure(const lb_output_distance *gaps, const lb_program *program,
     if (!now || end.value == LB_NONE) return NAN;
     const bool known = other ? other->value(other->context, program, end.value, &then)
                              : lb_output_distance_recorded(gaps, program, end.value, row, &then);
-    return known ? lb_output_distance_of(now, &then) : NAN;
+    return known ? relative_distance(now, &then) : NAN;
 }
 
 void lb_output_distance_measure(const lb_output_distance *gaps, uint32_t end, double *output, double *loss)

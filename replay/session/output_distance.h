@@ -38,7 +38,6 @@ bool lb_output_distance_recorded(const lb_output_distance *gaps, const lb_progra
 /* Relative Euclidean distances of the run at hand from what it is compared with, at row `end`; NaN: not known. */
 void lb_output_distance_measure(const lb_output_distance *gaps, uint32_t end, double *output, double *loss);
 /* |x - y| / |y|; NaN for other sizes and for y = 0. */
-double lb_output_distance_of(const lb_tensor *x, const lb_tensor *y);
 void lb_output_distance_release(lb_output_distance *gaps);
 
 /* Every program that a plan runs, rank by rank. */

@@ -17,10 +17,10 @@ lb_step_end lb_step_end_loss(const lb_program *program)
     return end;
 }
 
-static bool counts(const lb_program *program, const lb_boundary *b)
+static bool counts(const lb_program *program, const lb_boundary *boundary)
 {
-    if (!b->output || b->recompute || b->value == LB_NONE) return false;
-    const lb_value *value = &program->values[b->value];
+    if (!boundary->output || boundary->recompute || boundary->value == LB_NONE) return false;
+    const lb_value *value = &program->values[boundary->value];
     return lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 1;
 }
 
@@ -29,13 +29,13 @@ lb_step_end lb_step_end_output(const lb_program *program, uint32_t *scope)
     lb_step_end end = {LB_NONE, LB_NONE};
     const lb_boundary *last = NULL;
     for (uint32_t i = program->n_boundaries; i-- > 0;) {
-        const lb_boundary *b = &program->boundaries[i];
-        if (!counts(program, b)) continue;
-        if (last && (b->scope != last->scope || b->call != last->call)) break;
-        if (last &&
-            lb_layout_numel(&program->values[b->value].layout) <= lb_layout_numel(&program->values[end.value].layout))
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (!counts(program, boundary)) continue;
+        if (last && (boundary->scope != last->scope || boundary->call != last->call)) break;
+        if (last && lb_layout_numel(&program->values[boundary->value].layout) <=
+                        lb_layout_numel(&program->values[end.value].layout))
             continue;
-        last = b, end = (lb_step_end){b->value, b->op}, *scope = b->scope;
+        last = boundary, end = (lb_step_end){boundary->value, boundary->op}, *scope = boundary->scope;
     }
     return end;
 }

@@ -38,22 +38,22 @@ static lb_status add_program(void *context, const lb_program *program, lb_err *e
     if (!endings) return no_memory(err);
     table->endings = endings;
     LB_TRY(lb_output_distance_add_end(&maker->gaps, program, err));
-    lb_switch_step_end *e = &endings[n - 1];
-    *e = (lb_switch_step_end){.step = program->step,
-                              .rank = program->rank,
-                              .output = strdup(maker->gaps.ends[n - 1].layer),
-                              .all = {NAN, NAN},
-                              .alone = moves(table->n_swaps),
-                              .without = moves(table->n_swaps)};
+    lb_switch_step_end *step_end = &endings[n - 1];
+    *step_end = (lb_switch_step_end){.step = program->step,
+                                     .rank = program->rank,
+                                     .output = strdup(maker->gaps.ends[n - 1].layer),
+                                     .all = {NAN, NAN},
+                                     .alone = moves(table->n_swaps),
+                                     .without = moves(table->n_swaps)};
     table->n_endings = n;
-    return e->output && e->alone && e->without ? LB_OK : no_memory(err);
+    return step_end->output && step_end->alone && step_end->without ? LB_OK : no_memory(err);
 }
 
 typedef enum side { ALONE, WITHOUT, ALL } side;
 
-static lb_switch_move *place(lb_switch_step_end *e, side which, uint32_t swap)
+static lb_switch_move *place(lb_switch_step_end *step_end, side which, uint32_t swap)
 {
-    return which == ALL ? &e->all : which == ALONE ? &e->alone[swap] : &e->without[swap];
+    return which == ALL ? &step_end->all : which == ALONE ? &step_end->alone[swap] : &step_end->without[swap];
 }
 
 /* The swaps of a run; `touched` per swap of the plan. */
@@ -112,8 +112,8 @@ lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_
 void lb_switch_table_release(lb_switch_table *table)
 {
     for (uint32_t i = 0; i < table->n_endings; i++) {
-        lb_switch_step_end *e = &table->endings[i];
-        free(e->output), free(e->alone), free(e->without);
+        lb_switch_step_end *step_end = &table->endings[i];
+        free(step_end->output), free(step_end->alone), free(step_end->without);
     }
     free(table->endings), free(table->undecided);
     *table = (lb_switch_table){0};

@@ -9,32 +9,32 @@ typedef struct nested {
 } nested;
 
 /* Arg 0; false, and the frame has failed: it is no nested tensor of sequences without holes. */
-static bool take(lb_frame *frame, nested *t)
+static bool take(lb_frame *frame, nested *taken)
 {
     const lb_operand *arg = &frame->call->args[0];
-    *t = (nested){0};
-    const lb_tensor *p = arg->tensors;
-    const bool plain = arg->tag == LB_OPERAND_TENSORS && arg->count == 4 && p[0].layout.ndim == 2 &&
-                       p[0].layout.shape[1] == 2 && lb_tensor_numel(&p[2]) == p[0].layout.shape[0] &&
-                       lb_dtype_is_float(p[3].dtype);
+    *taken = (nested){0};
+    const lb_tensor *part = arg->tensors;
+    const bool plain = arg->tag == LB_OPERAND_TENSORS && arg->count == 4 && part[0].layout.ndim == 2 &&
+                       part[0].layout.shape[1] == 2 && lb_tensor_numel(&part[2]) == part[0].layout.shape[0] &&
+                       lb_dtype_is_float(part[3].dtype);
     if (!plain) {
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "no nested tensor of sequences");
         return false;
     }
-    t->sequences = p[0].layout.shape[0], t->numbers = lb_tensor_numel(&p[3]);
-    t->size = lb_frame_integers(frame, &p[0]), t->begins = lb_frame_integers(frame, &p[2]);
-    const int64_t *stride = lb_frame_integers(frame, &p[1]);
-    t->x = lb_frame_tensor(frame, &p[3]);
-    if (lb_frame_ok(frame) && t->sequences) t->width = t->size[1];
+    taken->sequences = part[0].layout.shape[0], taken->numbers = lb_tensor_numel(&part[3]);
+    taken->size = lb_frame_integers(frame, &part[0]), taken->begins = lb_frame_integers(frame, &part[2]);
+    const int64_t *stride = lb_frame_integers(frame, &part[1]);
+    taken->x = lb_frame_tensor(frame, &part[3]);
+    if (lb_frame_ok(frame) && taken->sequences) taken->width = taken->size[1];
     int64_t at = 0;
-    for (int64_t i = 0; lb_frame_ok(frame) && i < t->sequences; i++) {
-        const int64_t *size = t->size + 2 * i;
-        if (size[0] < 0 || size[1] != t->width || t->begins[i] != at || stride[2 * i] != size[1] ||
+    for (int64_t i = 0; lb_frame_ok(frame) && i < taken->sequences; i++) {
+        const int64_t *size = taken->size + 2 * i;
+        if (size[0] < 0 || size[1] != taken->width || taken->begins[i] != at || stride[2 * i] != size[1] ||
             stride[2 * i + 1] != 1)
             lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "sequences of other widths, or with holes");
-        at += size[0] * t->width;
+        at += size[0] * taken->width;
     }
-    if (at > t->numbers) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "fewer numbers than sizes say");
+    if (at > taken->numbers) lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "fewer numbers than sizes say");
     return lb_frame_ok(frame);
 }
 

@@ -24,10 +24,10 @@ static const lb_tensor *part_of(const lb_call *call, uint32_t i, uint32_t k)
 }
 
 /* Arg `i`; false: it is none that is known here, and the frame has failed. */
-static bool take(lb_frame *frame, uint32_t i, sparse *s)
+static bool take(lb_frame *frame, uint32_t i, sparse *taken)
 {
     const lb_call *call = frame->call;
-    *s = (sparse){0};
+    *taken = (sparse){0};
     if (i >= call->n_args || call->args[i].tag != LB_OPERAND_TENSORS || call->args[i].count != 2) {
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "no sparse tensor of layout COO");
         return false;
@@ -38,9 +38,10 @@ static bool take(lb_frame *frame, uint32_t i, sparse *s)
         lb_frame_fail(frame, LB_ERR_UNSUPPORTED, "a sparse tensor of integers or complex numbers");
         return false;
     }
-    s->numbers = numbers->layout.shape[0], s->dims = where->layout.shape[0];
-    s->inner = s->numbers ? lb_tensor_numel(numbers) / s->numbers : 1;
-    s->at = lb_frame_integers(frame, where), s->x = lb_frame_tensor(frame, numbers), s->dtype = numbers->dtype;
+    taken->numbers = numbers->layout.shape[0], taken->dims = where->layout.shape[0];
+    taken->inner = taken->numbers ? lb_tensor_numel(numbers) / taken->numbers : 1;
+    taken->at = lb_frame_integers(frame, where), taken->x = lb_frame_tensor(frame, numbers),
+    taken->dtype = numbers->dtype;
     return lb_frame_ok(frame);
 }
 
@@ -132,21 +133,21 @@ static lb_status product(lb_call *call, uint32_t of_a, const lb_tensor *self, do
         lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "not a sparse matrix and a dense one");
         return lb_frame_end(&frame);
     }
-    const int64_t m = out->layout.shape[0], n = out->layout.shape[1], inner = b->layout.shape[0];
+    const int64_t rows = out->layout.shape[0], n = out->layout.shape[1], inner = b->layout.shape[0];
     const double scale = twin ? grain(sparse.dtype) : 1;
     const void *x = self ? lb_frame_tensor(&frame, self) : NULL, *right = lb_frame_tensor(&frame, b);
     const int64_t each_row = x && lb_tensor_numel(self) == n && self->layout.ndim < 2 ? 0 : n;
-    if (x && each_row && lb_tensor_numel(self) != m * n)
+    if (x && each_row && lb_tensor_numel(self) != rows * n)
         lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a sum that expands");
-    void *y = lb_frame_output(&frame, 0, m * n);
-    int64_t *counts = counts_of(&frame, m);
-    for (int64_t i = 0; lb_frame_ok(&frame) && i < m * n; i++) {
+    void *y = lb_frame_output(&frame, 0, rows * n);
+    int64_t *counts = counts_of(&frame, rows);
+    for (int64_t i = 0; lb_frame_ok(&frame) && i < rows * n; i++) {
         const double v = x && beta != 0 ? beta * lb_frame_get(&frame, x, i / n * each_row + i % n) : 0;
         lb_frame_set(&frame, y, i, twin ? fabs(v) : v);
     }
     for (int64_t k = 0; lb_frame_ok(&frame) && k < sparse.numbers; k++) {
         const int64_t i = sparse.at[k], from = sparse.at[sparse.numbers + k];
-        if (i < 0 || i >= m || from < 0 || from >= inner) {
+        if (i < 0 || i >= rows || from < 0 || from >= inner) {
             lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a place that the matrix does not have");
             break;
         }
@@ -157,7 +158,7 @@ static lb_status product(lb_call *call, uint32_t of_a, const lb_tensor *self, do
             lb_frame_set(&frame, y, i * n + j, lb_frame_get(&frame, y, i * n + j) + (twin ? fabs(term) : term));
         }
     }
-    for (int64_t i = 0; twin && lb_frame_ok(&frame) && i < m * n; i++)
+    for (int64_t i = 0; twin && lb_frame_ok(&frame) && i < rows * n; i++)
         lb_frame_set(&frame, y, i, lb_frame_get(&frame, y, i) * (double)(counts[i / n] + 3) * scale);
     return lb_frame_end(&frame);
 }

@@ -172,11 +172,11 @@ static lb_status list_calls(const lb_program *program, rank_calls *out, lb_err *
     return status;
 }
 
-static void release_calls(rank_calls *r)
+static void release_calls(rank_calls *calls)
 {
-    for (uint32_t i = 0; r->list && i < r->n; i++) free(r->list[i].text), free(r->list[i].gradients);
-    free(r->list), free(r->used);
-    *r = (rank_calls){0};
+    for (uint32_t i = 0; calls->list && i < calls->n; i++) free(calls->list[i].text), free(calls->list[i].gradients);
+    free(calls->list), free(calls->used);
+    *calls = (rank_calls){0};
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -195,13 +195,13 @@ static uint32_t row_of_rank(const check *check, uint32_t rank)
 
 /* The next call of that rank in the group of `lead`, from its call `from` on; a failed one counts where nothing of the
  * group follows. */
-static uint32_t next_call(const rank_calls *r, const call *lead, uint32_t from)
+static uint32_t next_call(const rank_calls *calls, const call *lead, uint32_t from)
 {
     uint32_t failed = LB_NONE;
-    for (uint32_t i = from; i < r->n; i++) {
-        if (r->list[i].row == LB_NONE)
+    for (uint32_t i = from; i < calls->n; i++) {
+        if (calls->list[i].row == LB_NONE)
             failed = failed == LB_NONE ? i : failed;
-        else if (same_group(&r->list[i], lead))
+        else if (same_group(&calls->list[i], lead))
             return i;
     }
     return failed;
@@ -270,16 +270,16 @@ static uint32_t outvoted(const meeting *meeting, bool *out)
     return others;
 }
 
-static void print_call(FILE *out, const call *c)
+static void print_call(FILE *out, const call *call)
 {
-    if (!c) {
+    if (!call) {
         fputs("never came to it", out);
         return;
     }
-    const lb_op *op = &c->program->ops[c->op];
-    fprintf(out, "called %s", c->text);
-    if (*lb_op_layer(c->program, op)) fprintf(out, " in %s", lb_op_layer(c->program, op));
-    if (*c->gradients) fprintf(out, ", which reduces the gradient of %s", c->gradients);
+    const lb_op *op = &call->program->ops[call->op];
+    fprintf(out, "called %s", call->text);
+    if (*lb_op_layer(call->program, op)) fprintf(out, " in %s", lb_op_layer(call->program, op));
+    if (*call->gradients) fprintf(out, ", which reduces the gradient of %s", call->gradients);
     if (op->flags & LB_OP_FAILED) fputs(", and it failed", out);
 }
 
@@ -318,21 +318,21 @@ static lb_status add_mismatch(check *check, const meeting *meeting, const bool *
     lb_call_mismatch *grown = realloc(check->out->list, (check->out->n + 1) * sizeof *grown);
     if (!grown) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for collectives");
     check->out->list = grown;
-    lb_call_mismatch *x = &grown[check->out->n++];
+    lb_call_mismatch *mismatch = &grown[check->out->n++];
     const char *group = lb_program_text(lead->program, row->group);
-    *x = (lb_call_mismatch){.step = check->at.step,
-                            .sequence = row->sequence,
-                            .group = strdup(group),
-                            .op = LB_NONE,
-                            .ranks = malloc((meeting->n + 1) * sizeof *x->ranks),
-                            .message = message_of(meeting, group, row->sequence)};
-    if (!x->group || !x->ranks || !x->message)
+    *mismatch = (lb_call_mismatch){.step = check->at.step,
+                                   .sequence = row->sequence,
+                                   .group = strdup(group),
+                                   .op = LB_NONE,
+                                   .ranks = malloc((meeting->n + 1) * sizeof *mismatch->ranks),
+                                   .message = message_of(meeting, group, row->sequence)};
+    if (!mismatch->group || !mismatch->ranks || !mismatch->message)
         return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for collectives");
     for (uint32_t i = 0; i < meeting->n; i++) {
         if (!outvotes[i]) continue;
-        if (!x->n_ranks || (x->op == LB_NONE && meeting->calls[i]))
-            x->rank = meeting->ranks[i], x->op = meeting->calls[i] ? meeting->calls[i]->op : LB_NONE;
-        x->ranks[x->n_ranks++] = meeting->ranks[i];
+        if (!mismatch->n_ranks || (mismatch->op == LB_NONE && meeting->calls[i]))
+            mismatch->rank = meeting->ranks[i], mismatch->op = meeting->calls[i] ? meeting->calls[i]->op : LB_NONE;
+        mismatch->ranks[mismatch->n_ranks++] = meeting->ranks[i];
     }
     return LB_OK;
 }
@@ -391,15 +391,16 @@ static lb_status check_group(check *check, uint32_t first, uint32_t lead)
 }
 
 /* Where such a call took place in some step before it failed: its members; NULL: nothing is known. */
-static const lb_collective *group_before(const check *c, const call *failed, const lb_program **p)
+static const lb_collective *group_before(const check *check, const call *failed, const lb_program **program)
 {
     const int64_t *steps;
-    const uint32_t n = lb_capture_steps(c->at.capture, &steps);
+    const uint32_t n = lb_capture_steps(check->at.capture, &steps);
     const char *name = lb_op_name(failed->program, &failed->program->ops[failed->op]);
-    for (uint32_t s = 0; s < n && steps[s] <= c->at.step; s++) {
-        if (lb_capture_program(c->at.capture, failed->program->rank, steps[s], p, NULL) != LB_OK) continue;
-        for (uint32_t i = 0; i < (*p)->n_collectives; i++)
-            if (!strcmp(lb_op_name(*p, &(*p)->ops[(*p)->collectives[i].op]), name)) return &(*p)->collectives[i];
+    for (uint32_t s = 0; s < n && steps[s] <= check->at.step; s++) {
+        if (lb_capture_program(check->at.capture, failed->program->rank, steps[s], program, NULL) != LB_OK) continue;
+        for (uint32_t i = 0; i < (*program)->n_collectives; i++)
+            if (!strcmp(lb_op_name(*program, &(*program)->ops[(*program)->collectives[i].op]), name))
+                return &(*program)->collectives[i];
     }
     return NULL;
 }
@@ -411,10 +412,10 @@ static bool is_member(const lb_collective *group, const lb_program *program, int
     return !group || !group->ranks;
 }
 
-static const call *unmatched(const rank_calls *r)
+static const call *unmatched(const rank_calls *calls)
 {
-    for (uint32_t i = 0; i < r->n; i++)
-        if (r->list[i].row == LB_NONE && !r->used[i]) return &r->list[i];
+    for (uint32_t i = 0; i < calls->n; i++)
+        if (calls->list[i].row == LB_NONE && !calls->used[i]) return &calls->list[i];
     return NULL;
 }
 
@@ -423,17 +424,17 @@ static lb_status add_failed(check *check, const meeting *meeting, const bool *ou
     lb_call_mismatch *grown = realloc(check->out->list, (check->out->n + 1) * sizeof *grown);
     if (!grown) return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for collectives");
     check->out->list = grown;
-    lb_call_mismatch *x = &grown[check->out->n++];
-    *x = (lb_call_mismatch){.step = check->at.step,
-                            .group = strdup(""),
-                            .ranks = malloc((meeting->n + 1) * sizeof *x->ranks),
-                            .message = message_of(meeting, NULL, 0),
-                            .rank = meeting->ranks[first],
-                            .op = meeting->calls[first]->op};
-    if (!x->group || !x->ranks || !x->message)
+    lb_call_mismatch *mismatch = &grown[check->out->n++];
+    *mismatch = (lb_call_mismatch){.step = check->at.step,
+                                   .group = strdup(""),
+                                   .ranks = malloc((meeting->n + 1) * sizeof *mismatch->ranks),
+                                   .message = message_of(meeting, NULL, 0),
+                                   .rank = meeting->ranks[first],
+                                   .op = meeting->calls[first]->op};
+    if (!mismatch->group || !mismatch->ranks || !mismatch->message)
         return lb_fail(check->err, LB_ERR_NOMEM, "out of memory for collectives");
     for (uint32_t i = 0; i < meeting->n; i++)
-        if (out[i]) x->ranks[x->n_ranks++] = meeting->ranks[i];
+        if (out[i]) mismatch->ranks[mismatch->n_ranks++] = meeting->ranks[i];
     return LB_OK;
 }
 
@@ -498,8 +499,8 @@ lb_status lb_collective_calls_check(lb_capture *capture, lb_collective_calls *ca
 void lb_collective_calls_release(lb_collective_calls *calls)
 {
     for (uint32_t i = 0; i < calls->n; i++) {
-        lb_call_mismatch *x = &calls->list[i];
-        free(x->group), free(x->ranks), free(x->message);
+        lb_call_mismatch *mismatch = &calls->list[i];
+        free(mismatch->group), free(mismatch->ranks), free(mismatch->message);
     }
     free(calls->list);
     *calls = (lb_collective_calls){0};

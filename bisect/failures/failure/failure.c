@@ -45,7 +45,7 @@ struct lb_failure_monitor {
     lb_failure failure;
     history *past;
     uint32_t n_past;
-    struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
+    struct { /* what the recording's gross failure was compared with: a change may take away the past that shows it */
         int32_t rank;
         int64_t key, step;
         double reference;
@@ -91,21 +91,22 @@ lb_status lb_failure_monitor_new(lb_capture *capture, int64_t first_step, int64_
                                  lb_failure_monitor **monitor, lb_err *err)
 {
     lb_selector *selector = NULL;
-    lb_failure_monitor *m = calloc(1, sizeof *m);
+    lb_failure_monitor *made = calloc(1, sizeof *made);
     *monitor = NULL;
-    if (!m) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    m->n_ranks = lb_capture_ranks(capture, &m->ranks);
-    m->excluded = calloc(m->n_ranks + 1, sizeof *m->excluded);
-    m->done = calloc(m->n_ranks + 1, sizeof *m->done);
-    lb_status status = m->excluded && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && predicate) status = lb_failure_predicate_parse(predicate, &m->predicate, &selector, err);
-    if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
-    for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++) status = lb_watch_program(&m->rows[i], selector, err);
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    made->n_ranks = lb_capture_ranks(capture, &made->ranks);
+    made->excluded = calloc(made->n_ranks + 1, sizeof *made->excluded);
+    made->done = calloc(made->n_ranks + 1, sizeof *made->done);
+    lb_status status = made->excluded && made->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && predicate) status = lb_failure_predicate_parse(predicate, &made->predicate, &selector, err);
+    if (status == LB_OK) status = collect_programs(made, capture, first_step, last_step, err);
+    for (uint32_t i = 0; i < made->n_rows && status == LB_OK; i++)
+        status = lb_watch_program(&made->rows[i], selector, err);
     lb_selector_free(selector);
     if (status == LB_OK)
-        *monitor = m;
+        *monitor = made;
     else
-        lb_failure_monitor_free(m);
+        lb_failure_monitor_free(made);
     return status;
 }
 

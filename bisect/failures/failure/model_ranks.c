@@ -15,13 +15,13 @@ typedef struct payload {
 
 static void weigh(void *context, uint32_t value)
 {
-    payload *x = context;
+    payload *payload = context;
     if (value == LB_NONE) return;
-    const lb_value *v = &x->program->values[value];
+    const lb_value *v = &payload->program->values[value];
     const int64_t n = lb_layout_numel(&v->layout);
-    if (n > x->most) x->most = n;
-    x->floats |= lb_dtype_is_float(v->dtype);
-    x->parameters |= (v->flags & LB_VALUE_PARAMETER) != 0; /* weights that are averaged now and then */
+    if (n > payload->most) payload->most = n;
+    payload->floats |= lb_dtype_is_float(v->dtype);
+    payload->parameters |= (v->flags & LB_VALUE_PARAMETER) != 0; /* weights that are averaged now and then */
 }
 
 /* A collective's own phase is communication: it stands in the phase of what ran last before it. LB_PHASE_OTHER: it
@@ -38,15 +38,15 @@ static uint8_t phase_before(const lb_program *program, uint32_t op)
 bool lb_model_ranks_meet(const lb_program *program, const lb_collective *collective)
 {
     const lb_op *op = &program->ops[collective->op];
-    payload x = {.program = program};
+    payload payload = {.program = program};
     if (op->flags & LB_OP_FAILED || phase_before(program, collective->op) != LB_PHASE_FORWARD) return false;
     switch (lb_collective_run_kind(lb_op_name(program, op))) {
     case LB_EXCHANGE_ALL_REDUCE:
     case LB_EXCHANGE_ALL_GATHER:
     case LB_EXCHANGE_REDUCE_SCATTER:
     case LB_EXCHANGE_ALL_TO_ALL:
-        lb_op_each_input(program, op, weigh, &x);
-        return x.floats && x.most > 1 && !x.parameters;
+        lb_op_each_input(program, op, weigh, &payload);
+        return payload.floats && payload.most > 1 && !payload.parameters;
     default: return false;
     }
 }
@@ -64,20 +64,21 @@ int32_t lb_model_ranks_peer(const lb_program *program, const lb_collective *coll
 /* Of the shape of a parameter, as its gradient is. */
 static void compare_shapes(void *context, uint32_t value)
 {
-    payload *x = context;
+    payload *payload = context;
     if (value == LB_NONE) return;
-    for (uint32_t i = 0; i < x->program->n_values; i++)
-        x->parameters |= x->program->values[i].flags & LB_VALUE_PARAMETER &&
-                         lb_layout_same_shape(&x->program->values[i].layout, &x->program->values[value].layout);
+    for (uint32_t i = 0; i < payload->program->n_values; i++)
+        payload->parameters |=
+            payload->program->values[i].flags & LB_VALUE_PARAMETER &&
+            lb_layout_same_shape(&payload->program->values[i].layout, &payload->program->values[value].layout);
 }
 
 bool lb_model_ranks_hand_on(const lb_program *program, const lb_collective *collective)
 {
     const uint8_t phase = phase_before(program, collective->op);
-    payload x = {.program = program};
+    payload payload = {.program = program};
     if (phase != LB_PHASE_BACKWARD && phase != LB_PHASE_OPTIMIZER) return true;
-    lb_op_each_input(program, &program->ops[collective->op], compare_shapes, &x);
-    if (!x.parameters) return true;
+    lb_op_each_input(program, &program->ops[collective->op], compare_shapes, &payload);
+    if (!payload.parameters) return true;
     for (uint32_t i = collective->op + 1; i < program->n_ops; i++)
         if (program->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
     return true;

@@ -155,13 +155,13 @@ static bool replaces_older(search *search, left *row)
 static lb_status add_left(search *search, uint32_t i, uint32_t value, uint32_t before)
 {
     const lb_program *program = search->program;
-    const lb_value *v = &program->values[value];
+    const lb_value *parameter = &program->values[value];
     const bool copies = op_is(program, &program->ops[i], "copy_"), adds = before != LB_NONE;
     left row = {.value = value,
                 .held = value,
                 .op = i,
                 .pass = search->pass,
-                .name = v->flags & LB_VALUE_GRADIENT ? v->name : LB_NONE,
+                .name = parameter->flags & LB_VALUE_GRADIENT ? parameter->name : LB_NONE,
                 .taken = !adds && !copies ? arg_value(program, &program->ops[i], 0) : LB_NONE};
     if (!has_room(search)) return lb_fail(search->err, LB_ERR_NOMEM, "out of memory for gradients");
     row.scope = scope_of(search, i, arg_value(program, &program->ops[i], adds || copies ? 1 : 0), row.name);
@@ -169,7 +169,7 @@ static lb_status add_left(search *search, uint32_t i, uint32_t value, uint32_t b
     for (uint32_t k = 0; k < search->n && !placed; k++)
         row.ordinal += search->rows[k].pass == row.pass && !search->rows[k].gone &&
                        search->rows[k].scope == row.scope &&
-                       lb_layout_same_shape(&program->values[search->rows[k].value].layout, &v->layout);
+                       lb_layout_same_shape(&program->values[search->rows[k].value].layout, &parameter->layout);
     search->rows[search->n++] = row;
     return LB_OK;
 }

@@ -110,17 +110,17 @@ static bool copies_only(const lb_program *program, const lb_op *op)
 /* A rank's part of what is gathered: a parameter that reaches the gather by copies alone, and lies elsewhere. */
 static void note_contribution(void *context, uint32_t value)
 {
-    copies *c = context;
+    copies *copies = context;
     uint32_t defs[4];
     if (value == LB_NONE) return;
-    const lb_value *v = &c->program->values[value];
-    if (v->flags & LB_VALUE_PARAMETER && v->name != LB_NONE && collective_filling(c->list, v->storage) == LB_NONE)
-        c->list->partition[v->name] = 1;
-    const uint32_t n = lb_slice_flow_defs_of(c->flow, c->op, value, defs, 4);
+    const lb_value *v = &copies->program->values[value];
+    if (v->flags & LB_VALUE_PARAMETER && v->name != LB_NONE && collective_filling(copies->list, v->storage) == LB_NONE)
+        copies->list->partition[v->name] = 1;
+    const uint32_t n = lb_slice_flow_defs_of(copies->flow, copies->op, value, defs, 4);
     for (uint32_t k = 0; k < n && k < 4; k++) {
-        bool known = !copies_only(c->program, &c->program->ops[defs[k]]);
-        for (uint32_t i = 0; i < c->n; i++) known |= c->queue[i] == defs[k];
-        if (!known && c->n < sizeof c->queue / sizeof *c->queue) c->queue[c->n++] = defs[k];
+        bool known = !copies_only(copies->program, &copies->program->ops[defs[k]]);
+        for (uint32_t i = 0; i < copies->n; i++) known |= copies->queue[i] == defs[k];
+        if (!known && copies->n < sizeof copies->queue / sizeof *copies->queue) copies->queue[copies->n++] = defs[k];
     }
 }
 
@@ -137,10 +137,10 @@ static lb_status list_gathered(const lb_program *program, const lb_slice_flow *f
     }
     for (uint32_t i = 0; i < program->n_collectives; i++) {
         if (!is_gather(program, &program->ops[program->collectives[i].op])) continue;
-        copies c = {.program = program, .flow = flow, .list = list, .queue = {program->collectives[i].op}, .n = 1};
-        for (uint32_t k = 0; k < c.n; k++) {
-            c.op = c.queue[k];
-            lb_op_each_input(program, &program->ops[c.op], note_contribution, &c);
+        copies copies = {.program = program, .flow = flow, .list = list, .queue = {program->collectives[i].op}, .n = 1};
+        for (uint32_t k = 0; k < copies.n; k++) {
+            copies.op = copies.queue[k];
+            lb_op_each_input(program, &program->ops[copies.op], note_contribution, &copies);
         }
     }
     return LB_OK;
@@ -404,9 +404,9 @@ static bool in_group(const check *check, const version *a, const version *b)
 /* Versions [from, to) are of one name: by groups of ranks that hold it in common. */
 static lb_status compare_name(check *check, uint32_t from, uint32_t to)
 {
-    history *h = malloc((check->at.n_ranks + 1) * sizeof *h);
+    history *histories = malloc((check->at.n_ranks + 1) * sizeof *histories);
     bool *done = calloc(check->at.n_ranks + 1, sizeof *done);
-    lb_status status = h && done ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
+    lb_status status = histories && done ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
     for (uint32_t i = from; i < to && status == LB_OK; i++) {
         uint32_t n = 0;
         const uint32_t lead = check->versions[i].rank_row;
@@ -416,14 +416,15 @@ static lb_status compare_name(check *check, uint32_t from, uint32_t to)
         if (done[lead] || alone) continue;
         for (uint32_t k = i; k < to; k++) {
             const version *v = &check->versions[k];
-            if (done[v->rank_row] && !(n && h[n - 1].rank_row == v->rank_row)) continue;
+            if (done[v->rank_row] && !(n && histories[n - 1].rank_row == v->rank_row)) continue;
             if (v->rank_row != lead && !in_group(check, &check->versions[i], v)) continue;
-            if (!n || h[n - 1].rank_row != v->rank_row) h[n++] = (history){v, 0, v->rank_row};
-            h[n - 1].n++, done[v->rank_row] = true;
+            if (!n || histories[n - 1].rank_row != v->rank_row) histories[n++] = (history){v, 0, v->rank_row};
+            histories[n - 1].n++, done[v->rank_row] = true;
         }
-        if (n > 1 && !was_told(check, check->versions[i].name)) status = compare(check, h, n, h->version->name);
+        if (n > 1 && !was_told(check, check->versions[i].name))
+            status = compare(check, histories, n, histories->version->name);
     }
-    free(h);
+    free(histories);
     free(done);
     return status;
 }
@@ -461,40 +462,41 @@ static bool may_be_rounding(const check *check, const history *history, uint32_t
 }
 
 /* "embed.weight (output.weight on rank 1)" where copies have names of their own. */
-static const char *name_of(check *check, const history *h, uint32_t n)
+static const char *name_of(check *check, const history *histories, uint32_t n)
 {
     const history *other = NULL;
     for (uint32_t i = 1; i < n && !other; i++)
-        if (strcmp(h[i].version->name, h->version->name)) other = &h[i];
-    if (!other) return h->version->name;
+        if (strcmp(histories[i].version->name, histories->version->name)) other = &histories[i];
+    if (!other) return histories->version->name;
     char **grown = realloc(check->joined, (check->n_joined + 1) * sizeof *grown), *text = NULL;
-    if (!grown) return h->version->name;
+    if (!grown) return histories->version->name;
     check->joined = grown;
-    if (asprintf(&text, "%s (%s on rank %d)", h->version->name, other->version->name,
+    if (asprintf(&text, "%s (%s on rank %d)", histories->version->name, other->version->name,
                  check->at.ranks[other->rank_row]) < 0)
-        return h->version->name;
+        return histories->version->name;
     return check->joined[check->n_joined++] = text;
 }
 
 /* Versions [from, to) are of one class of copies. */
 static lb_status compare_class(check *check, uint32_t from, uint32_t to)
 {
-    history *h = malloc((check->at.n_ranks + 1) * sizeof *h);
+    history *histories = malloc((check->at.n_ranks + 1) * sizeof *histories);
     uint32_t n = 0;
-    lb_status status = h ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
-    for (uint32_t k = from; k < to && h; k++) {
+    lb_status status = histories ? LB_OK : lb_fail(check->err, LB_ERR_NOMEM, "out of memory for parameters");
+    for (uint32_t k = from; k < to && histories; k++) {
         const version *version = &check->versions[k];
-        if (!n || h[n - 1].rank_row != version->rank_row) h[n++] = (history){version, 0, version->rank_row};
-        h[n - 1].n++;
+        if (!n || histories[n - 1].rank_row != version->rank_row)
+            histories[n++] = (history){version, 0, version->rank_row};
+        histories[n - 1].n++;
     }
-    if (h && n > 1 && !was_told(check, h->version->name) && !may_be_rounding(check, h, n)) {
+    if (histories && n > 1 && !was_told(check, histories->version->name) && !may_be_rounding(check, histories, n)) {
         const uint32_t before = check->out->n;
-        const char *name = name_of(check, h, n);
-        if (!was_told(check, name)) status = compare(check, h, n, name);
+        const char *name = name_of(check, histories, n);
+        if (!was_told(check, name)) status = compare(check, histories, n, name);
         for (uint32_t i = before; i < check->out->n; i++)
-            check->out->list[i].copies = true, check->out->list[i].unreduced = !reduced_over_all(check, h, n);
+            check->out->list[i].copies = true, check->out->list[i].unreduced = !reduced_over_all(check, histories, n);
     }
-    free(h);
+    free(histories);
     return status;
 }
 

@@ -140,28 +140,28 @@ typedef struct reader {
 
 static void take_input(void *context, uint32_t v)
 {
-    const reader *r = context;
-    const lb_slice_flow *flow = r->row->flow;
+    const reader *reader = context;
+    const lb_slice_flow *flow = reader->row->flow;
     uint32_t defs[8];
     if (v == LB_NONE || !lb_dtype_is_float(flow->program->values[v].dtype)) return;
-    const uint32_t n = lb_slice_flow_defs_of(flow, r->op, v, defs, 8);
-    for (uint32_t i = 0; i < n && i < 8; i++) lb_trace_add_op(r->sum, r->row, defs[i]);
+    const uint32_t n = lb_slice_flow_defs_of(flow, reader->op, v, defs, 8);
+    for (uint32_t i = 0; i < n && i < 8; i++) lb_trace_add_op(reader->sum, reader->row, defs[i]);
 }
 
 void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
 {
-    reader r = {sum, row, op};
-    lb_op_each_input(row->program, &row->program->ops[op], take_input, &r);
+    reader reader = {sum, row, op};
+    lb_op_each_input(row->program, &row->program->ops[op], take_input, &reader);
 }
 
 /* An op that works in place gives what it wrote: one tensor, told twice. */
 static bool was_told(const lb_program *program, const lb_event *event, uint32_t i)
 {
-    const lb_value *v = event->values[i] < program->n_values ? &program->values[event->values[i]] : NULL;
-    for (uint32_t k = 0; v && k < i; k++) {
+    const lb_value *value = event->values[i] < program->n_values ? &program->values[event->values[i]] : NULL;
+    for (uint32_t k = 0; value && k < i; k++) {
         const lb_value *u = event->values[k] < program->n_values ? &program->values[event->values[k]] : NULL;
-        if (u && u->storage == v->storage && u->version == v->version && u->layout.offset == v->layout.offset &&
-            lb_layout_same_shape(&u->layout, &v->layout))
+        if (u && u->storage == value->storage && u->version == value->version &&
+            u->layout.offset == value->layout.offset && lb_layout_same_shape(&u->layout, &value->layout))
             return true;
     }
     return false;

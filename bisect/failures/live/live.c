@@ -55,14 +55,14 @@ static void say(const live *live, const char *format, ...)
 
 /* ---- flags ------------------------------------------------------------------------------------------------------- */
 
-static lb_status parse_flag(const char *text, flag *f, lb_err *err)
+static lb_status parse_flag(const char *text, flag *parsed, lb_err *err)
 {
     const char *equals = strchr(text, '='), *colon = memchr(text, ':', equals ? (size_t)(equals - text) : 0);
     size_t n = colon ? (size_t)(colon - text) : equals ? (size_t)(equals - text) : 0;
     for (lb_bisect_axis axis = LB_AXIS_MUON; equals && axis <= LB_AXIS_ORDER; axis++) {
         if (strlen(lb_bisect_axis_name(axis)) != n || strncmp(text, lb_bisect_axis_name(axis), n)) continue;
-        *f = (flag){.axis = axis, .words = equals + 1};
-        if (colon) snprintf(f->label, sizeof f->label, "%.*s", (int)(equals - colon - 1), colon + 1);
+        *parsed = (flag){.axis = axis, .words = equals + 1};
+        if (colon) snprintf(parsed->label, sizeof parsed->label, "%.*s", (int)(equals - colon - 1), colon + 1);
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_INVALID,
@@ -123,34 +123,35 @@ static char *with_words(const char *command, const char *words)
 
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
 
-static lb_status judge(const live *live, const lb_job_result *r, lb_search_outcome *outcome, char *what, size_t size,
-                       lb_err *err)
+static lb_status judge(const live *live, const lb_job_result *result, lb_search_outcome *outcome, char *what,
+                       size_t size, lb_err *err)
 {
     bool by_log = live->pattern != NULL;
     *outcome = LB_OUTCOME_SAME;
-    if (r->timed_out) {
+    if (result->timed_out) {
         *outcome = LB_OUTCOME_INVALID;
         snprintf(what, size, "killed after %.0f s", live->options->timeout_seconds);
-    } else if (by_log && r->matched) {
-        snprintf(what, size, "it says: %s", r->line);
-    } else if (r->code == 0) {
+    } else if (by_log && result->matched) {
+        snprintf(what, size, "it says: %s", result->line);
+    } else if (result->code == 0) {
         *outcome = LB_OUTCOME_CURED;
         what[0] = '\0';
-    } else if (r->code == 126 || r->code == 127) {
+    } else if (result->code == 126 || result->code == 127) {
         return lb_fail(
             err, LB_ERR_UNSUPPORTED,
             "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s",
-            r->code, r->code == 126 ? "cannot be executed" : "is not found", *r->line ? "; it says: " : "", r->line);
-    } else if (r->code == 125 || by_log) {
+            result->code, result->code == 126 ? "cannot be executed" : "is not found",
+            *result->line ? "; it says: " : "", result->line);
+    } else if (result->code == 125 || by_log) {
         *outcome = LB_OUTCOME_INVALID;
-        snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
-    } else if (r->code >= 128) {
+        snprintf(what, size, "exit code %d%s%s", result->code, *result->line ? ": " : "", result->line);
+    } else if (result->code >= 128) {
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "the job ended with exit code %d, which says neither good nor bad (its last line: %s); "
                        "--log tells failures by what it prints",
-                       r->code, r->line);
+                       result->code, result->line);
     } else
-        snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
+        snprintf(what, size, "exit code %d%s%s", result->code, *result->line ? ": " : "", result->line);
     return LB_OK;
 }
 
@@ -225,10 +226,10 @@ static lb_status begin_stage(live *live, const char *name, lb_err *err)
 
 static void end_stage(live *live, const char *outcome, const char *note)
 {
-    lb_bisect_stage *s = &live->out->stages[live->out->n_stages - 1];
-    snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
-    snprintf(s->note, sizeof s->note, "%s", note);
-    say(live, "%-10s %s%s%s", s->name, s->outcome, *note ? ": " : "", note);
+    lb_bisect_stage *stage = &live->out->stages[live->out->n_stages - 1];
+    snprintf(stage->outcome, sizeof stage->outcome, "%s", outcome);
+    snprintf(stage->note, sizeof stage->note, "%s", note);
+    say(live, "%-10s %s%s%s", stage->name, stage->outcome, *note ? ": " : "", note);
 }
 
 /* The command as it is must fail, or there is nothing to find. Where failures are missed it gets as many chances as
@@ -281,14 +282,14 @@ static lb_status add_culprit(live *live, const flag *flag, bool alone, lb_err *e
     return LB_OK;
 }
 
-static lb_status report(live *live, uint32_t from, const lb_search_verdict *v, lb_err *err)
+static lb_status report(live *live, uint32_t from, const lb_search_verdict *verdict, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(live->n_flags) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;
-    for (uint32_t i = 0; i < v->n_culprits && status == LB_OK; i++) {
-        set[v->culprits[i] / 64] |= (uint64_t)1 << (v->culprits[i] % 64);
-        status = add_culprit(live, &live->flags[from + v->culprits[i]], v->n_culprits == 1, err);
+    for (uint32_t i = 0; i < verdict->n_culprits && status == LB_OK; i++) {
+        set[verdict->culprits[i] / 64] |= (uint64_t)1 << (verdict->culprits[i] % 64);
+        status = add_culprit(live, &live->flags[from + verdict->culprits[i]], verdict->n_culprits == 1, err);
     }
     char *words = words_of(live, from, live->n_flags, set);
     live->out->cure = words ? with_words(live->options->command, words) : NULL;

@@ -26,20 +26,20 @@ lb_status lb_live_log_pattern_new(const char *text, lb_live_log_pattern **patter
 {
     int code;
     PCRE2_SIZE at;
-    lb_live_log_pattern *p = calloc(1, sizeof *p);
+    lb_live_log_pattern *made = calloc(1, sizeof *made);
     *pattern = NULL;
-    if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    p->code =
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    made->code =
         pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at, NULL);
-    if (!p->code) {
+    if (!made->code) {
         PCRE2_UCHAR message[120];
         pcre2_get_error_message(code, message, sizeof message);
-        free(p);
+        free(made);
         return lb_fail(err, LB_ERR_INVALID, "log pattern \"%s\", at character %zu: %s", text, (size_t)at,
                        (char *)message);
     }
-    p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
-    *pattern = p;
+    made->match = pcre2_match_data_create_from_pattern(made->code, NULL);
+    *pattern = made;
     return LB_OK;
 }
 

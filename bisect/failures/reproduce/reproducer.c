@@ -82,8 +82,8 @@ static lb_status empty_draft(const char *path, lb_err *err)
     DIR *dir = opendir(path);
     if (!dir) return lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
     int error = 0;
-    for (struct dirent *e; errno = 0, (e = readdir(dir));)
-        if (is_archive(e->d_name) && unlinkat(dirfd(dir), e->d_name, 0) != 0 && !error) error = errno;
+    for (struct dirent *dirent; errno = 0, (dirent = readdir(dir));)
+        if (is_archive(dirent->d_name) && unlinkat(dirfd(dir), dirent->d_name, 0) != 0 && !error) error = errno;
     if (!error) error = errno;
     closedir(dir);
     return error ? lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(error)) : LB_OK;

@@ -181,12 +181,12 @@ static double weigh_limit(const lb_search *search)
 }
 
 /* The posterior over single culprits into w[0, n), the hypothesis "no single one" into w[n]; sums to 1. */
-static void posterior(const lb_search *search, double *w)
+static void posterior(const lb_search *search, double *weights)
 {
     double mass = 0, top = -INFINITY, sum = 0;
     for (uint32_t i = 0; i < search->n; i++) mass += search->prior[i];
-    for (uint32_t i = 0; i < search->n; i++) w[i] = log(0.9 * search->prior[i] / mass);
-    w[search->n] = log(0.1);
+    for (uint32_t i = 0; i < search->n; i++) weights[i] = log(0.9 * search->prior[i] / mass);
+    weights[search->n] = log(0.1);
     for (uint32_t k = 0; k < search->n_records; k++) {
         const record *record = &search->records[k];
         if (record->count == search->n) continue; /* the whole set is part of the premise */
@@ -194,33 +194,33 @@ static void posterior(const lb_search *search, double *w)
         double fails = record->told[LB_OUTCOME_SAME] + record->told[LB_OUTCOME_OTHER];
         double in = cured * log(1 - search->alarm) + fails * log(search->alarm);
         double out = cured * log(search->miss) + fails * log(1 - search->miss);
-        for (uint32_t i = 0; i < search->n; i++) w[i] += lb_site_in(record->sites, i) ? in : out;
-        w[search->n] += out;
+        for (uint32_t i = 0; i < search->n; i++) weights[i] += lb_site_in(record->sites, i) ? in : out;
+        weights[search->n] += out;
     }
-    for (uint32_t i = 0; i <= search->n; i++) top = fmax(top, w[i]);
-    for (uint32_t i = 0; i <= search->n; i++) sum += w[i] = exp(w[i] - top);
-    for (uint32_t i = 0; i <= search->n; i++) w[i] /= sum;
+    for (uint32_t i = 0; i <= search->n; i++) top = fmax(top, weights[i]);
+    for (uint32_t i = 0; i <= search->n; i++) sum += weights[i] = exp(weights[i] - top);
+    for (uint32_t i = 0; i <= search->n; i++) weights[i] /= sum;
 }
 
 /* PENDING: wants a trial. CURED: *culprit is confirmed. FAILS: no single culprit. */
-static enum answer weigh(lb_search *search, uint32_t *culprit, double *w)
+static enum answer weigh(lb_search *search, uint32_t *culprit, double *weights)
 {
-    posterior(search, w);
+    posterior(search, weights);
     uint32_t best = 0;
     for (uint32_t i = 1; i < search->n; i++)
-        if (w[i] > w[best]) best = i;
+        if (weights[i] > weights[best]) best = i;
     memset(search->work, 0, search->words * sizeof *search->work);
-    if (w[best] >= 1 - search->risk / 2) {
+    if (weights[best] >= 1 - search->risk / 2) {
         *culprit = best;
         add(search->work, best);
         return ask(search, search->work, LB_PURPOSE_CONFIRM);
     }
-    if (w[search->n] >= 1 - search->risk || search->trials >= weigh_limit(search)) return FAILS;
+    if (weights[search->n] >= 1 - search->risk || search->trials >= weigh_limit(search)) return FAILS;
     /* The cut of the causal order, or the favourite alone, whose mass is nearest to one half. */
-    double before = 0, gap = fabs(w[best] - 0.5);
+    double before = 0, gap = fabs(weights[best] - 0.5);
     uint32_t cut = UINT32_MAX;
     for (uint32_t i = 0; i + 1 < search->n; i++) {
-        before += w[i];
+        before += weights[i];
         if (fabs(before - 0.5) < gap) gap = fabs(before - 0.5), cut = i;
     }
     if (cut == UINT32_MAX)
@@ -409,7 +409,7 @@ static const uint64_t *smallest(const lb_search *search)
     return best ? best->sites : NULL;
 }
 
-static void proceed(lb_search *search, uint64_t *set, uint32_t *sites, double *w)
+static void proceed(lb_search *search, uint64_t *set, uint32_t *sites, double *weights)
 {
     fill(set, search->n);
     enum answer answer = ask(search, set, LB_PURPOSE_WHOLE);
@@ -424,7 +424,7 @@ static void proceed(lb_search *search, uint64_t *set, uint32_t *sites, double *w
     }
     uint32_t single;
     if (noisy(search) && search->n > 1) {
-        answer = weigh(search, &single, w);
+        answer = weigh(search, &single, weights);
         if (answer == PENDING) return;
         if (answer == CURED) {
             memset(set, 0, search->words * sizeof *set);
@@ -479,18 +479,18 @@ lb_status lb_search_tell(lb_search *search, const uint64_t *sites, lb_search_out
     if ((unsigned)outcome >= OUTCOMES) return lb_fail(err, LB_ERR_INVALID, "no such outcome: %d", (int)outcome);
     if (search->n % 64 && sites[search->words - 1] >> (search->n % 64))
         return lb_fail(err, LB_ERR_INVALID, "a tell names a site beyond the %u that there are", search->n);
-    record *r = find(search, sites);
-    if (!r) {
+    record *told = find(search, sites);
+    if (!told) {
         record *more = lb_array_grow(search->records, search->n_records, sizeof *more);
         if (!more) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for %u tells", search->n_records + 1);
         search->records = more;
         uint64_t *copy = malloc(search->words * sizeof *copy);
         if (!copy) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for a set of %u sites", search->n);
         memcpy(copy, sites, search->words * sizeof *copy);
-        r = &search->records[search->n_records++];
-        *r = (record){.sites = copy, .hash = hash_of(sites, search->words), .count = size_of(sites, search->words)};
+        told = &search->records[search->n_records++];
+        *told = (record){.sites = copy, .hash = hash_of(sites, search->words), .count = size_of(sites, search->words)};
     }
-    r->told[outcome]++;
+    told->told[outcome]++;
     search->trials++;
     return LB_OK;
 }
@@ -516,35 +516,37 @@ lb_status lb_search_verdict_get(lb_search *search, lb_search_verdict *verdict, l
 
 lb_status lb_search_new(const lb_search_options *options, lb_search **search, lb_err *err)
 {
-    lb_search_options o = LB_SEARCH_OPTIONS_INIT;
-    memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    if (o.sites == 0 || o.sites > 1u << 24)
-        return lb_fail(err, LB_ERR_INVALID, "a search needs 1 to %u sites, not %u", 1u << 24, o.sites);
-    if (!(o.miss >= 0 && o.miss < 0.5 + 0.4999) || !(o.alarm >= 0 && o.alarm < 0.5) || o.miss + o.alarm >= 1)
-        return lb_fail(err, LB_ERR_INVALID, "noise rates miss %g and alarm %g leave nothing to learn", o.miss, o.alarm);
-    lb_search *s = calloc(1, sizeof *s);
-    if (!s) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory");
-    s->n = o.sites;
-    s->words = LB_SITE_WORDS(o.sites);
-    s->miss = fmax(o.miss, NO_NOISE);
-    s->alarm = fmax(o.alarm, NO_NOISE);
-    s->risk = o.risk > 0 && o.risk < 0.5 ? o.risk : 0.01;
-    s->max_trials = o.max_trials;
-    s->prior = malloc(s->n * sizeof *s->prior);
-    s->pending = malloc(s->words * sizeof *s->pending);
-    s->work = malloc(s->words * sizeof *s->work);
-    s->culprits = malloc(s->n * sizeof *s->culprits);
-    if (!s->prior || !s->pending || !s->work || !s->culprits) {
-        lb_search_free(s);
-        return lb_fail(err, LB_ERR_NOMEM, "search over %u sites: out of memory", o.sites);
+    lb_search_options given = LB_SEARCH_OPTIONS_INIT;
+    memcpy(&given, options, options->size < sizeof given ? options->size : sizeof given);
+    if (given.sites == 0 || given.sites > 1u << 24)
+        return lb_fail(err, LB_ERR_INVALID, "a search needs 1 to %u sites, not %u", 1u << 24, given.sites);
+    if (!(given.miss >= 0 && given.miss < 0.5 + 0.4999) || !(given.alarm >= 0 && given.alarm < 0.5) ||
+        given.miss + given.alarm >= 1)
+        return lb_fail(err, LB_ERR_INVALID, "noise rates miss %g and alarm %g leave nothing to learn", given.miss,
+                       given.alarm);
+    lb_search *made = calloc(1, sizeof *made);
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory");
+    made->n = given.sites;
+    made->words = LB_SITE_WORDS(given.sites);
+    made->miss = fmax(given.miss, NO_NOISE);
+    made->alarm = fmax(given.alarm, NO_NOISE);
+    made->risk = given.risk > 0 && given.risk < 0.5 ? given.risk : 0.01;
+    made->max_trials = given.max_trials;
+    made->prior = malloc(made->n * sizeof *made->prior);
+    made->pending = malloc(made->words * sizeof *made->pending);
+    made->work = malloc(made->words * sizeof *made->work);
+    made->culprits = malloc(made->n * sizeof *made->culprits);
+    if (!made->prior || !made->pending || !made->work || !made->culprits) {
+        lb_search_free(made);
+        return lb_fail(err, LB_ERR_NOMEM, "search over %u sites: out of memory", given.sites);
     }
     double sum = 0;
-    for (uint32_t i = 0; i < s->n; i++) sum += o.prior && o.prior[i] > 0 ? o.prior[i] : 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        double share = sum > 0 ? (o.prior[i] > 0 ? o.prior[i] / sum : 0) : 1.0 / s->n;
-        s->prior[i] = fmax(share, 1e-6 / s->n);
+    for (uint32_t i = 0; i < made->n; i++) sum += given.prior && given.prior[i] > 0 ? given.prior[i] : 0;
+    for (uint32_t i = 0; i < made->n; i++) {
+        double share = sum > 0 ? (given.prior[i] > 0 ? given.prior[i] / sum : 0) : 1.0 / made->n;
+        made->prior[i] = fmax(share, 1e-6 / made->n);
     }
-    *search = s;
+    *search = made;
     return LB_OK;
 }
 

@@ -17,15 +17,16 @@ lb_status lb_sites_add(lb_sites *sites, const lb_site_form *form, const char *bo
     lb_site *more = lb_array_grow(sites->rows, sites->n, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     sites->rows = more;
-    lb_site *s = &sites->rows[sites->n++];
-    *s = (lb_site){.kind = form->kind,
-                   .argument = strdup(form->argument),
-                   .before = strdup(form->before),
-                   .body = strdup(body),
-                   .after = strdup(form->after),
-                   .join = form->join,
-                   .rank_row = LB_NONE};
-    return s->argument && s->before && s->body && s->after ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_site *site = &sites->rows[sites->n++];
+    *site = (lb_site){.kind = form->kind,
+                      .argument = strdup(form->argument),
+                      .before = strdup(form->before),
+                      .body = strdup(body),
+                      .after = strdup(form->after),
+                      .join = form->join,
+                      .rank_row = LB_NONE};
+    return site->argument && site->before && site->body && site->after ? LB_OK
+                                                                       : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 lb_status lb_sites_add_all(lb_sites *sites, lb_swap_kind kind, const char *argument, lb_err *err)
@@ -37,11 +38,11 @@ lb_status lb_sites_add_all(lb_sites *sites, lb_swap_kind kind, const char *argum
 lb_status lb_sites_append(lb_sites *sites, const lb_sites *more, const uint64_t *set, lb_err *err)
 {
     for (uint32_t i = 0; i < more->n; i++) {
-        const lb_site *s = &more->rows[i];
-        lb_site_form form = {s->kind, s->argument, s->before, s->after, s->join};
+        const lb_site *site = &more->rows[i];
+        lb_site_form form = {site->kind, site->argument, site->before, site->after, site->join};
         if (!lb_site_chosen(set, i)) continue;
-        LB_TRY(lb_sites_add(sites, &form, s->body, err));
-        sites->rows[sites->n - 1].rank_row = s->rank_row;
+        LB_TRY(lb_sites_add(sites, &form, site->body, err));
+        sites->rows[sites->n - 1].rank_row = site->rank_row;
     }
     return LB_OK;
 }
@@ -77,18 +78,18 @@ static bool same_form(const lb_site *a, const lb_site *b)
 /* The selector of site `first` and all chosen ones of its form, which are then done. */
 static char *joined_selector(const lb_sites *sites, const uint64_t *set, uint32_t first, bool *done)
 {
-    const lb_site *s = &sites->rows[first];
+    const lb_site *site = &sites->rows[first];
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    fprintf(out, "%s%s", s->before, s->body);
+    fprintf(out, "%s%s", site->before, site->body);
     for (uint32_t k = first + 1; k < sites->n; k++)
-        if (lb_site_chosen(set, k) && !done[k] && same_form(s, &sites->rows[k])) {
-            fprintf(out, "%c%s", s->join, sites->rows[k].body);
+        if (lb_site_chosen(set, k) && !done[k] && same_form(site, &sites->rows[k])) {
+            fprintf(out, "%c%s", site->join, sites->rows[k].body);
             done[k] = true;
         }
-    fputs(s->after, out);
+    fputs(site->after, out);
     fclose(out);
     return text;
 }

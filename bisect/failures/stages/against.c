@@ -39,10 +39,10 @@ static const lb_diff_row *cause_of(const lb_diff_report *report)
 static const lb_diff_structure *structure_at(const lb_diff_report *report, const lb_diff_row *cause)
 {
     for (uint32_t i = 0; i < report->n_structures; i++) {
-        const lb_diff_structure *s = &report->structures[i];
-        if (s->step == cause->step && s->rank == cause->rank && s->phase == cause->phase &&
-            !strcmp(s->layer, cause->layer))
-            return s;
+        const lb_diff_structure *structure = &report->structures[i];
+        if (structure->step == cause->step && structure->rank == cause->rank && structure->phase == cause->phase &&
+            !strcmp(structure->layer, cause->layer))
+            return structure;
     }
     return NULL;
 }
@@ -55,10 +55,10 @@ static uint32_t count_casts(const char *list)
 }
 
 /* Other casts, or nothing but the same ones, which stand at another place: what lies between is rounded otherwise. */
-static bool is_of_precision(const lb_diff_structure *s)
+static bool is_of_precision(const lb_diff_structure *structure)
 {
-    const bool casts_alone = !strcmp(s->ops_a, "aten::_to_copy") && !strcmp(s->ops_b, "aten::_to_copy");
-    return casts_alone || count_casts(s->ops_a) != count_casts(s->ops_b);
+    const bool casts_alone = !strcmp(structure->ops_a, "aten::_to_copy") && !strcmp(structure->ops_b, "aten::_to_copy");
+    return casts_alone || count_casts(structure->ops_a) != count_casts(structure->ops_b);
 }
 
 /* ---- learning rates and their kin ---- */
@@ -188,8 +188,8 @@ static lb_bisect_axis axis_of(lb_bisect_session *session, const lb_diff_report *
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(session, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     if (cause->lossy) return LB_AXIS_PRECISION;
-    const lb_diff_structure *s = structure_at(report, cause);
-    if (s) return is_of_precision(s) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
+    const lb_diff_structure *structure = structure_at(report, cause);
+    if (structure) return is_of_precision(structure) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
     if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
     return report->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
 }
@@ -231,9 +231,9 @@ static void name_layer(const lb_diff_row *cause, char *layer, size_t size)
     snprintf(layer, size, "%.*s", dot ? (int)(dot - text) : (int)strlen(text), text);
 }
 
-static bool is_undecided(lb_verdict v)
+static bool is_undecided(lb_verdict verdict)
 {
-    return v == LB_VERDICT_MISSING || v == LB_VERDICT_OPAQUE;
+    return verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_OPAQUE;
 }
 
 /* Were all differences decided in the steps up to one that has some? */
@@ -261,9 +261,10 @@ static void print_called(const lb_diff_row *cause, char *text, size_t size)
     size_t used = 0;
     *text = '\0';
     for (uint32_t i = 0; i < cause->n_arguments && used < size; i++) {
-        const lb_diff_argument *x = &cause->arguments[i];
-        used += (size_t)snprintf(text + used, size - used, "%s%s %s / %s%s%s%s", i ? ", " : " (", x->name, x->first,
-                                 x->second, *x->group ? " in group " : "", x->group, "");
+        const lb_diff_argument *argument = &cause->arguments[i];
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s / %s%s%s%s", i ? ", " : " (", argument->name,
+                                 argument->first, argument->second, *argument->group ? " in group " : "",
+                                 argument->group, "");
     }
     if (cause->means && used < size)
         used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : " (", cause->means);
@@ -320,9 +321,9 @@ static lb_status add_others(lb_bisect_session *session, const lb_diff_report *re
 {
     uint32_t row;
     for (uint32_t i = 0; i < report->n_differences; i++) {
-        const lb_diff_difference *d = &report->differences[i];
-        if (d->row.step == cause->step && !is_same_place(&d->row, cause) && d->effect != 0)
-            LB_TRY(add_culprit(session, report, &d->row, d->effect, &row, err));
+        const lb_diff_difference *difference = &report->differences[i];
+        if (difference->row.step == cause->step && !is_same_place(&difference->row, cause) && difference->effect != 0)
+            LB_TRY(add_culprit(session, report, &difference->row, difference->effect, &row, err));
     }
     return LB_OK;
 }
@@ -333,11 +334,11 @@ static lb_status report_cause(lb_bisect_session *session, const lb_diff_report *
     uint32_t row;
     LB_TRY(add_culprit(session, report, cause, effect_of(report, cause), &row, err));
     if (report->implementations) LB_TRY(add_others(session, report, cause, err));
-    lb_failure *f = &session->out->failure;
-    *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
-    snprintf(f->layer, sizeof f->layer, "%s", cause->layer);
-    snprintf(f->name, sizeof f->name, "%s", cause->op ? cause->op : "");
-    snprintf(f->what, sizeof f->what, "the run departs from the reference: %s",
+    lb_failure *failure = &session->out->failure;
+    *failure = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
+    snprintf(failure->layer, sizeof failure->layer, "%s", cause->layer);
+    snprintf(failure->name, sizeof failure->name, "%s", cause->op ? cause->op : "");
+    snprintf(failure->what, sizeof failure->what, "the run departs from the reference: %s",
              lb_verdict_name(is_undecided(report->verdict) ? cause->verdict : report->verdict));
     return LB_OK;
 }

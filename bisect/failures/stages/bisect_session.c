@@ -131,11 +131,12 @@ static void note_lines(lb_bisect_session *session)
         if (culprit->n_ranks)
             culprit->lines[0] = line_at(session->capture, culprit->ranks[0], culprit->step, culprit->row);
     }
-    lb_origin *o = &session->out->origin;
-    lb_failure *f = &session->out->failure;
-    o->line = line_at(session->capture, o->rank, o->step, o->op);
-    f->line = f->kind == LB_FAILURE_NONE || f->rank < 0 ? (lb_code_line){0, "", "", ""}
-                                                        : line_at(session->capture, f->rank, f->step, f->op);
+    lb_origin *origin = &session->out->origin;
+    lb_failure *failure = &session->out->failure;
+    origin->line = line_at(session->capture, origin->rank, origin->step, origin->op);
+    failure->line = failure->kind == LB_FAILURE_NONE || failure->rank < 0
+                        ? (lb_code_line){0, "", "", ""}
+                        : line_at(session->capture, failure->rank, failure->step, failure->op);
 }
 
 /* Asked before the search, which may take hours. */

@@ -284,7 +284,7 @@ static lb_status narrow_to_steps(narrowing *narrowing)
 }
 
 /* ---- what was lost first ------------------------------------------------------------------------------------------ *
- * Before steps and layers are searched: what an op gave when everything was changed is held against the type that it
+ * Before steps and layers are searched: what an op gave when everything was changed is compared with the type that it
  * has in the recording. An op whose numbers do not fit there, with those that read its result, is a chain
  *
  *      mul f16  131072   does not fit ──▶ cos f16   fits: it reads what must stay wide
@@ -341,15 +341,15 @@ static uint32_t last_lost(const narrowing *narrowing, const lb_trace_row *row, c
 }
 
 /* What went bad first, or fails: where the walk back ends in that step. */
-static const lb_trace_row *find_bad(const narrowing *n, uint32_t *op)
+static const lb_trace_row *find_bad(const narrowing *narrowing, uint32_t *op)
 {
-    const lb_origin *origin = &n->session->out->origin;
-    const lb_failure *failure = &n->session->failure;
+    const lb_origin *origin = &narrowing->session->out->origin;
+    const lb_failure *failure = &narrowing->session->failure;
     const lb_trace_row *row = origin->op == LB_NONE || origin->rank != failure->rank || origin->broken == LB_NONE
                                   ? NULL
-                                  : lb_trace_find(n->session->trace, origin->rank, origin->step);
+                                  : lb_trace_find(narrowing->session->trace, origin->rank, origin->step);
     *op = row && lb_trace_broke(row, origin->broken) ? origin->broken : failure->op;
-    return *op == failure->op ? lb_trace_find(n->session->trace, failure->rank, failure->step) : row;
+    return *op == failure->op ? lb_trace_find(narrowing->session->trace, failure->rank, failure->step) : row;
 }
 
 static void sort_rows(uint32_t *rows, uint32_t count)

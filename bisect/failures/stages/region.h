@@ -17,7 +17,7 @@ typedef struct lb_stage_region {
 
 /* Whether any op of the failing rank can take the change. */
 bool lb_region_exists(const lb_bisect_session *session, const lb_stage_region *region);
-/* Everywhere is known to cure; bisection->changed, when it is there, has the trace of that. Adds the culprits, one per
+/* Everywhere is known to cure; session->changed, when it is there, has the trace of that. Adds the culprits, one per
  * layer of the region, and sets the cure. `ops` (malloc'ed, may be NULL) gets the rows of the region's ops in *step,
  * none when it could not be narrowed to ops. */
 lb_status lb_region_narrow(lb_bisect_session *session, const lb_stage_region *region, int64_t *step, uint32_t **ops,

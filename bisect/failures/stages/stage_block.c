@@ -252,19 +252,19 @@ static lb_status examine_block(lb_bisect_session *session, const lb_program *fir
                                const when *known, lb_err *err)
 {
     const char *path = lb_program_text(first, first->scopes[block->scope].path);
-    when w = {0};
+    when broken = {0};
     char owner[160] = "";
     lb_culprit *culprit;
     bool wide = false;
     if (known->n) {
-        w.rows = malloc(known->n * sizeof *w.rows);
-        if (!w.rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        w.n = known->n;
-        memcpy(w.rows, known->rows, known->n * sizeof *w.rows);
+        broken.rows = malloc(known->n * sizeof *broken.rows);
+        if (!broken.rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        broken.n = known->n;
+        memcpy(broken.rows, known->rows, known->n * sizeof *broken.rows);
     }
-    lb_status status = find_steps(session, path, &w, err);
-    const int64_t step = w.first;
-    free(w.rows);
+    lb_status status = find_steps(session, path, &broken, err);
+    const int64_t step = broken.first;
+    free(broken.rows);
     LB_TRY(status);
     uint32_t row = first_broken_inside(session, path, step);
     bool broke = row != LB_NONE, grew = false;
@@ -272,7 +272,7 @@ static lb_status examine_block(lb_bisect_session *session, const lb_program *fir
     if (row == LB_NONE) row = most_grown_write(session, path, step, owner, sizeof owner), grew = row != LB_NONE;
     const lb_program *program = lb_trial_program(session, session->failure.rank, step);
     if (broke) LB_TRY(earlier_loss(session, path, step, &row, &wide, err));
-    if (row != LB_NONE && !grew) LB_TRY(deepen(session, program, row, block->scope, w.list, err));
+    if (row != LB_NONE && !grew) LB_TRY(deepen(session, program, row, block->scope, broken.list, err));
     LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK, (lb_stage_place){session->failure.rank, step, row}, &culprit,
                                 err));
     culprit->block = block->letter;

@@ -20,34 +20,35 @@ typedef struct muon_owners {
     uint32_t n, updates; /* updates: steps in which some parameter was written */
 } muon_owners;
 
-static lb_status add_owner(muon_owners *o, const char *path, uint32_t *row, lb_err *err)
+static lb_status add_owner(muon_owners *owners, const char *path, uint32_t *row, lb_err *err)
 {
-    for (*row = 0; *row < o->n; (*row)++)
-        if (!strcmp(o->paths[*row], path)) return LB_OK;
-    void *more = lb_array_grow(o->paths, o->n, sizeof *o->paths),
-         *steps = lb_array_grow(o->steps, o->n, sizeof *o->steps);
-    if (more) o->paths = more;
-    if (steps) o->steps = steps;
+    for (*row = 0; *row < owners->n; (*row)++)
+        if (!strcmp(owners->paths[*row], path)) return LB_OK;
+    void *more = lb_array_grow(owners->paths, owners->n, sizeof *owners->paths),
+         *steps = lb_array_grow(owners->steps, owners->n, sizeof *owners->steps);
+    if (more) owners->paths = more;
+    if (steps) owners->steps = steps;
     if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    o->steps[o->n] = 0;
-    snprintf(o->paths[o->n++], sizeof *o->paths, "%s", path);
+    owners->steps[owners->n] = 0;
+    snprintf(owners->paths[owners->n++], sizeof *owners->paths, "%s", path);
     return LB_OK;
 }
 
-static void release_owners(muon_owners *o)
+static void release_owners(muon_owners *owners)
 {
-    free(o->paths);
-    free(o->steps);
+    free(owners->paths);
+    free(owners->steps);
 }
 
 /* What is Muon is so in every step. A preconditioner whose statistics are made in the first looks like one there
  * alone. */
-static void keep_steady(muon_owners *o)
+static void keep_steady(muon_owners *owners)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < o->n; i++)
-        if (2 * o->steps[i] > o->updates) memmove(o->paths[n++], o->paths[i], sizeof *o->paths);
-    o->n = n;
+    for (uint32_t i = 0; i < owners->n; i++)
+        if (2 * owners->steps[i] > owners->updates)
+            memmove(owners->paths[n++], owners->paths[i], sizeof *owners->paths);
+    owners->n = n;
 }
 
 static bool updates_parameters(const lb_bisect_session *session, const lb_program *program)

@@ -26,11 +26,11 @@ typedef struct broken_list {
     lb_sites sites;
 } broken_list;
 
-static bool same_kind(const broken_kind *a, const lb_program *program, const lb_op *op)
+static bool same_kind(const broken_kind *kind, const lb_program *program, const lb_op *op)
 {
-    const lb_op *mine = &a->program->ops[a->op];
-    return mine->phase == op->phase && !strcmp(lb_op_layer(a->program, mine), lb_op_layer(program, op)) &&
-           !strcmp(lb_op_name(a->program, mine), lb_op_name(program, op));
+    const lb_op *mine = &kind->program->ops[kind->op];
+    return mine->phase == op->phase && !strcmp(lb_op_layer(kind->program, mine), lb_op_layer(program, op)) &&
+           !strcmp(lb_op_name(kind->program, mine), lb_op_name(program, op));
 }
 
 static lb_status add_kind(broken_list *list, const lb_program *program, uint32_t i, lb_err *err)
@@ -68,10 +68,10 @@ static lb_status try_single_ops(lb_bisect_session *session, const broken_list *l
     lb_search_outcome outcome = LB_OUTCOME_SAME;
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        const broken_kind *k = &list->rows[found[i]];
+        const broken_kind *kind = &list->rows[found[i]];
         char before[64], body[16];
-        snprintf(before, sizeof before, "step=%" PRId64 "&index=", k->program->step);
-        snprintf(body, sizeof body, "%u", k->op);
+        snprintf(before, sizeof before, "step=%" PRId64 "&index=", kind->program->step);
+        snprintf(body, sizeof body, "%u", kind->op);
         lb_site_form form = {LB_SWAP_KERNEL, "finite", before, "", ','};
         status = lb_sites_add(&single, &form, body, err);
     }
@@ -82,12 +82,12 @@ static lb_status try_single_ops(lb_bisect_session *session, const broken_list *l
     return status;
 }
 
-static lb_status blame(lb_bisect_session *session, const broken_kind *k, uint32_t besides, lb_err *err)
+static lb_status blame(lb_bisect_session *session, const broken_kind *kind, uint32_t besides, lb_err *err)
 {
     char others[80] = "";
     lb_culprit *culprit;
     LB_TRY(lb_stage_culprit_add(session, LB_AXIS_BLOCK,
-                                (lb_stage_place){session->failure.rank, k->program->step, k->op}, &culprit, err));
+                                (lb_stage_place){session->failure.rank, kind->program->step, kind->op}, &culprit, err));
     LB_TRY(lb_stage_culprit_all_ranks(session, culprit, err));
     if (besides)
         snprintf(others, sizeof others, " and in place of what %u other %s so", besides,
@@ -125,12 +125,12 @@ static lb_status blame_all(lb_bisect_session *session, const broken_list *list, 
         forward |= list->rows[found[i]].program->ops[list->rows[found[i]].op].phase == LB_PHASE_FORWARD;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < n; i++) {
-            const broken_kind *k = &list->rows[found[i]];
-            if (forward && k->program->ops[k->op].phase != LB_PHASE_FORWARD) continue;
+            const broken_kind *kind = &list->rows[found[i]];
+            if (forward && kind->program->ops[kind->op].phase != LB_PHASE_FORWARD) continue;
             if (!pass)
                 culprits++;
             else
-                LB_TRY(blame(session, k, n - culprits, err));
+                LB_TRY(blame(session, kind, n - culprits, err));
         }
     return LB_OK;
 }

@@ -26,8 +26,8 @@ typedef struct narrow_reader {
 
 static void note_narrow(void *context, uint32_t value)
 {
-    narrow_reader *r = context;
-    r->found |= narrow_value(r->program, value);
+    narrow_reader *reader = context;
+    reader->found |= narrow_value(reader->program, value);
 }
 
 static bool gives_narrow(const lb_program *program, const lb_op *op)
@@ -42,11 +42,11 @@ static bool gives_narrow(const lb_program *program, const lb_op *op)
 /* Reads or gives a float below f32. */
 static bool narrow_op(const lb_program *program, const lb_op *op)
 {
-    narrow_reader r = {program, false};
+    narrow_reader reader = {program, false};
     if (op->flags & LB_OP_VIEW || !strncmp(lb_op_name(program, op), "lb::", 4)) return false;
     if (gives_narrow(program, op)) return true;
-    lb_op_each_input(program, op, note_narrow, &r);
-    return r.found;
+    lb_op_each_input(program, op, note_narrow, &reader);
+    return reader.found;
 }
 
 /* Does the op give a float of less range than bf16: f16 or one of 8 bits and less? */
@@ -137,10 +137,10 @@ lb_status lb_stage_precision_note(lb_bisect_session *session, lb_err *err)
     lb_status status = try_format(session, "f64", "everything in f64 (a note: no axis)", "note", &f64, err);
     lb_sites_release(&session->cure);
     session->cure = before;
-    lb_bisect_stage *s = &session->out->stages[row];
-    if (status == LB_OK && f64 == LB_OUTCOME_CURED && !strstr(s->note, "f64")) {
-        const size_t used = strlen(s->note);
-        snprintf(s->note + used, sizeof s->note - used, "; f64 in place of f32 would cure");
+    lb_bisect_stage *stage = &session->out->stages[row];
+    if (status == LB_OK && f64 == LB_OUTCOME_CURED && !strstr(stage->note, "f64")) {
+        const size_t used = strlen(stage->note);
+        snprintf(stage->note + used, sizeof stage->note - used, "; f64 in place of f32 would cure");
     }
     return status;
 }

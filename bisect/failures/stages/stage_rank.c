@@ -76,12 +76,12 @@ static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
 /* The first op, in any step, by which a rank exceeds all others. */
 static uint32_t outlying_op(const lb_bisect_session *session, uint32_t rank_row, int64_t *step)
 {
-    for (uint32_t s = 0; s < lb_stage_steps_until_failure(session); s++) {
-        const lb_trace_row *row = lb_trace_find(session->trace, session->ranks[rank_row], session->steps[s]);
+    for (uint32_t at = 0; at < lb_stage_steps_until_failure(session); at++) {
+        const lb_trace_row *row = lb_trace_find(session->trace, session->ranks[rank_row], session->steps[at]);
         uint32_t first = LB_NONE;
         for (uint32_t r = 0; r < session->n_ranks && row; r++) {
             const lb_trace_row *other =
-                r == rank_row ? NULL : lb_trace_find(session->trace, session->ranks[r], session->steps[s]);
+                r == rank_row ? NULL : lb_trace_find(session->trace, session->ranks[r], session->steps[at]);
             if (!other) continue;
             uint32_t op = first_larger(row, other);
             if (op == LB_NONE)
@@ -90,7 +90,7 @@ static uint32_t outlying_op(const lb_bisect_session *session, uint32_t rank_row,
                 first = op;
         }
         if (row && first != LB_NONE) {
-            *step = session->steps[s];
+            *step = session->steps[at];
             return first;
         }
     }
@@ -199,22 +199,24 @@ static lb_status add_sender(lb_bisect_session *session, bool *found, lb_err *err
     lb_status status = LB_OK;
     LB_TRY(lb_collective_results_check(session->capture, &results, err));
     for (uint32_t i = 0; i < results.n && !*found && status == LB_OK; i++) {
-        const lb_collective_finding *x = &results.list[i];
+        const lb_collective_finding *finding = &results.list[i];
         lb_culprit *culprit;
-        if (x->kind != LB_COLLECTIVE_NONFINITE || x->step < session->steps[0] || x->step > session->failure.step)
+        if (finding->kind != LB_COLLECTIVE_NONFINITE || finding->step < session->steps[0] ||
+            finding->step > session->failure.step)
             continue;
-        status = lb_stage_culprit_add(session, LB_AXIS_RANK, (lb_stage_place){x->rank, x->step, x->op}, &culprit, err);
+        status = lb_stage_culprit_add(session, LB_AXIS_RANK,
+                                      (lb_stage_place){finding->rank, finding->step, finding->op}, &culprit, err);
         if (status != LB_OK) break;
         int32_t *ranks =
-            lb_array_reserve(culprit->ranks, culprit->n_ranks, x->n_ranks - culprit->n_ranks, sizeof *ranks);
+            lb_array_reserve(culprit->ranks, culprit->n_ranks, finding->n_ranks - culprit->n_ranks, sizeof *ranks);
         if (!ranks) {
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             break;
         }
-        culprit->ranks = ranks, culprit->n_ranks = x->n_ranks, *found = true;
-        memcpy(ranks, x->ranks, x->n_ranks * sizeof *ranks);
-        snprintf(culprit->why, sizeof culprit->why, "%s.", x->message);
-        lb_trial_stage_end(session, "found", "%s", x->message);
+        culprit->ranks = ranks, culprit->n_ranks = finding->n_ranks, *found = true;
+        memcpy(ranks, finding->ranks, finding->n_ranks * sizeof *ranks);
+        snprintf(culprit->why, sizeof culprit->why, "%s.", finding->message);
+        lb_trial_stage_end(session, "found", "%s", finding->message);
     }
     lb_collective_results_release(&results);
     return status;
@@ -337,10 +339,11 @@ static lb_status find_results(lb_bisect_session *session, bool *found, lb_err *e
     lb_status status = LB_OK;
     LB_TRY(lb_collective_results_check(session->capture, &results, err));
     for (uint32_t i = 0; i < results.n && !*found && status == LB_OK; i++) {
-        const lb_collective_finding *x = &results.list[i];
-        if (!in_window(session, x->step) || x->note) continue;
+        const lb_collective_finding *finding = &results.list[i];
+        if (!in_window(session, finding->step) || finding->note) continue;
         *found = true;
-        const disagreement disagreement = {x->step, x->rank, x->op, x->ranks, x->n_ranks, "", x->message};
+        const disagreement disagreement = {
+            finding->step, finding->rank, finding->op, finding->ranks, finding->n_ranks, "", finding->message};
         status = add_disagreement(session, &disagreement, err);
     }
     lb_collective_results_release(&results);
@@ -355,11 +358,12 @@ lb_status lb_stage_disagree(lb_bisect_session *session, bool *found, lb_err *err
     *found = false;
     LB_TRY(lb_collective_calls_check(session->capture, &calls, err));
     for (uint32_t i = 0; i < calls.n && !*found && status == LB_OK; i++) {
-        const lb_call_mismatch *x = &calls.list[i];
-        if (!in_window(session, x->step)) continue;
+        const lb_call_mismatch *mismatch = &calls.list[i];
+        if (!in_window(session, mismatch->step)) continue;
         *found = true;
-        const disagreement d = {x->step, x->rank, x->op, x->ranks, x->n_ranks, "", x->message};
-        status = add_disagreement(session, &d, err);
+        const disagreement disagreement = {
+            mismatch->step, mismatch->rank, mismatch->op, mismatch->ranks, mismatch->n_ranks, "", mismatch->message};
+        status = add_disagreement(session, &disagreement, err);
     }
     lb_collective_calls_release(&calls);
     if (*found || status != LB_OK) return status;
@@ -375,9 +379,9 @@ lb_status lb_stage_disagree(lb_bisect_session *session, bool *found, lb_err *err
         snprintf(what, sizeof what, "%.300s%s no longer the same on the %u ranks that hold %s in common",
                  unequal->tensor, unequal->count > 1 ? " and others are" : " is", unequal->members,
                  unequal->count > 1 ? "them" : "it");
-        const disagreement d = {unequal->step,    unequal->rank,   unequal->op, unequal->ranks,
-                                unequal->n_ranks, unequal->tensor, what};
-        status = add_disagreement(session, &d, err);
+        const disagreement disagreement = {unequal->step,    unequal->rank,   unequal->op, unequal->ranks,
+                                           unequal->n_ranks, unequal->tensor, what};
+        status = add_disagreement(session, &disagreement, err);
     }
     lb_replicas_release(&replicas);
     return status;

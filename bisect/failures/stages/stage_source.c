@@ -301,12 +301,13 @@ static bool stands_out(const lb_bisect_session *session, const source_row *row)
     const lb_program *program = lb_trial_program(session, row->rank, row->step);
     const lb_program *first = lb_trial_program(session, row->rank, session->steps[0]);
     const uint32_t twin = twin_of(session, program, row->op);
-    const lb_statistics a = statistics_of(session, program, value_of(program, row->op));
+    const lb_statistics statistics = statistics_of(session, program, value_of(program, row->op));
     const lb_statistics b = statistics_of(session, first, value_of(first, twin));
-    const double large = fmax(fabs(a.min), fabs(a.max)), before = fmax(fabs(b.min), fabs(b.max));
-    if (a.nan != b.nan || a.pos_inf != b.pos_inf || a.neg_inf != b.neg_inf) return true;
-    if ((a.min == a.max) != (b.min == b.max)) return true;
-    if (!lb_dtype_is_float(value_of(program, row->op)->dtype)) return large > 2 * before || (a.min < 0 && b.min >= 0);
+    const double large = fmax(fabs(statistics.min), fabs(statistics.max)), before = fmax(fabs(b.min), fabs(b.max));
+    if (statistics.nan != b.nan || statistics.pos_inf != b.pos_inf || statistics.neg_inf != b.neg_inf) return true;
+    if ((statistics.min == statistics.max) != (b.min == b.max)) return true;
+    if (!lb_dtype_is_float(value_of(program, row->op)->dtype))
+        return large > 2 * before || (statistics.min < 0 && b.min >= 0);
     return large > 100 * before || before > 100 * large;
 }
 

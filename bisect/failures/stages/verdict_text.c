@@ -219,12 +219,12 @@ static bool put_culprits(FILE *out, const lb_bisection *bisection)
     snprintf(more, sizeof more, "%u more; --json lists them", shown - SHOWN);
     if (shown > SHOWN) put_text(out, "and", more);
     free(alike);
-    const lb_failure *f = &bisection->failure;
+    const lb_failure *failure = &bisection->failure;
     const int64_t acts = bisection->culprits[0].between ? bisection->culprits[0].acts : bisection->culprits[0].step;
-    if (bisection->culprits[0].n_ranks && acts >= 0 && acts < f->step) {
+    if (bisection->culprits[0].n_ranks && acts >= 0 && acts < failure->step) {
         char when[120];
         snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".", acts,
-                 f->step);
+                 failure->step);
         put_text(out, "", when);
     }
     return true;
@@ -232,36 +232,40 @@ static bool put_culprits(FILE *out, const lb_bisection *bisection)
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
-static void put_failure(FILE *out, const lb_failure *f, const char *label)
+static void put_failure(FILE *out, const lb_failure *failure, const char *label)
 {
     char text[640];
-    if (f->kind == LB_FAILURE_NONE) return;
-    if (f->rank < 0)
-        snprintf(text, sizeof text, "%s", f->what);
+    if (failure->kind == LB_FAILURE_NONE) return;
+    if (failure->rank < 0)
+        snprintf(text, sizeof text, "%s", failure->what);
     else
-        snprintf(text, sizeof text, "step %" PRId64 ", rank %d: %s%s%s%s%s%s", f->step, f->rank, f->what,
-                 *f->name ? " (" : "", f->layer, *f->layer && *f->name ? " " : "", f->name, *f->name ? ")" : "");
+        snprintf(text, sizeof text, "step %" PRId64 ", rank %d: %s%s%s%s%s%s", failure->step, failure->rank,
+                 failure->what, *failure->name ? " (" : "", failure->layer,
+                 *failure->layer && *failure->name ? " " : "", failure->name, *failure->name ? ")" : "");
     put_text(out, label, text);
 }
 
-static void put_origin(FILE *out, const lb_origin *o)
+static void put_origin(FILE *out, const lb_origin *origin)
 {
     char text[700];
-    if (o->op == LB_NONE) return;
-    snprintf(text, sizeof text, "step %" PRId64 ", %s, %s%s%s%s%s%s", o->step, lb_phase_name(o->phase),
-             *o->layer ? o->layer : "(outside every module)", strcmp(o->name, "lb::source") ? " " : "",
-             strcmp(o->name, "lb::source") ? o->name : "", *o->text ? "\n" : "", o->text, *o->text ? "." : "");
+    if (origin->op == LB_NONE) return;
+    snprintf(text, sizeof text, "step %" PRId64 ", %s, %s%s%s%s%s%s", origin->step, lb_phase_name(origin->phase),
+             *origin->layer ? origin->layer : "(outside every module)", strcmp(origin->name, "lb::source") ? " " : "",
+             strcmp(origin->name, "lb::source") ? origin->name : "", *origin->text ? "\n" : "", origin->text,
+             *origin->text ? "." : "");
     put_text(out, "begins", text);
-    put_line(out, "", &o->line);
+    put_line(out, "", &origin->line);
 }
 
 static void put_stages(FILE *out, const lb_bisection *bisection)
 {
     for (uint32_t i = 0; i < bisection->n_stages; i++) {
-        const lb_bisect_stage *s = &bisection->stages[i];
+        const lb_bisect_stage *stage = &bisection->stages[i];
         char text[400], trials[40] = "";
-        if (s->trials) snprintf(trials, sizeof trials, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
-        snprintf(text, sizeof text, "%s %s%s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note, trials);
+        if (stage->trials)
+            snprintf(trials, sizeof trials, " (%u %s)", stage->trials, stage->trials == 1 ? "trial" : "trials");
+        snprintf(text, sizeof text, "%s %s%s%s%s", stage->name, stage->outcome, *stage->note ? ": " : "", stage->note,
+                 trials);
         put_text(out, i ? "" : "tried", text);
     }
 }

@@ -44,19 +44,19 @@ static void say_where(const lb_tensor *tensor, char *text, size_t size)
 {
     lb_tensor part = *tensor;
     size_t used = (size_t)snprintf(text, size, tensor->layout.ndim ? ", first at [" : "");
-    for (int d = 0; d < tensor->layout.ndim && used < size; d++) {
-        int64_t low = 0, high = part.layout.shape[d] - 1; /* the first index is in [low, high] */
+    for (int dimension = 0; dimension < tensor->layout.ndim && used < size; dimension++) {
+        int64_t low = 0, high = part.layout.shape[dimension] - 1; /* the first index is in [low, high] */
         while (low < high) {
             lb_tensor left = part;
-            left.layout.shape[d] = (low + high) / 2 + 1;
+            left.layout.shape[dimension] = (low + high) / 2 + 1;
             if (all_finite(&left))
-                low = left.layout.shape[d];
+                low = left.layout.shape[dimension];
             else
-                high = left.layout.shape[d] - 1;
+                high = left.layout.shape[dimension] - 1;
         }
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, d ? ", " : "", low);
-        part.data = (char *)part.data + low * part.layout.stride[d] * (int64_t)lb_dtype_bytes(part.dtype, 1);
-        part.layout.shape[d] = 1;
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, dimension ? ", " : "", low);
+        part.data = (char *)part.data + low * part.layout.stride[dimension] * (int64_t)lb_dtype_bytes(part.dtype, 1);
+        part.layout.shape[dimension] = 1;
     }
     if (tensor->layout.ndim && used < size) snprintf(text + used, size - used, "]");
 }

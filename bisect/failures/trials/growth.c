@@ -45,11 +45,11 @@ static uint32_t update_of(const lb_trace_row *row, int64_t storage, double limit
 }
 
 /* The parameter that grew most in that step. A bias that was 0 has nothing to be compared with. */
-static bool grown_parameter(const lb_trace_row *row, growth *g)
+static bool grown_parameter(const lb_trace_row *row, growth *grown)
 {
     const lb_program *program = row->program;
     double most = MUCH;
-    g->op = LB_NONE;
+    grown->op = LB_NONE;
     for (uint32_t k = 0; k < program->n_groups; k++)
         for (uint32_t i = 0; i < program->groups[k].params; i++) {
             const lb_group_param *param = &program->group_params[program->groups[k].first_param + i];
@@ -57,9 +57,9 @@ static bool grown_parameter(const lb_trace_row *row, growth *g)
             const uint32_t op = before > 0 ? update_of(row, param->storage, most * before) : LB_NONE;
             if (op == LB_NONE) continue;
             most = lb_trace_size(row, op) / before;
-            *g = (growth){row, op, before, most * before, &program->groups[k], param};
+            *grown = (growth){row, op, before, most * before, &program->groups[k], param};
         }
-    return g->op != LB_NONE;
+    return grown->op != LB_NONE;
 }
 
 /* The first op of that step whose result is much larger than in the step before, where both run the same ops. */

@@ -60,43 +60,45 @@ typedef struct watcher {
 } watcher;
 
 /* Of a changed run what is asked for stands where the numbers went bad, or where they fail. */
-static bool is_traced(const watcher *w, int64_t step)
+static bool is_traced(const watcher *watcher, int64_t step)
 {
-    const lb_bisect_session *session = w->session;
-    return w->trace == session->trace || step == session->failure.step ||
+    const lb_bisect_session *session = watcher->session;
+    return watcher->trace == session->trace || step == session->failure.step ||
            (session->out->origin.op != LB_NONE && step == session->out->origin.step);
 }
 
 static bool watch_op(void *context, const lb_event *event)
 {
-    watcher *w = context;
-    if (w->status != LB_OK) return false;
-    if (w->over) return true;
-    if (w->trace && is_traced(w, event->step)) lb_trace_op(w->trace, event);
-    if (lb_failure_monitor_op(w->session->monitor, event)) return true;
-    w->over = w->trace == w->session->trace && w->session->decisions.n;
-    return w->over;
+    watcher *watcher = context;
+    if (watcher->status != LB_OK) return false;
+    if (watcher->over) return true;
+    if (watcher->trace && is_traced(watcher, event->step)) lb_trace_op(watcher->trace, event);
+    if (lb_failure_monitor_op(watcher->session->monitor, event)) return true;
+    watcher->over = watcher->trace == watcher->session->trace && watcher->session->decisions.n;
+    return watcher->over;
 }
 
 static void watch_step(void *context, int32_t rank, int64_t step)
 {
-    const watcher *w = context;
-    if (!w->over) lb_failure_monitor_step_end(w->session->monitor, rank, step);
+    const watcher *watcher = context;
+    if (!watcher->over) lb_failure_monitor_step_end(watcher->session->monitor, rank, step);
 }
 
 /* A step after the failing one is no place to begin. */
 static bool keep_monitor(void *context, uint32_t checkpoint)
 {
-    watcher *w = context;
-    if (w->status != LB_OK || lb_failure_monitor_failure(w->session->monitor)->kind != LB_FAILURE_NONE) return false;
-    w->status = lb_failure_monitor_keep(w->session->monitor, checkpoint, &w->err);
-    return w->status == LB_OK;
+    watcher *watcher = context;
+    if (watcher->status != LB_OK || lb_failure_monitor_failure(watcher->session->monitor)->kind != LB_FAILURE_NONE)
+        return false;
+    watcher->status = lb_failure_monitor_keep(watcher->session->monitor, checkpoint, &watcher->err);
+    return watcher->status == LB_OK;
 }
 
 static void resume_monitor(void *context, uint32_t checkpoint)
 {
-    watcher *w = context;
-    if (w->status == LB_OK) w->status = lb_failure_monitor_resume(w->session->monitor, checkpoint, &w->err);
+    watcher *watcher = context;
+    if (watcher->status == LB_OK)
+        watcher->status = lb_failure_monitor_resume(watcher->session->monitor, checkpoint, &watcher->err);
 }
 
 static void note_decision(void *context, int32_t rank, int64_t step, uint32_t value, const lb_tensor *contents)
@@ -112,8 +114,8 @@ static bool recall_decision(void *context, int32_t rank, int64_t step, uint32_t 
 static lb_status run_watched(lb_bisect_session *session, const lb_plan *plan, lb_trace *trace,
                              lb_replay_summary *summary, lb_err *err)
 {
-    watcher w = {.session = session, .trace = trace, .err = LB_ERR_INIT};
-    lb_observer observer = {.context = &w,
+    watcher watcher = {.session = session, .trace = trace, .err = LB_ERR_INIT};
+    lb_observer observer = {.context = &watcher,
                             .op = watch_op,
                             .step_end = watch_step,
                             .decision = session->decisions.n || plan->n_swaps ? NULL : note_decision,
@@ -121,7 +123,7 @@ static lb_status run_watched(lb_bisect_session *session, const lb_plan *plan, lb
                             .keep = keep_monitor,
                             .resumed = resume_monitor};
     lb_status status = lb_replay_run(session->replay, plan, &observer, summary, err);
-    return w.status == LB_OK ? status : lb_fail(err, w.status, "%s", w.err.message);
+    return watcher.status == LB_OK ? status : lb_fail(err, watcher.status, "%s", watcher.err.message);
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
@@ -186,16 +188,17 @@ static bool same_judge(const lb_bisect_session *session, const bool *excluded)
 static lb_search_outcome judge(const lb_bisect_session *session, lb_status status, const lb_replay_summary *summary,
                                const lb_err *err, char *what, size_t size)
 {
-    const lb_failure *f = lb_failure_monitor_failure(session->monitor);
+    const lb_failure *failure = lb_failure_monitor_failure(session->monitor);
     uint64_t blind = lb_failure_monitor_blind(session->monitor, session->failure.step);
     what[0] = '\0';
     if (status != LB_OK) {
         snprintf(what, size, "%s", err->message);
         return LB_OUTCOME_INVALID;
     }
-    if (f->kind != LB_FAILURE_NONE) {
-        snprintf(what, size, "step %" PRId64 "%s%.60s: %.100s", f->step, *f->layer ? " " : "", f->layer, f->what);
-        return f->step == session->failure.step ? LB_OUTCOME_SAME : LB_OUTCOME_OTHER;
+    if (failure->kind != LB_FAILURE_NONE) {
+        snprintf(what, size, "step %" PRId64 "%s%.60s: %.100s", failure->step, *failure->layer ? " " : "",
+                 failure->layer, failure->what);
+        return failure->step == session->failure.step ? LB_OUTCOME_SAME : LB_OUTCOME_OTHER;
     }
     if (summary->undecided) {
         snprintf(what, size, "%s", summary->undecided_at);

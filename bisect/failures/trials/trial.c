@@ -51,17 +51,17 @@ lb_status lb_trial_stage_begin(lb_bisect_session *session, const char *name, lb_
     return LB_OK;
 }
 
-static void end_stage(lb_bisect_session *session, lb_bisect_stage *s, const char *outcome, const char *note,
+static void end_stage(lb_bisect_session *session, lb_bisect_stage *stage, const char *outcome, const char *note,
                       va_list args)
 {
-    snprintf(s->outcome, sizeof s->outcome, "%s", outcome);
-    vsnprintf(s->note, sizeof s->note, note, args);
+    snprintf(stage->outcome, sizeof stage->outcome, "%s", outcome);
+    vsnprintf(stage->note, sizeof stage->note, note, args);
     if (*session->search_note) {
-        size_t used = strlen(s->note);
-        snprintf(s->note + used, sizeof s->note - used, "; %s", session->search_note);
+        size_t used = strlen(stage->note);
+        snprintf(stage->note + used, sizeof stage->note - used, "; %s", session->search_note);
         session->search_note[0] = '\0';
     }
-    lb_trial_say(session, "%-10s %s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note);
+    lb_trial_say(session, "%-10s %s%s%s", stage->name, stage->outcome, *stage->note ? ": " : "", stage->note);
 }
 
 void lb_trial_stage_end(lb_bisect_session *session, const char *outcome, const char *note, ...)

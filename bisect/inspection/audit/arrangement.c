@@ -42,19 +42,19 @@ lb_status lb_arrangement_gather(lb_arrangements *arrangements, const lb_arrangem
     if (status == LB_OK) lb_convert(dtype, numbers, b->dtype, dense, (size_t)n, NULL);
     free(dense);
     for (uint32_t i = 0; i < arrangement->n && status == LB_OK; i++) {
-        const lb_content_run *r = &arrangement->runs[i];
-        const lb_tensor *t = &arrangements->a.list[r->tensor].whole.tensor;
+        const lb_content_run *run = &arrangement->runs[i];
+        const lb_tensor *t = &arrangements->a.list[run->tensor].whole.tensor;
         char *own = NULL;
         if (t->dtype != dtype) {
             status = lb_fail(err, LB_ERR_CORRUPT, "%s: its parts are of several dtypes",
-                             lb_shelf_name(&arrangements->a, r->tensor));
+                             lb_shelf_name(&arrangements->a, run->tensor));
         } else if (!lb_layout_is_contiguous(&t->layout)) {
             own = malloc(lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
             status = own ? lb_tensor_gather(t, own, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
         if (status == LB_OK)
-            copy_run(numbers + (size_t)r->to * width, r->to_stride,
-                     (own ? own : (const char *)t->data) + (size_t)r->from * width, r->from_stride, r->n, width);
+            copy_run(numbers + (size_t)run->to * width, run->to_stride,
+                     (own ? own : (const char *)t->data) + (size_t)run->from * width, run->from_stride, run->n, width);
         free(own);
     }
     *out = (lb_tensor){numbers, dtype, lb_layout_contiguous(b->layout.ndim, b->layout.shape)};
@@ -166,10 +166,10 @@ static void mark(lb_arrangements *arrangements, uint32_t b)
     const lb_arrangement *arrangement = &arrangements->list[b];
     arrangements->b.side->states[arrangements->b.list[b].row] = LB_COMPARISON_ARRANGED;
     for (uint32_t i = 0; i < arrangement->n; i++) {
-        lb_shelf_weight *w = &arrangements->a.list[arrangement->runs[i].tensor];
-        w->used += arrangement->runs[i].n;
-        if (arrangements->a.side->states[w->row] == LB_COMPARISON_OPEN)
-            arrangements->a.side->states[w->row] = LB_COMPARISON_ARRANGED;
+        lb_shelf_weight *weight = &arrangements->a.list[arrangement->runs[i].tensor];
+        weight->used += arrangement->runs[i].n;
+        if (arrangements->a.side->states[weight->row] == LB_COMPARISON_OPEN)
+            arrangements->a.side->states[weight->row] = LB_COMPARISON_ARRANGED;
     }
 }
 
@@ -177,9 +177,9 @@ static void mark(lb_arrangements *arrangements, uint32_t b)
 static uint32_t weight_at(const lb_arrangement *arrangement, int64_t at)
 {
     for (uint32_t i = 0; i < arrangement->n && at >= 0; i++) {
-        const lb_content_run *r = &arrangement->runs[i];
-        const int64_t k = (at - r->to) / r->to_stride;
-        if (at >= r->to && k < r->n && r->to + k * r->to_stride == at) return r->tensor;
+        const lb_content_run *run = &arrangement->runs[i];
+        const int64_t k = (at - run->to) / run->to_stride;
+        if (at >= run->to && k < run->n && run->to + k * run->to_stride == at) return run->tensor;
     }
     return arrangement->runs[0].tensor;
 }
@@ -220,16 +220,16 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
 static void tell_unused(const lb_arrangements *arrangements)
 {
     for (uint32_t i = 0; i < arrangements->a.n; i++) {
-        const lb_shelf_weight *w = &arrangements->a.list[i];
+        const lb_shelf_weight *weight = &arrangements->a.list[i];
         const lb_layout layout = lb_shelf_layout(&arrangements->a, i);
         const int64_t all = lb_layout_numel(&layout);
-        if (!w->used || w->used * 10 >= all * 9 ||
+        if (!weight->used || weight->used * 10 >= all * 9 ||
             lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, i)))
             continue;
         lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_UNEXPECTED,
                       lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, i)),
-                      "%lld of its %lld elements are in no tensor of %s", (long long)(all - w->used), (long long)all,
-                      arrangements->b.side->inventory->checkpoint->path);
+                      "%lld of its %lld elements are in no tensor of %s", (long long)(all - weight->used),
+                      (long long)all, arrangements->b.side->inventory->checkpoint->path);
     }
 }
 

@@ -33,12 +33,12 @@ static bool take_forward(lb_arrangements *arrangements, const lb_contents *found
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
-        const lb_content *c = &found->list[i];
+        const lb_content *content = &found->list[i];
         lb_arrangement *arrangement = &arrangements->list[rows_b[i]];
-        if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
-        arrangement->relation = c->relation, arrangement->equal = equal && !c->cast;
-        for (uint32_t k = 0; k < c->n && room; k++) {
-            lb_content_run run = found->runs[c->first + k];
+        if (content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED) continue;
+        arrangement->relation = content->relation, arrangement->equal = equal && !content->cast;
+        for (uint32_t k = 0; k < content->n && room; k++) {
+            lb_content_run run = found->runs[content->first + k];
             run.tensor = rows_a[run.tensor];
             room = lb_arrangement_add(arrangement, run);
         }
@@ -58,10 +58,10 @@ static bool take_backward(lb_arrangements *arrangements, const lb_contents *foun
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
-        const lb_content *c = &found->list[i];
-        if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
-        for (uint32_t k = 0; k < c->n && room; k++) {
-            const lb_content_run run = found->runs[c->first + k];
+        const lb_content *content = &found->list[i];
+        if (content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED) continue;
+        for (uint32_t k = 0; k < content->n && room; k++) {
+            const lb_content_run run = found->runs[content->first + k];
             room = lb_arrangement_add(
                 &arrangements->list[rows_b[run.tensor]],
                 (lb_content_run){rows_a[i], run.to, run.to_stride, run.from, run.from_stride, run.n});
@@ -90,16 +90,16 @@ lb_status lb_arrangement_search_contents(lb_arrangements *arrangements, bool bac
 {
     uint32_t *rows_a = NULL, *rows_b = NULL, n_a, n_b;
     lb_contents found = {0};
-    lb_content_tensor *a = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
-    lb_content_tensor *b = a ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
-    lb_status status = a && b ? LB_OK : LB_ERR_NOMEM;
+    lb_content_tensor *tensor = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
+    lb_content_tensor *b = tensor ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
+    lb_status status = tensor && b ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK && n_a && n_b)
-        status =
-            backward ? lb_contents_match(b, n_b, a, n_a, &found, err) : lb_contents_match(a, n_a, b, n_b, &found, err);
+        status = backward ? lb_contents_match(b, n_b, tensor, n_a, &found, err)
+                          : lb_contents_match(tensor, n_a, b, n_b, &found, err);
     const bool room = status != LB_OK || (backward ? take_backward(arrangements, &found, rows_b, rows_a)
                                                    : take_forward(arrangements, &found, rows_a, rows_b, true));
     lb_contents_release(&found);
-    free(a), free(b), free(rows_a), free(rows_b);
+    free(tensor), free(b), free(rows_a), free(rows_b);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
@@ -136,14 +136,14 @@ static uint32_t keep_signs(lb_content_tensor *list, uint32_t *rows, uint32_t n)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
-        lb_content_tensor t = list[i];
-        const lb_layout *layout = &t.tensor.layout;
+        lb_content_tensor tensor = list[i];
+        const lb_layout *layout = &tensor.tensor.layout;
         if (layout->ndim < 2 || layout->shape[layout->ndim - 1] < FEWEST_SIGNS ||
-            layout->shape[layout->ndim - 2] < FEWEST_SIGNS || !lb_dtype_is_float(t.tensor.dtype) ||
-            lb_dtype_bits(t.tensor.dtype) < 8 || !(t.tensor.data = signs_of(&list[i].tensor)))
+            layout->shape[layout->ndim - 2] < FEWEST_SIGNS || !lb_dtype_is_float(tensor.tensor.dtype) ||
+            lb_dtype_bits(tensor.tensor.dtype) < 8 || !(tensor.tensor.data = signs_of(&list[i].tensor)))
             continue;
-        t.tensor.dtype = LB_I8, t.tensor.layout = lb_layout_contiguous(layout->ndim, layout->shape);
-        rows[kept] = rows[i], list[kept++] = t;
+        tensor.tensor.dtype = LB_I8, tensor.tensor.layout = lb_layout_contiguous(layout->ndim, layout->shape);
+        rows[kept] = rows[i], list[kept++] = tensor;
     }
     return kept;
 }
@@ -153,19 +153,19 @@ lb_status lb_arrangement_search_signs(lb_arrangements *arrangements, lb_err *err
 {
     uint32_t *rows_a = NULL, *rows_b = NULL, n_a = 0, n_b = 0;
     lb_contents found = {0};
-    lb_content_tensor *a = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
-    lb_content_tensor *b = a ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
-    lb_status status = a && b ? LB_OK : LB_ERR_NOMEM;
+    lb_content_tensor *tensor = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
+    lb_content_tensor *b = tensor ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
+    lb_status status = tensor && b ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK) {
         n_b = keep_signs(b, rows_b, n_b);
-        n_a = n_b ? keep_signs(a, rows_a, n_a) : 0;
+        n_a = n_b ? keep_signs(tensor, rows_a, n_a) : 0;
     }
-    if (status == LB_OK && n_a && n_b) status = lb_contents_match(a, n_a, b, n_b, &found, err);
+    if (status == LB_OK && n_a && n_b) status = lb_contents_match(tensor, n_a, b, n_b, &found, err);
     const bool room = status != LB_OK || take_forward(arrangements, &found, rows_a, rows_b, false);
-    for (uint32_t i = 0; a && i < n_a; i++) free(a[i].tensor.data);
+    for (uint32_t i = 0; tensor && i < n_a; i++) free(tensor[i].tensor.data);
     for (uint32_t i = 0; b && i < n_b; i++) free(b[i].tensor.data);
     lb_contents_release(&found);
-    free(a), free(b), free(rows_a), free(rows_b);
+    free(tensor), free(b), free(rows_a), free(rows_b);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
@@ -216,19 +216,20 @@ static vectors *open_vectors(lb_shelf *shelf, const lb_arrangement *known, lb_er
 
 lb_status lb_arrangement_search_vectors(lb_arrangements *arrangements, lb_err *err)
 {
-    vectors *a = open_vectors(&arrangements->a, NULL, err),
-            *b = a ? open_vectors(&arrangements->b, arrangements->list, err) : NULL;
-    lb_status status = a && b ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    vectors *vectors = open_vectors(&arrangements->a, NULL, err),
+            *b = vectors ? open_vectors(&arrangements->b, arrangements->list, err) : NULL;
+    lb_status status = vectors && b ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; status == LB_OK && k < b->n; k++) {
         const lb_layout layout = lb_shelf_layout(&arrangements->b, b->rows[k]);
         double best = INFINITY, second = INFINITY;
         uint32_t nearest = 0;
-        for (uint32_t i = 0; i < a->n; i++) {
-            const lb_layout own = lb_shelf_layout(&arrangements->a, a->rows[i]);
-            const double d =
-                own.shape[0] == layout.shape[0] ? distance_of(a->numbers[i], b->numbers[k], layout.shape[0]) : INFINITY;
+        for (uint32_t i = 0; i < vectors->n; i++) {
+            const lb_layout own = lb_shelf_layout(&arrangements->a, vectors->rows[i]);
+            const double d = own.shape[0] == layout.shape[0]
+                                 ? distance_of(vectors->numbers[i], b->numbers[k], layout.shape[0])
+                                 : INFINITY;
             if (d < best)
-                second = best, best = d, nearest = a->rows[i];
+                second = best, best = d, nearest = vectors->rows[i];
             else if (d < second)
                 second = d;
         }
@@ -238,6 +239,6 @@ lb_status lb_arrangement_search_vectors(lb_arrangements *arrangements, lb_err *e
                                 (lb_content_run){nearest, 0, 1, 0, 1, layout.shape[0]}))
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    vectors_free(a), vectors_free(b);
+    vectors_free(vectors), vectors_free(b);
     return status;
 }

@@ -25,13 +25,13 @@ static int by_side_name(const void *a, const void *b)
     return strcmp(sorted->names[*(const uint32_t *)a], sorted->names[*(const uint32_t *)b]);
 }
 
-static uint32_t find(const side *s, const char *name)
+static uint32_t find(const side *side, const char *name)
 {
-    uint32_t low = 0, high = s->inventory->n_names;
+    uint32_t low = 0, high = side->inventory->n_names;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        int order = strcmp(s->names[s->order[middle]], name);
-        if (order == 0) return s->order[middle];
+        int order = strcmp(side->names[side->order[middle]], name);
+        if (order == 0) return side->order[middle];
         if (order < 0)
             low = middle + 1;
         else
@@ -40,14 +40,14 @@ static uint32_t find(const side *s, const char *name)
     return LB_NONE;
 }
 
-static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *rules)
+static bool side_init(side *s, const lb_inventory *inventory, const lb_layer_names_map *rules)
 {
-    const uint32_t n = v->n_names;
-    *s = (side){v, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
+    const uint32_t n = inventory->n_names;
+    *s = (side){inventory, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
                 calloc(n + 1u, sizeof *s->states), malloc((n + 1u) * sizeof(uint32_t))};
     const bool made = s->names && s->order && s->states && s->partners;
     for (uint32_t i = 0; made && i < n; i++) {
-        char *spelled = lb_gguf_names_spell(v->names[i].name);
+        char *spelled = lb_gguf_names_spell(inventory->names[i].name);
         s->names[i] = spelled ? lb_layer_names_map_apply(rules, spelled) : NULL;
         free(spelled);
         s->order[i] = i, s->partners[i] = LB_NONE;
@@ -56,16 +56,16 @@ static bool side_init(side *s, const lb_inventory *v, const lb_layer_names_map *
     return made;
 }
 
-static void side_sort(side *s)
+static void side_sort(side *side)
 {
-    sorted = s;
-    if (s->inventory->n_names) qsort(s->order, s->inventory->n_names, sizeof *s->order, by_side_name);
+    sorted = side;
+    if (side->inventory->n_names) qsort(side->order, side->inventory->n_names, sizeof *side->order, by_side_name);
 }
 
-static void side_release(side *s)
+static void side_release(side *side)
 {
-    for (uint32_t i = 0; s->names && i < s->inventory->n_names; i++) free(s->names[i]);
-    free(s->names), free(s->order), free(s->states), free(s->partners);
+    for (uint32_t i = 0; side->names && i < side->inventory->n_names; i++) free(side->names[i]);
+    free(side->names), free(side->order), free(side->states), free(side->partners);
 }
 
 /* ---- two tensors ------------------------------------------------------------------------------------------------- */
@@ -103,51 +103,56 @@ void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *
 
 /* Pieces of several ranks, each as large as the whole and of different numbers: experts that every rank numbers from 0.
  */
-static bool are_others(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *whole)
+static bool are_others(const lb_inventory *inventory, const lb_inventory_name *name, const lb_layout *whole)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+    const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[name->first];
     bool differ = false;
     for (uint32_t i = 1; i < name->n; i++)
-        differ |= !lb_digest_equal(v->measured[name->first].digest, v->measured[name->first + i].digest);
-    return differ && !p->placed && lb_layout_same_shape(&p->tensor.layout, whole);
+        differ |=
+            !lb_digest_equal(inventory->measured[name->first].digest, inventory->measured[name->first + i].digest);
+    return differ && !piece->placed && lb_layout_same_shape(&piece->tensor.layout, whole);
 }
 
 /* Two tensors are to be compared, unless they are known to be different ones. */
-static bool meet(lb_comparison *c, uint32_t i, uint32_t k, bool last)
+static bool meet(lb_comparison *comparison, uint32_t i, uint32_t k, bool last)
 {
-    const lb_inventory_name *na = &c->a.inventory->names[i], *nb = &c->b.inventory->names[k];
-    lb_comparison_named_pair *grown = lb_array_grow(c->named_pairs, c->n_named_pairs, sizeof *grown);
+    const lb_inventory_name *na = &comparison->a.inventory->names[i], *nb = &comparison->b.inventory->names[k];
+    lb_comparison_named_pair *grown = lb_array_grow(comparison->named_pairs, comparison->n_named_pairs, sizeof *grown);
     if (!grown) return false;
-    c->named_pairs = grown;
-    if (are_others(c->a.inventory, na, &c->b.inventory->checkpoint->pieces[nb->first].whole)) return true;
-    c->a.partners[i] = k, c->b.partners[k] = i;
-    c->named_pairs[c->n_named_pairs++] = (lb_comparison_named_pair){i, k, last};
+    comparison->named_pairs = grown;
+    if (are_others(comparison->a.inventory, na, &comparison->b.inventory->checkpoint->pieces[nb->first].whole))
+        return true;
+    comparison->a.partners[i] = k, comparison->b.partners[k] = i;
+    comparison->named_pairs[comparison->n_named_pairs++] = (lb_comparison_named_pair){i, k, last};
     return true;
 }
 
 /* What the names of two tensors say of their numbers. Nothing is told yet of tensors that differ: their numbers may
  * stand elsewhere. `last`: they stand nowhere. */
-static void tell_pair(lb_comparison *c, uint32_t i, uint32_t k, const lb_comparison_outcome *x, bool last)
+static void tell_pair(lb_comparison *comparison, uint32_t i, uint32_t k, const lb_comparison_outcome *outcome,
+                      bool last)
 {
-    side *a = &c->a, *b = &c->b;
+    side *a = &comparison->a, *b = &comparison->b;
     const lb_inventory_name *na = &a->inventory->names[i], *nb = &b->inventory->names[k];
     const lb_audit_where where = lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[na->first]);
     char one[160], two[160];
-    const bool found = x->fits && x->match.match != LB_AUDIT_IS_DIFFERENT;
-    const char *how = x->turned ? "transposed" : x->joined ? "shards put together" : "";
-    if (found || (last && x->fits))
-        lb_comparison_add(c->gathering, &(lb_comparison_pair){na->name, nb->name, how, &x->a, &x->b}, &x->match,
+    const bool found = outcome->fits && outcome->match.match != LB_AUDIT_IS_DIFFERENT;
+    const char *how = outcome->turned ? "transposed" : outcome->joined ? "shards put together" : "";
+    if (found || (last && outcome->fits))
+        lb_comparison_add(comparison->gathering,
+                          &(lb_comparison_pair){na->name, nb->name, how, &outcome->a, &outcome->b}, &outcome->match,
                           &where);
     else if (last)
-        lb_audit_find(c->gathering, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
-                      lb_inventory_shape_text(&x->a.layout, one), nb->name, lb_inventory_shape_text(&x->b.layout, two));
-    if (found || last) a->states[i] = b->states[k] = x->turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
+        lb_audit_find(comparison->gathering, LB_AUDIT_SHAPE, where, "is %s, %s is %s",
+                      lb_inventory_shape_text(&outcome->a.layout, one), nb->name,
+                      lb_inventory_shape_text(&outcome->b.layout, two));
+    if (found || last) a->states[i] = b->states[k] = outcome->turned ? LB_COMPARISON_TURNED : LB_COMPARISON_STRAIGHT;
 }
 
 /* The same of a pair that was compared, and of which nothing was told. */
-static void tell_last(lb_comparison *c, uint32_t i)
+static void tell_last(lb_comparison *comparison, uint32_t i)
 {
-    if (c->kept[i]) tell_pair(c, i, c->a.partners[i], c->kept[i], true);
+    if (comparison->kept[i]) tell_pair(comparison, i, comparison->a.partners[i], comparison->kept[i], true);
 }
 
 lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
@@ -163,72 +168,74 @@ lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static bool is_open(const side *s, uint32_t row)
+static bool is_open(const side *side, uint32_t row)
 {
-    return row != LB_NONE && s->states[row] == LB_COMPARISON_OPEN && s->partners[row] == LB_NONE;
+    return row != LB_NONE && side->states[row] == LB_COMPARISON_OPEN && side->partners[row] == LB_NONE;
 }
 
-static bool meet_by_name(lb_comparison *c)
+static bool meet_by_name(lb_comparison *comparison)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
-        const uint32_t k = find(&c->b, c->a.names[i]);
-        if (is_open(&c->a, i) && is_open(&c->b, k)) room &= meet(c, i, k, false);
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
+        const uint32_t k = find(&comparison->b, comparison->a.names[i]);
+        if (is_open(&comparison->a, i) && is_open(&comparison->b, k)) room &= meet(comparison, i, k, false);
     }
     return room;
 }
 
 /* The row of `s` that has this name behind a prefix less; LB_NONE. At least two words are left. */
-static uint32_t find_shorter(const side *s, const char *name)
+static uint32_t find_shorter(const side *side, const char *name)
 {
     for (const char *at = strchr(name, '.'); at && strchr(at + 1, '.'); at = strchr(at + 1, '.')) {
-        const uint32_t row = find(s, at + 1);
-        if (is_open(s, row)) return row;
+        const uint32_t row = find(side, at + 1);
+        if (is_open(side, row)) return row;
     }
     return LB_NONE;
 }
 
 /* "model.layers.0…" against "layers.0…". */
-static bool meet_by_suffix(lb_comparison *c)
+static bool meet_by_suffix(lb_comparison *comparison)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
-        const uint32_t k = is_open(&c->a, i) ? find_shorter(&c->b, c->a.names[i]) : LB_NONE;
-        if (k != LB_NONE) room &= meet(c, i, k, false);
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
+        const uint32_t k = is_open(&comparison->a, i) ? find_shorter(&comparison->b, comparison->a.names[i]) : LB_NONE;
+        if (k != LB_NONE) room &= meet(comparison, i, k, false);
     }
-    for (uint32_t k = 0; k < c->b.inventory->n_names; k++) {
-        const uint32_t i = is_open(&c->b, k) ? find_shorter(&c->a, c->b.names[k]) : LB_NONE;
-        if (i != LB_NONE) room &= meet(c, i, k, false);
+    for (uint32_t k = 0; k < comparison->b.inventory->n_names; k++) {
+        const uint32_t i = is_open(&comparison->b, k) ? find_shorter(&comparison->a, comparison->b.names[k]) : LB_NONE;
+        if (i != LB_NONE) room &= meet(comparison, i, k, false);
     }
     return room;
 }
 
 /* ---- the state of a run ------------------------------------------------------------------------------------------ */
 
-static bool meet_states(lb_comparison *c, uint32_t *met)
+static bool meet_states(lb_comparison *comparison, uint32_t *met)
 {
     bool room = true;
-    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
-        const uint32_t k = c->a.states[i] == LB_COMPARISON_STATE ? find(&c->b, c->a.names[i]) : LB_NONE;
-        if (k == LB_NONE || c->b.states[k] != LB_COMPARISON_STATE) continue;
-        room &= meet(c, i, k, true);
-        c->a.states[i] = c->b.states[k] = LB_COMPARISON_STRAIGHT;
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
+        const uint32_t k =
+            comparison->a.states[i] == LB_COMPARISON_STATE ? find(&comparison->b, comparison->a.names[i]) : LB_NONE;
+        if (k == LB_NONE || comparison->b.states[k] != LB_COMPARISON_STATE) continue;
+        room &= meet(comparison, i, k, true);
+        comparison->a.states[i] = comparison->b.states[k] = LB_COMPARISON_STRAIGHT;
         ++*met;
     }
     return room;
 }
 
-static uint32_t mark_states(side *s)
+static uint32_t mark_states(side *side)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->inventory->n_names; i++)
-        if (lb_inventory_is_run_state(s->inventory, &s->inventory->names[i])) s->states[i] = LB_COMPARISON_STATE, n++;
+    for (uint32_t i = 0; i < side->inventory->n_names; i++)
+        if (lb_inventory_is_run_state(side->inventory, &side->inventory->names[i]))
+            side->states[i] = LB_COMPARISON_STATE, n++;
     return n;
 }
 
 /* Where both hold the state of one optimizer, what one of them lacks is a finding; where one alone holds it, it is no
  * weight. */
-static void tell_states(lb_audit_gathering *g, const side *s, const side *other, uint32_t met)
+static void tell_states(lb_audit_gathering *gathering, const side *s, const side *other, uint32_t met)
 {
     uint32_t n = 0;
     const lb_inventory_name *first = NULL;
@@ -236,10 +243,11 @@ static void tell_states(lb_audit_gathering *g, const side *s, const side *other,
         if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->inventory->names[i];
     for (uint32_t i = 0; i < s->inventory->n_names && met; i++)
         if (s->states[i] == LB_COMPARISON_STATE)
-            lb_audit_find(g, LB_AUDIT_OPTIMIZER_MISSING, (lb_audit_where){s->inventory->names[i].name, NULL, NULL, 0},
-                          "%s has it, %s does not", s->inventory->checkpoint->path, other->inventory->checkpoint->path);
+            lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_MISSING,
+                          (lb_audit_where){s->inventory->names[i].name, NULL, NULL, 0}, "%s has it, %s does not",
+                          s->inventory->checkpoint->path, other->inventory->checkpoint->path);
     if (n && !met)
-        lb_audit_note(g, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
+        lb_audit_note(gathering, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
                       "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; "
                       "%s holds none of them, and they are not compared",
                       n, s->inventory->checkpoint->path, first->name, other->inventory->checkpoint->path);
@@ -248,97 +256,103 @@ static void tell_states(lb_audit_gathering *g, const side *s, const side *other,
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
-static bool is_tied(const lb_comparison_side *s, uint32_t row)
+static bool is_tied(const lb_comparison_side *side, uint32_t row)
 {
-    const lb_inventory *v = s->inventory;
-    const lb_inventory_name *name = &v->names[row];
-    const lb_piece_measured *m = &v->measured[name->first];
-    for (uint32_t i = 0; i < v->n_names; i++) {
-        const lb_inventory_name *other = &v->names[i];
-        bool same_bytes =
-            v->checkpoint->pieces[other->first].tensor.data == v->checkpoint->pieces[name->first].tensor.data;
-        if (other != name && s->states[i] != LB_COMPARISON_OPEN &&
-            lb_digest_equal(v->measured[other->first].digest, m->digest) &&
-            (same_bytes || !lb_inventory_is_constant(m)))
+    const lb_inventory *inventory = side->inventory;
+    const lb_inventory_name *name = &inventory->names[row];
+    const lb_piece_measured *measured = &inventory->measured[name->first];
+    for (uint32_t i = 0; i < inventory->n_names; i++) {
+        const lb_inventory_name *other = &inventory->names[i];
+        bool same_bytes = inventory->checkpoint->pieces[other->first].tensor.data ==
+                          inventory->checkpoint->pieces[name->first].tensor.data;
+        if (other != name && side->states[i] != LB_COMPARISON_OPEN &&
+            lb_digest_equal(inventory->measured[other->first].digest, measured->digest) &&
+            (same_bytes || !lb_inventory_is_constant(measured)))
             return true;
     }
     return false;
 }
 
-static void tell_rest(lb_audit_gathering *g, const side *a, const side *b)
+static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)
 {
     for (uint32_t i = 0; i < b->inventory->n_names; i++)
-        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(g, b->names[i]))
-            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){b->inventory->names[i].name, NULL, NULL, 0},
+        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(gathering, b->names[i]))
+            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){b->inventory->names[i].name, NULL, NULL, 0},
                           "%s has it, and its numbers are in no tensor of %s", b->inventory->checkpoint->path,
                           a->inventory->checkpoint->path);
     for (uint32_t i = 0; i < a->inventory->n_names; i++)
         if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
             lb_audit_find(
-                g, LB_AUDIT_UNEXPECTED,
+                gathering, LB_AUDIT_UNEXPECTED,
                 lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[a->inventory->names[i].first]),
                 "its numbers are in no tensor of %s", b->inventory->checkpoint->path);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
  * bit. */
-static bool are_other_weights(const lb_comparison *c)
+static bool are_other_weights(const lb_comparison *comparison)
 {
     uint32_t differ = 0, same = 0;
-    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
-        if (c->a.partners[i] == LB_NONE) continue;
-        const bool open = c->a.states[i] == LB_COMPARISON_OPEN;
-        const lb_piece_measured *m = &c->a.inventory->measured[c->a.inventory->names[i].first];
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
+        if (comparison->a.partners[i] == LB_NONE) continue;
+        const bool open = comparison->a.states[i] == LB_COMPARISON_OPEN;
+        const lb_piece_measured *measured = &comparison->a.inventory->measured[comparison->a.inventory->names[i].first];
         differ += open, same += !open;
-        for (uint32_t k = 0; open && !lb_inventory_is_constant(m) && k < c->b.inventory->n_names; k++)
-            if (lb_digest_equal(c->b.inventory->measured[c->b.inventory->names[k].first].digest, m->digest))
+        for (uint32_t k = 0; open && !lb_inventory_is_constant(measured) && k < comparison->b.inventory->n_names; k++)
+            if (lb_digest_equal(comparison->b.inventory->measured[comparison->b.inventory->names[k].first].digest,
+                                measured->digest))
                 return false;
     }
     return differ > same;
 }
 
-static lb_status compare_by_contents(lb_comparison *c, lb_err *err)
+static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 {
-    if (are_other_weights(c))
-        for (uint32_t i = 0; i < c->a.inventory->n_names; i++)
-            if (c->a.states[i] == LB_COMPARISON_OPEN && c->a.partners[i] != LB_NONE) tell_last(c, i);
-    LB_TRY(lb_arrangement_find(c, err));
-    for (uint32_t i = 0; i < c->a.inventory->n_names; i++) {
-        const uint32_t k = c->a.partners[i];
-        if (k == LB_NONE || c->a.states[i] != LB_COMPARISON_OPEN || c->b.states[k] != LB_COMPARISON_OPEN) continue;
-        tell_last(c, i);
+    if (are_other_weights(comparison))
+        for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++)
+            if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE)
+                tell_last(comparison, i);
+    LB_TRY(lb_arrangement_find(comparison, err));
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
+        const uint32_t k = comparison->a.partners[i];
+        if (k == LB_NONE || comparison->a.states[i] != LB_COMPARISON_OPEN ||
+            comparison->b.states[k] != LB_COMPARISON_OPEN)
+            continue;
+        tell_last(comparison, i);
     }
     return LB_OK;
 }
 
 /* Which tensors meet follows from names, and from pieces that are known to be different ones. */
-static lb_status compare_sides(lb_comparison *c, lb_err *err)
+static lb_status compare_sides(lb_comparison *comparison, lb_err *err)
 {
     uint32_t met = 0;
-    LB_TRY(lb_layer_names_meet(c->a.names, c->a.inventory->n_names, c->b.names, c->b.inventory->n_names, err));
-    side_sort(&c->a), side_sort(&c->b);
-    mark_states(&c->a), mark_states(&c->b);
-    if (!meet_states(c, &met) || !meet_by_name(c) || !meet_by_suffix(c))
+    LB_TRY(lb_layer_names_meet(comparison->a.names, comparison->a.inventory->n_names, comparison->b.names,
+                               comparison->b.inventory->n_names, err));
+    side_sort(&comparison->a), side_sort(&comparison->b);
+    mark_states(&comparison->a), mark_states(&comparison->b);
+    if (!meet_states(comparison, &met) || !meet_by_name(comparison) || !meet_by_suffix(comparison))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(lb_comparison_named_pairs(c, err));
-    LB_TRY(compare_by_contents(c, err));
-    tell_rest(c->gathering, &c->a, &c->b);
-    tell_states(c->gathering, &c->a, &c->b, met), tell_states(c->gathering, &c->b, &c->a, met);
+    LB_TRY(lb_comparison_named_pairs(comparison, err));
+    LB_TRY(compare_by_contents(comparison, err));
+    tell_rest(comparison->gathering, &comparison->a, &comparison->b);
+    tell_states(comparison->gathering, &comparison->a, &comparison->b, met),
+        tell_states(comparison->gathering, &comparison->b, &comparison->a, met);
     return LB_OK;
 }
 
 lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
-    lb_comparison c = {.gathering = gathering};
+    lb_comparison comparison = {.gathering = gathering};
     LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
-    c.kept = calloc(a->n_names + 1u, sizeof(lb_comparison_outcome *));
-    lb_status status = side_init(&c.a, a, rules) && side_init(&c.b, b, NULL) && c.kept
-                           ? compare_sides(&c, err)
+    comparison.kept = calloc(a->n_names + 1u, sizeof(lb_comparison_outcome *));
+    lb_status status = side_init(&comparison.a, a, rules) && side_init(&comparison.b, b, NULL) && comparison.kept
+                           ? compare_sides(&comparison, err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; c.kept && i < a->n_names; i++) free(c.kept[i]);
-    free(c.kept), free(c.named_pairs);
-    side_release(&c.a), side_release(&c.b);
+    for (uint32_t i = 0; comparison.kept && i < a->n_names; i++) free(comparison.kept[i]);
+    free(comparison.kept), free(comparison.named_pairs);
+    side_release(&comparison.a), side_release(&comparison.b);
     lb_layer_names_map_free(rules);
     return status;
 }

@@ -18,34 +18,35 @@ static lb_tensor transposed(const lb_tensor *t)
 }
 
 /* The better of: as it is, its last two dimensions exchanged. False when neither has b's shape. */
-static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, bool *fits, bool *turned,
-                                  lb_err *err)
+static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_value_match *match, bool *fits,
+                                  bool *turned, lb_err *err)
 {
     lb_value_match other;
     *fits = lb_layout_same_shape(&a->layout, &b->layout);
     *turned = false;
-    if (*fits) LB_TRY(lb_value_match_of(a, b, m, err));
-    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && m->match != LB_AUDIT_IS_DIFFERENT) ||
+    if (*fits) LB_TRY(lb_value_match_of(a, b, match, err));
+    if (a->layout.ndim < 2 || a->layout.ndim != b->layout.ndim || (*fits && match->match != LB_AUDIT_IS_DIFFERENT) ||
         lb_dtype_bits(a->dtype) < 8)
         return LB_OK;
     lb_tensor t = transposed(a);
     if (!lb_layout_same_shape(&t.layout, &b->layout)) return LB_OK;
     LB_TRY(lb_value_match_of(&t, b, &other, err));
-    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *m = other, *turned = true;
+    if (!*fits || other.match != LB_AUDIT_IS_DIFFERENT) *match = other, *turned = true;
     *fits = true;
     return LB_OK;
 }
 
 /* Along which dimension shards of ranks' files make up a tensor of this shape; -1: each is a copy of it. */
-static int shard_dimension(const lb_inventory *v, const lb_inventory_name *name, const lb_layout *target)
+static int shard_dimension(const lb_inventory *inventory, const lb_inventory_name *name, const lb_layout *target)
 {
-    const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
-    if (!v->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&p->tensor.layout, target)) return -1;
-    for (int d = 0; d < p->tensor.layout.ndim && p->tensor.layout.ndim == target->ndim; d++) {
+    const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[name->first];
+    if (!inventory->checkpoint->rank_files || name->n < 2 || lb_layout_same_shape(&piece->tensor.layout, target))
+        return -1;
+    for (int d = 0; d < piece->tensor.layout.ndim && piece->tensor.layout.ndim == target->ndim; d++) {
         int64_t sum = 0;
         bool others = true;
-        for (uint32_t i = 0; i < name->n; i++) sum += p[i].tensor.layout.shape[d];
-        for (int k = 0; k < target->ndim; k++) others &= k == d || p->tensor.layout.shape[k] == target->shape[k];
+        for (uint32_t i = 0; i < name->n; i++) sum += piece[i].tensor.layout.shape[d];
+        for (int k = 0; k < target->ndim; k++) others &= k == d || piece->tensor.layout.shape[k] == target->shape[k];
         if (others && sum == target->shape[d]) return d;
     }
     return -1;
@@ -65,14 +66,14 @@ static lb_status open_both(const lb_comparison_side *a, uint32_t i, const lb_com
 }
 
 /* Bits that are known to be equal are not read again. */
-static lb_status compare(const lb_comparison *c, const lb_comparison_named_pair *m, lb_comparison_outcome *out,
-                         lb_err *err)
+static lb_status compare(const lb_comparison *comparison, const lb_comparison_named_pair *pair,
+                         lb_comparison_outcome *out, lb_err *err)
 {
-    const lb_comparison_side *a = &c->a, *b = &c->b;
-    const uint32_t first[] = {a->inventory->names[m->a].first, b->inventory->names[m->b].first};
+    const lb_comparison_side *a = &comparison->a, *b = &comparison->b;
+    const uint32_t first[] = {a->inventory->names[pair->a].first, b->inventory->names[pair->b].first};
     lb_whole x, y;
     *out = (lb_comparison_outcome){.match = {LB_AUDIT_IS_IDENTICAL, LB_NO_DTYPE, {0}, -1}, .fits = true};
-    LB_TRY(open_both(a, m->a, b, m->b, &x, &y, err));
+    LB_TRY(open_both(a, pair->a, b, pair->b, &x, &y, err));
     out->a = x.tensor, out->b = y.tensor, out->joined = x.owned || y.owned;
     out->a.data = out->b.data = NULL;
     lb_status status = LB_OK;
@@ -88,72 +89,76 @@ static lb_status compare(const lb_comparison *c, const lb_comparison_named_pair 
 
 /* ---- its record -------------------------------------------------------------------------------------------------- */
 
-static void dtype_both(lb_part_record *r, lb_dtype *dtype)
+static void dtype_both(lb_part_record *record, lb_dtype *dtype)
 {
     uint32_t word = *dtype;
-    lb_part_record_word(r, &word, LB_DTYPE_COUNT - 1);
+    lb_part_record_word(record, &word, LB_DTYPE_COUNT - 1);
     *dtype = (lb_dtype)word;
 }
 
 /* Anyone may have written a part: how many elements there are is a number. */
-static void shape_both(lb_part_record *r, lb_tensor *t)
+static void shape_both(lb_part_record *record, lb_tensor *t)
 {
     uint32_t n = (uint32_t)t->layout.ndim;
     int64_t shape[LB_MAX_DIMS] = {0}, elements = 1;
     bool whole = true;
-    dtype_both(r, &t->dtype);
-    lb_part_record_word(r, &n, LB_MAX_DIMS);
+    dtype_both(record, &t->dtype);
+    lb_part_record_word(record, &n, LB_MAX_DIMS);
     for (uint32_t d = 0; d < n; d++) {
-        if (!r->reading) shape[d] = t->layout.shape[d];
-        lb_part_record_i64(r, &shape[d]);
+        if (!record->reading) shape[d] = t->layout.shape[d];
+        lb_part_record_i64(record, &shape[d]);
         whole &= shape[d] >= 0 && !__builtin_mul_overflow(elements, shape[d] ? shape[d] : 1, &elements);
     }
-    if (!whole && r->status == LB_OK)
-        r->status = lb_cursor_fail(&r->cursor, "shape", "of more elements than there are");
-    if (r->reading && whole) t->layout = lb_layout_contiguous((int)n, shape);
+    if (!whole && record->status == LB_OK)
+        record->status = lb_cursor_fail(&record->cursor, "shape", "of more elements than there are");
+    if (record->reading && whole) t->layout = lb_layout_contiguous((int)n, shape);
 }
 
-static void difference_both(lb_part_record *r, lb_difference *d)
+static void difference_both(lb_part_record *record, lb_difference *difference)
 {
-    uint32_t pattern = d->pattern;
-    const char *detail = d->detail;
-    int64_t *const counts[] = {&d->elements, &d->differing, &d->nonfinite, &d->first};
-    double *const numbers[] = {&d->max_abs, &d->max_rel, &d->rel_l2, &d->cosine, &d->max_ulp, &d->p99_ulp};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(r, counts[i]);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(r, numbers[i]);
-    lb_part_record_word(r, &pattern, LB_PATTERN_SCATTERED);
-    lb_part_record_text(r, &detail);
-    d->pattern = (lb_pattern)pattern;
-    if (r->reading) snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
+    uint32_t pattern = difference->pattern;
+    const char *detail = difference->detail;
+    int64_t *const counts[] = {&difference->elements, &difference->differing, &difference->nonfinite,
+                               &difference->first};
+    double *const numbers[] = {&difference->max_abs, &difference->max_rel, &difference->rel_l2,
+                               &difference->cosine,  &difference->max_ulp, &difference->p99_ulp};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) lb_part_record_i64(record, counts[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(record, numbers[i]);
+    lb_part_record_word(record, &pattern, LB_PATTERN_SCATTERED);
+    lb_part_record_text(record, &detail);
+    difference->pattern = (lb_pattern)pattern;
+    if (record->reading) snprintf(difference->detail, sizeof difference->detail, "%s", detail ? detail : "");
 }
 
-static void outcome_both(lb_part_record *r, lb_comparison_outcome *x)
+static void outcome_both(lb_part_record *record, lb_comparison_outcome *outcome)
 {
-    uint32_t match = x->match.match;
-    lb_part_record_word(r, &match, LB_AUDIT_IS_DIFFERENT);
-    x->match.match = (lb_audit_match)match;
-    dtype_both(r, &x->match.rounded), difference_both(r, &x->match.difference);
-    lb_part_record_i64(r, &x->match.worst);
-    lb_part_record_bool(r, &x->fits), lb_part_record_bool(r, &x->turned), lb_part_record_bool(r, &x->joined);
-    shape_both(r, &x->a), shape_both(r, &x->b);
+    uint32_t match = outcome->match.match;
+    lb_part_record_word(record, &match, LB_AUDIT_IS_DIFFERENT);
+    outcome->match.match = (lb_audit_match)match;
+    dtype_both(record, &outcome->match.rounded), difference_both(record, &outcome->match.difference);
+    lb_part_record_i64(record, &outcome->match.worst);
+    lb_part_record_bool(record, &outcome->fits), lb_part_record_bool(record, &outcome->turned),
+        lb_part_record_bool(record, &outcome->joined);
+    shape_both(record, &outcome->a), shape_both(record, &outcome->b);
 }
 
 /* ---- pairs as units of work -------------------------------------------------------------------------------------- */
 
 static uint64_t weigh_pair(void *context, uint64_t unit)
 {
-    const lb_comparison *c = context;
-    const lb_inventory *v = c->a.inventory;
-    const int64_t n = lb_layout_numel(&v->checkpoint->pieces[v->names[c->named_pairs[unit].a].first].whole);
+    const lb_comparison *comparison = context;
+    const lb_inventory *inventory = comparison->a.inventory;
+    const int64_t n =
+        lb_layout_numel(&inventory->checkpoint->pieces[inventory->names[comparison->named_pairs[unit].a].first].whole);
     return n > 0 ? (uint64_t)n : 0;
 }
 
 static lb_status work_pair(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const lb_comparison *c = context;
+    const lb_comparison *comparison = context;
     lb_comparison_outcome outcome;
-    lb_audit_progress(c->gathering, "comparing", unit, c->n_named_pairs);
-    LB_TRY(compare(c, &c->named_pairs[unit], &outcome, err));
+    lb_audit_progress(comparison->gathering, "comparing", unit, comparison->n_named_pairs);
+    LB_TRY(compare(comparison, &comparison->named_pairs[unit], &outcome, err));
     outcome_both(record, &outcome);
     return LB_OK;
 }

@@ -17,9 +17,11 @@ typedef struct group {
     double median_rms;
 } group;
 
-static double rms(const lb_piece_measured *m)
+static double rms(const lb_piece_measured *measured)
 {
-    return m->statistics.elements ? sqrt(m->statistics.sum_squares / (double)m->statistics.elements) : 0;
+    return measured->statistics.elements
+               ? sqrt(measured->statistics.sum_squares / (double)measured->statistics.elements)
+               : 0;
 }
 
 static int by_size(const void *a, const void *b)
@@ -39,11 +41,11 @@ static void describe(const lb_inventory *inventory, group *group, double *sizes)
     uint32_t n = 0;
     group->constant = group->zero = group->nonfinite = 0;
     for (uint32_t i = 0; i < group->n; i++) {
-        const lb_piece_measured *m = &inventory->measured[group->pieces[i]];
-        group->constant += lb_inventory_is_constant(m);
-        group->zero += lb_inventory_is_zero(m);
-        group->nonfinite += m->first_bad >= 0;
-        sizes[n++] = rms(m);
+        const lb_piece_measured *measured = &inventory->measured[group->pieces[i]];
+        group->constant += lb_inventory_is_constant(measured);
+        group->zero += lb_inventory_is_zero(measured);
+        group->nonfinite += measured->first_bad >= 0;
+        sizes[n++] = rms(measured);
     }
     if (n) qsort(sizes, n, sizeof *sizes, by_size);
     group->median_rms = n ? sizes[n / 2] : 0;
@@ -81,14 +83,14 @@ static void find_empty(lb_audit_gathering *gathering, const lb_inventory *invent
 static bool find_nonfinite(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece)
 {
     const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const lb_piece_measured *m = &inventory->measured[piece];
-    int64_t infinite = m->statistics.pos_inf + m->statistics.neg_inf;
+    const lb_piece_measured *measured = &inventory->measured[piece];
+    int64_t infinite = measured->statistics.pos_inf + measured->statistics.neg_inf;
     char at[160];
-    if (m->first_bad < 0 || (strstr(p->name, "mask") && !m->statistics.nan)) return false;
+    if (measured->first_bad < 0 || (strstr(p->name, "mask") && !measured->statistics.nan)) return false;
     lb_audit_find(gathering, LB_AUDIT_NONFINITE, lb_inventory_where(inventory, p),
-                  "%lld NaN and %lld infinite of %lld elements, the first at %s", (long long)m->statistics.nan,
-                  (long long)infinite, (long long)m->statistics.elements,
-                  lb_inventory_index_text(&p->tensor.layout, m->first_bad, at));
+                  "%lld NaN and %lld infinite of %lld elements, the first at %s", (long long)measured->statistics.nan,
+                  (long long)infinite, (long long)measured->statistics.elements,
+                  lb_inventory_index_text(&p->tensor.layout, measured->first_bad, at));
     return true;
 }
 
@@ -117,11 +119,11 @@ static bool find_constant(lb_audit_gathering *gathering, const lb_inventory *inv
                           uint32_t piece)
 {
     const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const lb_piece_measured *m = &inventory->measured[piece];
-    const bool zero = lb_inventory_is_zero(m), siblings_vary = group->n >= 3 && group->constant * 2 < group->n,
+    const lb_piece_measured *measured = &inventory->measured[piece];
+    const bool zero = lb_inventory_is_zero(measured), siblings_vary = group->n >= 3 && group->constant * 2 < group->n,
                matrix = is_matrix(p);
     const uint32_t others = group->n - 1;
-    if (!lb_inventory_is_constant(m)) return false;
+    if (!lb_inventory_is_constant(measured)) return false;
     if (lb_audit_is_found(gathering, p->name)) return true; /* some parts of it are zero, and others are not */
     if (zero && lb_inventory_lora_half(p->name) == 'B' && group->zero == group->n)
         return true; /* a fresh adapter: told as a whole */
@@ -132,11 +134,11 @@ static bool find_constant(lb_audit_gathering *gathering, const lb_inventory *inv
     else if (siblings_vary || (group->n == 2 && group->constant == 1 && matrix) ||
              (matrix && group->n == 1 && !lb_inventory_lora_half(p->name) && !(zero && begins_at_zero(p->name))))
         lb_audit_find(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, p),
-                      "all %lld elements are %g, and %u of %u siblings vary", (long long)m->statistics.elements,
-                      m->statistics.min, group->n - group->constant, others);
+                      "all %lld elements are %g, and %u of %u siblings vary", (long long)measured->statistics.elements,
+                      measured->statistics.min, group->n - group->constant, others);
     else if (matrix)
         lb_audit_note(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, p),
-                      "all elements are %g, as are its siblings'", m->statistics.min);
+                      "all elements are %g, as are its siblings'", measured->statistics.min);
     return true;
 }
 
@@ -203,14 +205,15 @@ static double fourth_moment(const lb_tensor *tensor, double mean, double deviati
  * narrow dtype's grid), its mean too, and its kurtosis that of the distribution. Of a uniform one the extremes speak,
  * too. `loosely`: the deviation within 16 standard errors and 10 %, the kurtosis within a half: a few steps of training
  * lie between. */
-static bool fits(const lb_checkpoint_piece *piece, const lb_piece_measured *m, const initialiser *initialiser,
+static bool fits(const lb_checkpoint_piece *piece, const lb_piece_measured *measured, const initialiser *initialiser,
                  bool loosely)
 {
-    const double n = (double)m->statistics.elements, mean = m->statistics.sum / n,
-                 deviation = sqrt(m->statistics.sum_squares / n - mean * mean),
+    const double n = (double)measured->statistics.elements, mean = measured->statistics.sum / n,
+                 deviation = sqrt(measured->statistics.sum_squares / n - mean * mean),
                  expected = initialiser->uniform ? initialiser->size / sqrt(3) : initialiser->size,
                  error = (initialiser->uniform ? 4 * sqrt(0.2 / n) : 4 / sqrt(2 * n)) + 0.002;
-    double top = fabs(m->statistics.max) > fabs(m->statistics.min) ? fabs(m->statistics.max) : fabs(m->statistics.min);
+    double top = fabs(measured->statistics.max) > fabs(measured->statistics.min) ? fabs(measured->statistics.max)
+                                                                                 : fabs(measured->statistics.min);
     if (loosely && !(fabs(deviation / expected - 1) < 4 * error + 0.1)) return false;
     if (loosely) return fabs(fourth_moment(&piece->tensor, mean, deviation) - (initialiser->uniform ? 1.8 : 3)) < 0.5;
     if (!(fabs(deviation / expected - 1) < error) || fabs(mean) > 4 * expected / sqrt(n)) return false;
@@ -283,10 +286,11 @@ static void find_copied(lb_audit_gathering *gathering, const lb_inventory *inven
     if (order && group->n) qsort(order, group->n, sizeof *order, by_digest);
     for (uint32_t i = 0, end; order && i < group->n; i = end) {
         const lb_checkpoint_piece *first = &inventory->checkpoint->pieces[order[i]];
-        const lb_piece_measured *m = &inventory->measured[order[i]];
-        for (end = i + 1; end < group->n && lb_digest_equal(inventory->measured[order[end]].digest, m->digest);) end++;
-        if (end - i < 2 || (end - i - 1) * 2 >= group->n - 1 || lb_inventory_is_constant(m) ||
-            m->statistics.elements < 64 || lb_inventory_lora_half(first->name) == 'A')
+        const lb_piece_measured *measured = &inventory->measured[order[i]];
+        for (end = i + 1; end < group->n && lb_digest_equal(inventory->measured[order[end]].digest, measured->digest);)
+            end++;
+        if (end - i < 2 || (end - i - 1) * 2 >= group->n - 1 || lb_inventory_is_constant(measured) ||
+            measured->statistics.elements < 64 || lb_inventory_lora_half(first->name) == 'A')
             continue;
         for (uint32_t k = i + 1; k < end; k++) {
             const lb_checkpoint_piece *piece = &inventory->checkpoint->pieces[order[k]];

@@ -11,21 +11,21 @@
 /* ---- one pass over all pieces ------------------------------------------------------------------------------------ */
 
 /* A large tensor is shared out among the threads, small ones among each other. */
-static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
+static void measure_all(lb_inventory *inventory, const lb_audit_gathering *gathering)
 {
-    const lb_checkpoint *c = v->checkpoint;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
     uint64_t done = 0;
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        if (!lb_piece_is_large(&c->pieces[i].tensor)) continue;
-        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
-        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        if (!lb_piece_is_large(&checkpoint->pieces[i].tensor)) continue;
+        inventory->measured[i] = lb_piece_measure(&checkpoint->pieces[i].tensor);
+        lb_audit_progress(gathering, "reading", ++done, checkpoint->n_pieces);
     }
 #pragma omp parallel for schedule(dynamic, 1)
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        if (lb_piece_is_large(&c->pieces[i].tensor)) continue;
-        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        if (lb_piece_is_large(&checkpoint->pieces[i].tensor)) continue;
+        inventory->measured[i] = lb_piece_measure(&checkpoint->pieces[i].tensor);
 #pragma omp critical(lb_audit_progress)
-        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+        lb_audit_progress(gathering, "reading", ++done, checkpoint->n_pieces);
     }
 }
 
@@ -38,74 +38,75 @@ static int64_t parts_of(const lb_tensor *t)
 }
 
 /* `elements`: what the tensor has, of which everything else is a part. */
-static void measured_record(lb_part_record *r, lb_piece_measured *m, int64_t elements)
+static void measured_record(lb_part_record *record, lb_piece_measured *measured, int64_t elements)
 {
-    lb_statistics *s = &m->statistics;
-    int64_t *const counts[] = {&s->elements, &s->nan, &s->pos_inf, &s->neg_inf, &s->zero, &m->first_bad};
+    lb_statistics *statistics = &measured->statistics;
+    int64_t *const counts[] = {&statistics->elements, &statistics->nan,  &statistics->pos_inf,
+                               &statistics->neg_inf,  &statistics->zero, &measured->first_bad};
     int64_t most = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        lb_part_record_tally(r, counts[i], counts[i] == &m->first_bad ? -1 : 0);
+        lb_part_record_tally(record, counts[i], counts[i] == &measured->first_bad ? -1 : 0);
         if (*counts[i] > most) most = *counts[i];
     }
-    if (most > elements || m->first_bad >= elements)
-        lb_part_record_refuse(r, "elements", "%lld of %lld", (long long)most, (long long)elements);
-    double *const sums[] = {&s->min, &s->max, &s->sum, &s->sum_squares};
-    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(r, sums[i]);
-    lb_part_record_u64(r, &m->digest.hi), lb_part_record_u64(r, &m->digest.lo);
+    if (most > elements || measured->first_bad >= elements)
+        lb_part_record_refuse(record, "elements", "%lld of %lld", (long long)most, (long long)elements);
+    double *const sums[] = {&statistics->min, &statistics->max, &statistics->sum, &statistics->sum_squares};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) lb_part_record_f64(record, sums[i]);
+    lb_part_record_u64(record, &measured->digest.hi), lb_part_record_u64(record, &measured->digest.lo);
 }
 
 static lb_status work_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    const lb_inventory *v = context;
-    lb_piece_measured m = lb_piece_measure(&v->checkpoint->pieces[unit].tensor);
-    measured_record(record, &m, parts_of(&v->checkpoint->pieces[unit].tensor));
+    const lb_inventory *inventory = context;
+    lb_piece_measured measured = lb_piece_measure(&inventory->checkpoint->pieces[unit].tensor);
+    measured_record(record, &measured, parts_of(&inventory->checkpoint->pieces[unit].tensor));
     return LB_OK;
 }
 
 static lb_status fold_piece(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    lb_inventory *v = context;
-    measured_record(record, &v->measured[unit], parts_of(&v->checkpoint->pieces[unit].tensor));
+    lb_inventory *inventory = context;
+    measured_record(record, &inventory->measured[unit], parts_of(&inventory->checkpoint->pieces[unit].tensor));
     return record->status;
 }
 
-static lb_status measure(lb_inventory *v, const lb_audit_gathering *g, lb_err *err)
+static lb_status measure(lb_inventory *inventory, const lb_audit_gathering *gathering, lb_err *err)
 {
-    const lb_parts_loop loop = {"tensor", v->checkpoint->n_pieces, work_piece, fold_piece, v};
-    if (g->options->parts) return lb_parts_each(g->options->parts, &loop, err);
-    measure_all(v, g);
+    const lb_parts_loop loop = {"tensor", inventory->checkpoint->n_pieces, work_piece, fold_piece, inventory};
+    if (gathering->options->parts) return lb_parts_each(gathering->options->parts, &loop, err);
+    measure_all(inventory, gathering);
     return LB_OK;
 }
 
-static bool is_profiled(const lb_checkpoint_piece *p)
+static bool is_profiled(const lb_checkpoint_piece *piece)
 {
-    return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name);
+    return lb_dtype_is_float(piece->tensor.dtype) && !lb_inventory_is_state(piece->name);
 }
 
 /* `rows` has room for n of them. */
-static void numbers_record(lb_part_record *r, void *rows, int64_t n, size_t size)
+static void numbers_record(lb_part_record *record, void *rows, int64_t n, size_t size)
 {
     const void *bytes = rows;
     size_t held = (size_t)n * size;
-    lb_part_record_bytes(r, &bytes, &held);
-    if (!r->reading) return;
+    lb_part_record_bytes(record, &bytes, &held);
+    if (!record->reading) return;
     if (held != (size_t)n * size)
-        lb_part_record_refuse(r, "profile", "%zu bytes of %lld rows", held, (long long)n);
+        lb_part_record_refuse(record, "profile", "%zu bytes of %lld rows", held, (long long)n);
     else if (held)
         memcpy(rows, bytes, held);
 }
 
 /* Reading: a profile of such a tensor, whose sizes follow from the tensor. */
-static void profile_record(lb_part_record *r, lb_profile *p)
+static void profile_record(lb_part_record *record, lb_profile *profile)
 {
     for (int a = 0; a < LB_PROFILE_AXES; a++) {
-        numbers_record(r, p->axes[a].sizes, p->axes[a].n, sizeof *p->axes[a].sizes);
-        numbers_record(r, p->axes[a].hashes, p->axes[a].n, sizeof *p->axes[a].hashes);
+        numbers_record(record, profile->axes[a].sizes, profile->axes[a].n, sizeof *profile->axes[a].sizes);
+        numbers_record(record, profile->axes[a].hashes, profile->axes[a].n, sizeof *profile->axes[a].hashes);
     }
     for (int s = 0; s < LB_PROFILE_SIDES; s++)
-        numbers_record(r, p->sides[s].list, p->sides[s].n, sizeof *p->sides[s].list);
+        numbers_record(record, profile->sides[s].list, profile->sides[s].n, sizeof *profile->sides[s].list);
 }
 
 typedef struct profiling {
@@ -115,13 +116,13 @@ typedef struct profiling {
 
 static lb_status work_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const profiling *x = context;
-    const lb_checkpoint_piece *p = &x->inventory->checkpoint->pieces[unit];
+    const profiling *profiling = context;
+    const lb_checkpoint_piece *piece = &profiling->inventory->checkpoint->pieces[unit];
     lb_profile profile = {0};
-    if (!is_profiled(p)) return LB_OK;
-    if (!lb_profile_init(&profile, &p->tensor, x->head, lb_inventory_is_stacked(p->name)))
+    if (!is_profiled(piece)) return LB_OK;
+    if (!lb_profile_init(&profile, &piece->tensor, profiling->head, lb_inventory_is_stacked(piece->name)))
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows",
-                       x->inventory->checkpoint->path);
+                       profiling->inventory->checkpoint->path);
     profile_record(record, &profile);
     lb_profile_release(&profile);
     return LB_OK;
@@ -129,37 +130,38 @@ static lb_status work_profile(void *context, uint64_t unit, lb_part_record *reco
 
 static lb_status fold_profile(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const profiling *x = context;
-    const lb_checkpoint_piece *p = &x->inventory->checkpoint->pieces[unit];
-    lb_profile *profile = &x->inventory->profiles[unit];
-    if (!is_profiled(p)) return record->status;
-    if (!lb_profile_room(profile, &p->tensor, x->head, lb_inventory_is_stacked(p->name)))
+    const profiling *profiling = context;
+    const lb_checkpoint_piece *piece = &profiling->inventory->checkpoint->pieces[unit];
+    lb_profile *profile = &profiling->inventory->profiles[unit];
+    if (!is_profiled(piece)) return record->status;
+    if (!lb_profile_room(profile, &piece->tensor, profiling->head, lb_inventory_is_stacked(piece->name)))
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows",
-                       x->inventory->checkpoint->path);
+                       profiling->inventory->checkpoint->path);
     profile_record(record, profile);
     return record->status;
 }
 
 lb_status lb_inventory_profile(lb_inventory *inventory, int64_t head, const lb_audit_gathering *gathering, lb_err *err)
 {
-    const lb_checkpoint *c = inventory->checkpoint;
-    bool made = (inventory->profiles = calloc(c->n_pieces + 1u, sizeof *inventory->profiles)) != NULL;
+    const lb_checkpoint *checkpoint = inventory->checkpoint;
+    bool made = (inventory->profiles = calloc(checkpoint->n_pieces + 1u, sizeof *inventory->profiles)) != NULL;
     uint64_t done = 0;
-    profiling x = {inventory, head};
-    const lb_parts_loop loop = {"profile", c->n_pieces, work_profile, fold_profile, &x};
+    profiling profiling = {inventory, head};
+    const lb_parts_loop loop = {"profile", checkpoint->n_pieces, work_profile, fold_profile, &profiling};
     if (made && gathering->options->parts) return lb_parts_each(gathering->options->parts, &loop, err);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        const lb_checkpoint_piece *p = &c->pieces[i];
-        const bool judged = inventory->profiles && is_profiled(p);
-        if (judged && !lb_profile_init(&inventory->profiles[i], &p->tensor, head, lb_inventory_is_stacked(p->name))) {
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        const lb_checkpoint_piece *piece = &checkpoint->pieces[i];
+        const bool judged = inventory->profiles && is_profiled(piece);
+        if (judged &&
+            !lb_profile_init(&inventory->profiles[i], &piece->tensor, head, lb_inventory_is_stacked(piece->name))) {
 #pragma omp atomic write
             made = false;
         }
 #pragma omp critical(lb_audit_progress)
-        lb_audit_progress(gathering, "rows and columns", ++done, c->n_pieces);
+        lb_audit_progress(gathering, "rows and columns", ++done, checkpoint->n_pieces);
     }
-    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", c->path);
+    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", checkpoint->path);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
@@ -210,9 +212,9 @@ lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool read, const lb_
             continue;
         }
         v->siblings[v->n_names] = v->n_names;
-        lb_inventory_name *n = &v->names[v->n_names++];
-        *n = (lb_inventory_name){checkpoint->pieces[i].name, pattern_of(checkpoint->pieces[i].name), i, 1};
-        made = n->pattern != NULL;
+        lb_inventory_name *name = &v->names[v->n_names++];
+        *name = (lb_inventory_name){checkpoint->pieces[i].name, pattern_of(checkpoint->pieces[i].name), i, 1};
+        made = name->pattern != NULL;
     }
     if (!made) {
         lb_inventory_free(v);

@@ -35,12 +35,12 @@ static int by_deviation(const void *a, const void *b)
 }
 
 /* How many of the largest stand apart from all others; at most a quarter of them. */
-static uint32_t apart(deviation *deviation, uint32_t n, rule r)
+static uint32_t apart(deviation *deviation, uint32_t n, rule rule)
 {
     uint32_t found = 0;
     if (n) qsort(deviation, n, sizeof *deviation, by_deviation);
-    for (uint32_t i = 0; i + 1 < n && (i + 1) * 4 <= n && deviation[i].size >= log(r.least); i++)
-        if (deviation[i].size - fmax(deviation[i + 1].size, 0) >= log(r.gap)) found = i + 1;
+    for (uint32_t i = 0; i + 1 < n && (i + 1) * 4 <= n && deviation[i].size >= log(rule.least); i++)
+        if (deviation[i].size - fmax(deviation[i + 1].size, 0) >= log(rule.gap)) found = i + 1;
     return found;
 }
 
@@ -62,9 +62,9 @@ typedef struct group {
 static bool is_judged(const lb_inventory *inventory, uint32_t piece)
 {
     const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const lb_piece_measured *m = &inventory->measured[piece];
+    const lb_piece_measured *measured = &inventory->measured[piece];
     return lb_dtype_is_float(p->tensor.dtype) && !lb_inventory_is_state(p->name) && !lb_inventory_is_buffer(p->name) &&
-           m->first_bad < 0 && m->statistics.elements > 1 && !lb_inventory_is_constant(m);
+           measured->first_bad < 0 && measured->statistics.elements > 1 && !lb_inventory_is_constant(measured);
 }
 
 static double size_of(const lb_inventory *inventory, uint32_t piece)
@@ -162,12 +162,12 @@ typedef struct reach {
     int64_t first, last, n;
 } reach;
 
-static reach reach_of(const lb_profile_axis *a, const deviation *deviation, bool below, double others)
+static reach reach_of(const lb_profile_axis *axis, const deviation *deviation, bool below, double others)
 {
-    const double middle = log((double)a->sizes[deviation->slice]) - (below ? -deviation->size : deviation->size);
+    const double middle = log((double)axis->sizes[deviation->slice]) - (below ? -deviation->size : deviation->size);
     reach r = {deviation->slice, deviation->slice, 0};
-    for (int64_t i = 0; i < a->n; i++) {
-        const double now = a->sizes[i] > 0 ? (log((double)a->sizes[i]) - middle) * (below ? -1 : 1) : -1;
+    for (int64_t i = 0; i < axis->n; i++) {
+        const double now = axis->sizes[i] > 0 ? (log((double)axis->sizes[i]) - middle) * (below ? -1 : 1) : -1;
         if (now < (deviation->size + others) / 2) continue;
         r = (reach){i < r.first ? i : r.first, i > r.last ? i : r.last, r.n + 1};
     }
@@ -236,16 +236,16 @@ static const char *block_word(const lb_checkpoint_piece *piece)
 
 static deviation farthest_block(const group *group, uint32_t piece, int side)
 {
-    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
+    const lb_profile_blocks *blocks = &group->inventory->profiles[piece].sides[side];
     deviation most = {-1, piece, -1};
-    double *sizes = malloc((size_t)(b->n + 1) * sizeof *sizes);
+    double *sizes = malloc((size_t)(blocks->n + 1) * sizeof *sizes);
     uint32_t n = 0;
-    for (int64_t i = 0; sizes && i < b->n; i++)
-        if (b->list[i].size > 0) sizes[n++] = log((double)b->list[i].size);
+    for (int64_t i = 0; sizes && i < blocks->n; i++)
+        if (blocks->list[i].size > 0) sizes[n++] = log((double)blocks->list[i].size);
     const double middle = sizes && n ? median_of(sizes, n) : 0;
     free(sizes);
-    for (int64_t i = 0; n >= 2 && i < b->n; i++) {
-        const double d = b->list[i].size > 0 ? fabs(log((double)b->list[i].size) - middle) : -1;
+    for (int64_t i = 0; n >= 2 && i < blocks->n; i++) {
+        const double d = blocks->list[i].size > 0 ? fabs(log((double)blocks->list[i].size) - middle) : -1;
         if (d > most.size) most = (deviation){d, piece, i};
     }
     return most;
@@ -258,14 +258,15 @@ static void judge_sizes_of_blocks(lb_audit_gathering *gathering, group *group, i
     for (uint32_t i = 0; i < n; i++) {
         const deviation *deviation = &group->deviations[i];
         const lb_checkpoint_piece *piece = &group->inventory->checkpoint->pieces[deviation->piece];
-        const lb_profile_blocks *b = &group->inventory->profiles[deviation->piece].sides[side];
+        const lb_profile_blocks *blocks = &group->inventory->profiles[deviation->piece].sides[side];
         if (!lb_audit_is_found(gathering, piece->name))
             lb_audit_find(gathering, LB_AUDIT_OUTLIER, lb_inventory_where(group->inventory, piece),
                           "its %s %lld (%s %lld:%lld) is of size %.3g, %.3g times off its others; "
                           "in its siblings none is more than %.3g times",
                           block_word(piece), (long long)deviation->slice, side ? "columns" : "rows",
-                          (long long)(deviation->slice * b->width), (long long)((deviation->slice + 1) * b->width),
-                          (double)b->list[deviation->slice].size, exp(deviation->size),
+                          (long long)(deviation->slice * blocks->width),
+                          (long long)((deviation->slice + 1) * blocks->width),
+                          (double)blocks->list[deviation->slice].size, exp(deviation->size),
                           exp(fmax(group->deviations[n].size, 0)));
     }
 }
@@ -278,29 +279,29 @@ static void tell_noise(lb_audit_gathering *gathering, const group *group, int si
                        int64_t others)
 {
     const lb_checkpoint_piece *p = &group->inventory->checkpoint->pieces[piece];
-    const lb_profile_blocks *b = &group->inventory->profiles[piece].sides[side];
+    const lb_profile_blocks *blocks = &group->inventory->profiles[piece].sides[side];
     if (lb_audit_is_found(gathering, p->name)) return;
     lb_audit_find(gathering, LB_AUDIT_FRESH, lb_inventory_where(group->inventory, p),
                   "its %s %lld (%s %lld:%lld) is white noise of deviation %.4g, as an initialiser leaves it, "
                   "and %lld others in it and its siblings are not",
-                  block_word(p), (long long)block, side ? "columns" : "rows", (long long)(block * b->width),
-                  (long long)((block + 1) * b->width), (double)b->list[block].size, (long long)others);
+                  block_word(p), (long long)block, side ? "columns" : "rows", (long long)(block * blocks->width),
+                  (long long)((block + 1) * blocks->width), (double)blocks->list[block].size, (long long)others);
 }
 
 static void judge_noise(lb_audit_gathering *gathering, const group *group, int side)
 {
     int64_t noise = 0, between = 0, all = 0;
     for (uint32_t i = 0; i < group->n; i++) {
-        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
-        for (int64_t k = 0; k < b->n; k++)
-            all++, noise += b->list[k].unlikeness < MAY_BE_NOISE,
-                between += b->list[k].unlikeness >= MAY_BE_NOISE && b->list[k].unlikeness < IS_NONE;
+        const lb_profile_blocks *blocks = &group->inventory->profiles[group->pieces[i]].sides[side];
+        for (int64_t k = 0; k < blocks->n; k++)
+            all++, noise += blocks->list[k].unlikeness < MAY_BE_NOISE,
+                between += blocks->list[k].unlikeness >= MAY_BE_NOISE && blocks->list[k].unlikeness < IS_NONE;
     }
     if (all < FEWEST_BLOCKS || !noise || between || noise * 8 > all) return;
     for (uint32_t i = 0; i < group->n; i++) {
-        const lb_profile_blocks *b = &group->inventory->profiles[group->pieces[i]].sides[side];
-        for (int64_t k = 0; k < b->n; k++)
-            if (b->list[k].unlikeness < MAY_BE_NOISE)
+        const lb_profile_blocks *blocks = &group->inventory->profiles[group->pieces[i]].sides[side];
+        for (int64_t k = 0; k < blocks->n; k++)
+            if (blocks->list[k].unlikeness < MAY_BE_NOISE)
                 tell_noise(gathering, group, side, group->pieces[i], k, all - noise);
     }
 }

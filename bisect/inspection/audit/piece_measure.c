@@ -41,9 +41,10 @@ bool lb_piece_is_large(const lb_tensor *tensor)
 /* In one go. */
 static lb_piece_measured measure_whole(const lb_tensor *tensor)
 {
-    lb_piece_measured m = {lb_statistics_of(tensor), lb_digest_tensor(tensor), -1};
-    if (lb_statistics_nonfinite(&m.statistics)) m.first_bad = has_elements(tensor) ? first_nonfinite(tensor, 0) : 0;
-    return m;
+    lb_piece_measured measured = {lb_statistics_of(tensor), lb_digest_tensor(tensor), -1};
+    if (lb_statistics_nonfinite(&measured.statistics))
+        measured.first_bad = has_elements(tensor) ? first_nonfinite(tensor, 0) : 0;
+    return measured;
 }
 
 static void measure_part(const lb_tensor *tensor, size_t i, size_t elements, lb_statistics_state *state,
@@ -60,9 +61,9 @@ static void measure_part(const lb_tensor *tensor, size_t i, size_t elements, lb_
     }
 }
 
-static int64_t bad_in(const lb_statistics_state *s)
+static int64_t bad_in(const lb_statistics_state *state)
 {
-    return s->nan + s->pos_inf + s->neg_inf;
+    return state->nan + state->pos_inf + state->neg_inf;
 }
 
 lb_piece_measured lb_piece_measure(const lb_tensor *tensor)
@@ -73,19 +74,19 @@ lb_piece_measured lb_piece_measure(const lb_tensor *tensor)
     const size_t n_leaves = (bytes + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF;
     lb_statistics_state *states = (lb_statistics_state *)malloc(parts * sizeof *states);
     uint64_t *leaves = (uint64_t *)malloc(n_leaves * sizeof *leaves);
-    lb_piece_measured m = {.first_bad = -1};
+    lb_piece_measured measured = {.first_bad = -1};
     if (states && leaves) {
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < parts; i++) measure_part(tensor, i, elements, &states[i], leaves);
-        for (size_t i = 0; i < parts && m.first_bad < 0; i++)
-            if (bad_in(&states[i])) m.first_bad = first_nonfinite(tensor, (int64_t)i * LB_STATISTICS_PIECE);
+        for (size_t i = 0; i < parts && measured.first_bad < 0; i++)
+            if (bad_in(&states[i])) measured.first_bad = first_nonfinite(tensor, (int64_t)i * LB_STATISTICS_PIECE);
         for (size_t i = 1; i < parts; i++) lb_statistics_join(&states[0], &states[i]);
-        m.statistics = lb_statistics_end(&states[0]);
-        m.digest = lb_digest_of_leaves(leaves, n_leaves, tensor);
+        measured.statistics = lb_statistics_end(&states[0]);
+        measured.digest = lb_digest_of_leaves(leaves, n_leaves, tensor);
     } else {
-        m = measure_whole(tensor);
+        measured = measure_whole(tensor);
     }
     free(states);
     free(leaves);
-    return m;
+    return measured;
 }

@@ -39,10 +39,11 @@ int lb_profile_axis_of(const lb_layout *layout, int d)
     return d == 1 ? 1 : layout->ndim == 3 ? 2 : -1;
 }
 
-static void shape_of(const lb_layout *l, int64_t n[LB_PROFILE_AXES])
+static void shape_of(const lb_layout *layout, int64_t n[LB_PROFILE_AXES])
 {
     n[0] = n[1] = n[2] = 1;
-    for (int d = 0; d < l->ndim; d++) n[l->ndim < 2 ? 2 : d == 0 ? 0 : d == 1 && l->ndim > 2 ? 1 : 2] *= l->shape[d];
+    for (int d = 0; d < layout->ndim; d++)
+        n[layout->ndim < 2 ? 2 : d == 0 ? 0 : d == 1 && layout->ndim > 2 ? 1 : 2] *= layout->shape[d];
 }
 
 /* A head's usual number of rows: the largest that leaves several blocks. */
@@ -66,9 +67,9 @@ static double variance_of(const double *x, int64_t n)
 }
 
 /* `rows`, `columns`: variances of the sums of squares of each row of the block, and of each column. */
-static lb_profile_block judge_block(const sums *s, double r, double c, double rows, double columns)
+static lb_profile_block judge_block(const sums *sums, double r, double c, double rows, double columns)
 {
-    const double n = r * c, v = s->second / n, k = v > 0 ? s->fourth / n / (v * v) : 0;
+    const double n = r * c, v = sums->second / n, k = v > 0 ? sums->fourth / n / (v * v) : 0;
     if (!(v > 0) || k < 1.01) return (lb_profile_block){(float)sqrt(v), INFINITY};
     const double row = fabs(rows / (c * (k - 1) * v * v) - 1) / sqrt(2 / r),
                  column = fabs(columns / (r * (k - 1) * v * v) - 1) / sqrt(2 / c),
@@ -79,7 +80,7 @@ static lb_profile_block judge_block(const sums *s, double r, double c, double ro
 
 /* ---- one pass ---------------------------------------------------------------------------------------------------- */
 
-static void add_columns(walk *w, int64_t first, const float *x, int64_t n, double *squares, uint64_t *hashes)
+static void add_columns(walk *walk, int64_t first, const float *x, int64_t n, double *squares, uint64_t *hashes)
 {
     for (int64_t i = 0; i < n; i++) squares[first + i] += (double)x[i] * (double)x[i];
     for (int64_t i = 0; i < n; i++) {
@@ -88,7 +89,8 @@ static void add_columns(walk *w, int64_t first, const float *x, int64_t n, doubl
         hashes[first + i] = (uint32_t)(((uint32_t)hashes[first + i] ^ bits) * UINT32_C(0x9E3779B1));
         hashes[first + i] ^= (uint32_t)hashes[first + i] >> 15;
     }
-    for (int64_t i = 0; w->block_columns && i < n; i++) w->block_columns[first + i] += (double)x[i] * (double)x[i];
+    for (int64_t i = 0; walk->block_columns && i < n; i++)
+        walk->block_columns[first + i] += (double)x[i] * (double)x[i];
 }
 
 /* Sums in eight lanes, which do not wait for each other. */
@@ -110,81 +112,81 @@ static void add_powers(const float *x, int64_t n, double *second, double *fourth
 }
 
 /* The part of a row that lies in each block of columns. */
-static void add_across(walk *w, int64_t first, const float *x, int64_t n, double *row, double *all_second,
+static void add_across(walk *walk, int64_t first, const float *x, int64_t n, double *row, double *all_second,
                        double *all_fourth)
 {
     for (int64_t i = 0, end; i < n; i = end) {
-        const int64_t block = (first + i) / w->width, edge = (block + 1) * w->width - first;
+        const int64_t block = (first + i) / walk->width, edge = (block + 1) * walk->width - first;
         double second = 0, fourth = 0;
         end = edge < n ? edge : n;
         add_powers(x + i, end - i, &second, &fourth);
-        w->across[block].second += second, w->across[block].fourth += fourth;
+        walk->across[block].second += second, walk->across[block].fourth += fourth;
         row[block] += second;
         *all_second += second, *all_fourth += fourth;
     }
 }
 
 /* Row `i` of all, which is row `j` of axis 1 in slice i / n[1] of axis 0. */
-static void add_row(walk *w, int64_t i, double *row)
+static void add_row(walk *walk, int64_t i, double *row)
 {
-    const int64_t j = i % w->n[1], slice = i / w->n[1], wide = w->n[2];
-    const size_t bytes = lb_dtype_bits(w->t->dtype) / 8;
-    lb_profile_axis *axes = w->out->axes;
+    const int64_t j = i % walk->n[1], slice = i / walk->n[1], wide = walk->n[2];
+    const size_t bytes = lb_dtype_bits(walk->t->dtype) / 8;
+    lb_profile_axis *axes = walk->out->axes;
     double second = 0, fourth = 0;
     uint64_t hash = 0;
     float x[PORTION];
-    if (w->across) memset(row, 0, (size_t)(wide / w->width) * sizeof *row);
+    if (walk->across) memset(row, 0, (size_t)(wide / walk->width) * sizeof *row);
     for (int64_t at = 0; at < wide; at += PORTION) {
         const int64_t n = wide - at < PORTION ? wide - at : PORTION;
-        lb_load_f32(x, w->t->dtype, (const char *)w->t->data + (size_t)(i * wide + at) * bytes, (size_t)n);
-        if (w->across)
-            add_across(w, at, x, n, row, &second, &fourth);
+        lb_load_f32(x, walk->t->dtype, (const char *)walk->t->data + (size_t)(i * wide + at) * bytes, (size_t)n);
+        if (walk->across)
+            add_across(walk, at, x, n, row, &second, &fourth);
         else
             add_powers(x, n, &second, &fourth);
         hash = hash * UINT64_C(0xFF51AFD7ED558CCD) ^ lb_digest_leaf(x, (size_t)n * sizeof *x, 0);
-        if (w->squares[2]) add_columns(w, at, x, n, w->squares[2], axes[2].hashes);
+        if (walk->squares[2]) add_columns(walk, at, x, n, walk->squares[2], axes[2].hashes);
     }
-    w->along.second += second, w->along.fourth += fourth;
-    w->along.of_rows += second, w->along.of_rows_squared += second * second;
-    for (int64_t k = 0; w->across && k < wide / w->width; k++)
-        w->across[k].of_rows += row[k], w->across[k].of_rows_squared += row[k] * row[k];
-    if (w->squares[0])
-        w->squares[0][slice] += second,
+    walk->along.second += second, walk->along.fourth += fourth;
+    walk->along.of_rows += second, walk->along.of_rows_squared += second * second;
+    for (int64_t k = 0; walk->across && k < wide / walk->width; k++)
+        walk->across[k].of_rows += row[k], walk->across[k].of_rows_squared += row[k] * row[k];
+    if (walk->squares[0])
+        walk->squares[0][slice] += second,
             axes[0].hashes[slice] = axes[0].hashes[slice] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
-    if (w->squares[1])
-        w->squares[1][j] += second, axes[1].hashes[j] = axes[1].hashes[j] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
+    if (walk->squares[1])
+        walk->squares[1][j] += second, axes[1].hashes[j] = axes[1].hashes[j] * UINT64_C(0xC4CEB9FE1A85EC53) ^ hash;
 }
 
-static double spread_of(const sums *s, double rows)
+static double spread_of(const sums *sums, double rows)
 {
-    const double mean = s->of_rows / rows, variance = s->of_rows_squared / rows - mean * mean;
+    const double mean = sums->of_rows / rows, variance = sums->of_rows_squared / rows - mean * mean;
     return variance > 0 ? variance : 0;
 }
 
-static void end_block(walk *w, int64_t block)
+static void end_block(walk *walk, int64_t block)
 {
-    const double r = (double)w->height, c = (double)w->n[2];
-    w->out->sides[0].list[block] =
-        judge_block(&w->along, r, c, spread_of(&w->along, r), variance_of(w->block_columns, w->n[2]));
-    memset(w->block_columns, 0, (size_t)w->n[2] * sizeof *w->block_columns);
-    w->along = (sums){0};
+    const double r = (double)walk->height, c = (double)walk->n[2];
+    walk->out->sides[0].list[block] =
+        judge_block(&walk->along, r, c, spread_of(&walk->along, r), variance_of(walk->block_columns, walk->n[2]));
+    memset(walk->block_columns, 0, (size_t)walk->n[2] * sizeof *walk->block_columns);
+    walk->along = (sums){0};
 }
 
-static void read_all(walk *w, double *row)
+static void read_all(walk *walk, double *row)
 {
-    const int64_t rows = w->n[0] * w->n[1];
+    const int64_t rows = walk->n[0] * walk->n[1];
     for (int64_t i = 0; i < rows; i++) {
-        add_row(w, i, row);
-        if (w->height && (i + 1) % w->height == 0) end_block(w, i / w->height);
+        add_row(walk, i, row);
+        if (walk->height && (i + 1) % walk->height == 0) end_block(walk, i / walk->height);
     }
-    for (int64_t k = 0; w->across && k < w->n[2] / w->width; k++)
-        w->out->sides[1].list[k] =
-            judge_block(&w->across[k], (double)rows, (double)w->width, spread_of(&w->across[k], (double)rows),
-                        variance_of(w->squares[2] + k * w->width, w->width));
-    const double all = (double)rows * (double)w->n[2];
+    for (int64_t k = 0; walk->across && k < walk->n[2] / walk->width; k++)
+        walk->out->sides[1].list[k] =
+            judge_block(&walk->across[k], (double)rows, (double)walk->width, spread_of(&walk->across[k], (double)rows),
+                        variance_of(walk->squares[2] + k * walk->width, walk->width));
+    const double all = (double)rows * (double)walk->n[2];
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++)
-        for (int64_t i = 0; w->squares[axis] && i < w->n[axis]; i++)
-            w->out->axes[axis].sizes[i] = (float)sqrt(w->squares[axis][i] / (all / (double)w->n[axis]));
+        for (int64_t i = 0; walk->squares[axis] && i < walk->n[axis]; i++)
+            walk->out->axes[axis].sizes[i] = (float)sqrt(walk->squares[axis][i] / (all / (double)walk->n[axis]));
 }
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
@@ -194,11 +196,11 @@ static bool has_profile(const lb_tensor *t)
     return lb_layout_numel(&t->layout) >= 2 && lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype);
 }
 
-static bool make_blocks(lb_profile_blocks *b, int64_t all, int64_t width)
+static bool make_blocks(lb_profile_blocks *blocks, int64_t all, int64_t width)
 {
     if (!width) return true;
-    *b = (lb_profile_blocks){all / width, width, calloc((size_t)(all / width), sizeof *b->list)};
-    return b->list != NULL;
+    *blocks = (lb_profile_blocks){all / width, width, calloc((size_t)(all / width), sizeof *blocks->list)};
+    return blocks->list != NULL;
 }
 
 bool lb_profile_room(lb_profile *profile, const lb_tensor *tensor, int64_t head, bool experts)
@@ -227,17 +229,17 @@ bool lb_profile_room(lb_profile *profile, const lb_tensor *tensor, int64_t head,
 }
 
 /* What is summed on the way. */
-static bool make_sums(walk *w)
+static bool make_sums(walk *walk)
 {
     bool made = true;
     for (int axis = 0; axis < LB_PROFILE_AXES; axis++) {
-        if (!w->out->axes[axis].n) continue;
-        w->squares[axis] = calloc((size_t)w->n[axis], sizeof(double));
-        made &= w->squares[axis] != NULL;
+        if (!walk->out->axes[axis].n) continue;
+        walk->squares[axis] = calloc((size_t)walk->n[axis], sizeof(double));
+        made &= walk->squares[axis] != NULL;
     }
-    w->height = w->out->sides[0].width, w->width = w->out->sides[1].width;
-    if (w->height) made &= (w->block_columns = calloc((size_t)w->n[2], sizeof(double))) != NULL;
-    if (w->width) made &= (w->across = calloc((size_t)w->out->sides[1].n, sizeof *w->across)) != NULL;
+    walk->height = walk->out->sides[0].width, walk->width = walk->out->sides[1].width;
+    if (walk->height) made &= (walk->block_columns = calloc((size_t)walk->n[2], sizeof(double))) != NULL;
+    if (walk->width) made &= (walk->across = calloc((size_t)walk->out->sides[1].n, sizeof *walk->across)) != NULL;
     return made;
 }
 
@@ -245,10 +247,10 @@ bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head,
 {
     const int64_t all = lb_layout_numel(&tensor->layout);
     lb_tensor dense = *tensor;
-    walk w = {.t = &dense, .out = profile};
+    walk walk = {.t = &dense, .out = profile};
     void *copy = NULL;
     *profile = (lb_profile){0};
-    shape_of(&tensor->layout, w.n);
+    shape_of(&tensor->layout, walk.n);
     if (!has_profile(tensor)) return true;
     bool made = lb_profile_room(profile, tensor, head, experts);
     if (made && !lb_layout_is_contiguous(&tensor->layout)) {
@@ -256,12 +258,12 @@ bool lb_profile_init(lb_profile *profile, const lb_tensor *tensor, int64_t head,
         made = copy && lb_tensor_gather(tensor, copy, NULL) == LB_OK;
         dense.data = copy;
     }
-    made = made && make_sums(&w);
-    double *row = made && w.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
-    made = made && (!w.across || row);
-    if (made) read_all(&w, row);
-    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) free(w.squares[axis]);
-    free(w.block_columns), free(w.across), free(row), free(copy);
+    made = made && make_sums(&walk);
+    double *row = made && walk.across ? malloc((size_t)profile->sides[1].n * sizeof *row) : NULL;
+    made = made && (!walk.across || row);
+    if (made) read_all(&walk, row);
+    for (int axis = 0; axis < LB_PROFILE_AXES; axis++) free(walk.squares[axis]);
+    free(walk.block_columns), free(walk.across), free(row), free(copy);
     if (!made) lb_profile_release(profile);
     return made;
 }

@@ -24,8 +24,8 @@ static shards compare_shards(const lb_inventory *inventory, const lb_inventory_n
 {
     shards shards = {name->n > 1, true, false, true};
     for (uint32_t i = 0; i < name->n; i++) {
-        const lb_piece_measured *m = &inventory->measured[name->first + i];
-        if (lb_inventory_is_constant(m) || m->statistics.elements < 16) shards.informative = false;
+        const lb_piece_measured *measured = &inventory->measured[name->first + i];
+        if (lb_inventory_is_constant(measured) || measured->statistics.elements < 16) shards.informative = false;
         shards.all_equal &= equal_pieces(inventory, name->first, name->first + i);
         for (uint32_t k = 0; k < i; k++) shards.some_equal |= equal_pieces(inventory, name->first + k, name->first + i);
     }
@@ -72,16 +72,17 @@ static uint32_t expected_ranks(const lb_checkpoint *checkpoint, const lb_invento
     uint32_t n = 0, count = 0;
     memset(expected, 0, MOST_RANKS);
     for (uint32_t i = 0; i < name->n; i++) {
-        const lb_checkpoint_file *f = &checkpoint->files[checkpoint->pieces[name->first + i].file];
+        const lb_checkpoint_file *file = &checkpoint->files[checkpoint->pieces[name->first + i].file];
         uint32_t k = 0;
-        while (k < n && (kinds[k]->kind != f->kind || kinds[k]->stage != f->stage)) k++;
-        if (k == n && n < MOST_KINDS) kinds[n++] = f;
+        while (k < n && (kinds[k]->kind != file->kind || kinds[k]->stage != file->stage)) k++;
+        if (k == n && n < MOST_KINDS) kinds[n++] = file;
     }
     for (uint32_t i = 0; i < checkpoint->n_files; i++) {
-        const lb_checkpoint_file *f = &checkpoint->files[i];
+        const lb_checkpoint_file *file = &checkpoint->files[i];
         for (uint32_t k = 0; k < n; k++)
-            if (f->rank >= 0 && f->rank < MOST_RANKS && kinds[k]->kind == f->kind && kinds[k]->stage == f->stage)
-                count += !expected[f->rank], expected[f->rank] = true;
+            if (file->rank >= 0 && file->rank < MOST_RANKS && kinds[k]->kind == file->kind &&
+                kinds[k]->stage == file->stage)
+                count += !expected[file->rank], expected[file->rank] = true;
     }
     return count;
 }
@@ -336,9 +337,9 @@ static void find_equal_parts(lb_audit_gathering *gathering, const lb_inventory *
     int64_t end[LB_MAX_DIMS], second_end[LB_MAX_DIMS];
     for (uint32_t i = 1; i < name->n; i++)
         for (uint32_t k = 0; k < i; k++) {
-            const lb_piece_measured *m = &inventory->measured[name->first + i];
-            if (!equal_pieces(inventory, name->first + i, name->first + k) || lb_inventory_is_constant(m) ||
-                m->statistics.elements < 16)
+            const lb_piece_measured *measured = &inventory->measured[name->first + i];
+            if (!equal_pieces(inventory, name->first + i, name->first + k) || lb_inventory_is_constant(measured) ||
+                measured->statistics.elements < 16)
                 continue;
             int32_t ranks[2] = {parts[k].rank, parts[i].rank};
             end_of(&parts[k], end);

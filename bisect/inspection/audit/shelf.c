@@ -43,9 +43,9 @@ const char *lb_shelf_name(const lb_shelf *shelf, uint32_t i)
 
 const lb_checkpoint_piece *lb_shelf_piece(const lb_shelf *shelf, uint32_t i)
 {
-    const lb_shelf_weight *w = &shelf->list[i];
-    return &shelf->side->inventory->checkpoint
-                ->pieces[shelf->side->inventory->names[w->row].first + (w->part == LB_NONE ? 0 : w->part)];
+    const lb_shelf_weight *weight = &shelf->list[i];
+    return &shelf->side->inventory->checkpoint->pieces[shelf->side->inventory->names[weight->row].first +
+                                                       (weight->part == LB_NONE ? 0 : weight->part)];
 }
 
 lb_layout lb_shelf_layout(const lb_shelf *shelf, uint32_t i)
@@ -54,24 +54,24 @@ lb_layout lb_shelf_layout(const lb_shelf *shelf, uint32_t i)
     return shelf->list[i].part == LB_NONE && piece->placed ? piece->whole : piece->tensor.layout;
 }
 
-static lb_status put_together(lb_shelf *shelf, lb_shelf_weight *w, lb_err *err)
+static lb_status put_together(lb_shelf *shelf, lb_shelf_weight *weight, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     const lb_status status =
-        lb_whole_init(shelf->side->inventory, &shelf->side->inventory->names[w->row], -1, &w->whole, &why);
+        lb_whole_init(shelf->side->inventory, &shelf->side->inventory->names[weight->row], -1, &weight->whole, &why);
     if (lb_is_refusal(status) && shelf->refused.status == LB_OK) shelf->refused = why;
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
 lb_status lb_shelf_open(lb_shelf *shelf, uint32_t i, lb_err *err)
 {
-    lb_shelf_weight *w = &shelf->list[i];
-    if (w->open) return LB_OK;
-    if (w->part == LB_NONE)
-        LB_TRY(put_together(shelf, w, err));
+    lb_shelf_weight *weight = &shelf->list[i];
+    if (weight->open) return LB_OK;
+    if (weight->part == LB_NONE)
+        LB_TRY(put_together(shelf, weight, err));
     else
-        w->whole = (lb_whole){lb_shelf_piece(shelf, i)->tensor, NULL};
-    w->open = true;
+        weight->whole = (lb_whole){lb_shelf_piece(shelf, i)->tensor, NULL};
+    weight->open = true;
     return LB_OK;
 }
 

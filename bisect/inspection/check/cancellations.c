@@ -19,8 +19,8 @@ typedef struct cancellation {
 
 static double size_of(const lb_digits *digits, uint32_t v)
 {
-    const lb_rounding_size *s = &digits->log.sizes[lb_value_graph_whole(&digits->run.graph, v)];
-    if (s->numbers) return sqrt(s->apart.whole / (double)s->numbers);
+    const lb_rounding_size *size = &digits->log.sizes[lb_value_graph_whole(&digits->run.graph, v)];
+    if (size->numbers) return sqrt(size->apart.whole / (double)size->numbers);
     lb_tensor tensor;
     double *x = lb_moved_run_recorded(&digits->run, v, &tensor), sum = 0;
     const int64_t n = x ? lb_layout_numel(&tensor.layout) : 0;

@@ -42,182 +42,183 @@ typedef struct ranks_step {
     uint32_t n;
 } ranks_step;
 
-static lb_status open_step(const check_run *c, const lb_program *program, ranks_step *s, lb_err *err)
+static lb_status open_step(const check_run *run, const lb_program *program, ranks_step *s, lb_err *err)
 {
     lb_check_step *step = &s->steps[s->n];
-    *step = (lb_check_step){.report = c->report, .path = lb_capture_path(c->capture), .limit = c->limit};
-    LB_TRY(lb_program_view_init_recorded(c->capture, program, &s->views[s->n], err));
+    *step = (lb_check_step){.report = run->report, .path = lb_capture_path(run->capture), .limit = run->limit};
+    LB_TRY(lb_program_view_init_recorded(run->capture, program, &s->views[s->n], err));
     lb_status status = lb_moved_run_open(&s->views[s->n], &step->run, err);
-    step->run.progress = c->options->progress;
+    step->run.progress = run->options->progress;
     if (status == LB_OK) status = lb_trained_list(&step->run, &step->trained, err);
     s->n++;
     return status;
 }
 
-static void close_steps(check_run *c, ranks_step *s)
+static void close_steps(check_run *run, ranks_step *step)
 {
-    for (uint32_t i = 0; i < s->n; i++) {
-        c->report->replays += s->steps[i].run.runs + (s->steps[i].run.begun > 0);
-        lb_optimizer_step_release(&s->steps[i].updates);
-        lb_trained_release(&s->steps[i].trained);
-        lb_moved_run_close(&s->steps[i].run);
-        lb_program_view_release(&s->views[i]);
+    for (uint32_t i = 0; i < step->n; i++) {
+        run->report->replays += step->steps[i].run.runs + (step->steps[i].run.begun > 0);
+        lb_optimizer_step_release(&step->steps[i].updates);
+        lb_trained_release(&step->steps[i].trained);
+        lb_moved_run_close(&step->steps[i].run);
+        lb_program_view_release(&step->views[i]);
     }
-    free(s->views), free(s->steps);
+    free(step->views), free(step->steps);
 }
 
-static bool has_all_ranks(const ranks_step *s)
+static bool has_all_ranks(const ranks_step *step)
 {
-    return s->n > 0 && (int32_t)s->n == s->steps[0].run.program->world;
+    return step->n > 0 && (int32_t)step->n == step->steps[0].run.program->world;
 }
 
 /* The runs of all ranks go together, that of rank `first` before the others. */
-static lb_status join(const ranks_step *s, uint32_t first, lb_err *err)
+static lb_status join(const ranks_step *step, uint32_t first, lb_err *err)
 {
-    lb_moved_run *lead = &s->steps[first].run, **runs = malloc(((size_t)s->n + 1) * sizeof *runs);
-    if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", s->n);
+    lb_moved_run *lead = &step->steps[first].run, **runs = malloc(((size_t)step->n + 1) * sizeof *runs);
+    if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", step->n);
     uint32_t n = 0;
     runs[n++] = lead;
-    for (uint32_t i = 0; i < s->n; i++)
-        if (i != first) runs[n++] = &s->steps[i].run;
+    for (uint32_t i = 0; i < step->n; i++)
+        if (i != first) runs[n++] = &step->steps[i].run;
     lead->together = runs, lead->n_together = n;
     return LB_OK;
 }
 
 /* Each by itself again. */
-static void part(const ranks_step *s, uint32_t first)
+static void part(const ranks_step *step, uint32_t first)
 {
-    lb_moved_run *lead = &s->steps[first].run;
+    lb_moved_run *lead = &step->steps[first].run;
     free((void *)lead->together);
     lead->together = NULL, lead->n_together = 0;
 }
 
-static lb_status check_gradients(const ranks_step *s, uint32_t parts, lb_err *err)
+static lb_status check_gradients(const ranks_step *step, uint32_t parts, lb_err *err)
 {
-    if (s->n > 1 && has_all_ranks(s)) {
-        LB_TRY(join(s, 0, err));
-        const lb_status status = lb_check_step_of_ranks(s->steps, s->n, parts, err);
-        part(s, 0);
+    if (step->n > 1 && has_all_ranks(step)) {
+        LB_TRY(join(step, 0, err));
+        const lb_status status = lb_check_step_of_ranks(step->steps, step->n, parts, err);
+        part(step, 0);
         return status;
     }
-    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_run(&s->steps[i], parts, err));
+    for (uint32_t i = 0; i < step->n; i++) LB_TRY(lb_check_step_run(&step->steps[i], parts, err));
     return LB_OK;
 }
 
 /* The first exact run of a step whose gradients did not ask for one. */
-static lb_status measure(const ranks_step *s, lb_err *err)
+static lb_status measure(const ranks_step *step, lb_err *err)
 {
-    LB_TRY(join(s, 0, err));
-    const lb_status status = lb_moved_run_measure(&s->steps[0].run, err);
-    part(s, 0);
+    LB_TRY(join(step, 0, err));
+    const lb_status status = lb_moved_run_measure(&step->steps[0].run, err);
+    part(step, 0);
     return status;
 }
 
-static lb_status check_relations(const ranks_step *s, uint32_t rank, bool *tried, lb_err *err)
+static lb_status check_relations(const ranks_step *step, uint32_t rank, bool *tried, lb_err *err)
 {
-    const bool together = s->n > 1 && has_all_ranks(s);
-    if (together) LB_TRY(join(s, rank, err));
-    const lb_status status = lb_check_step_relations(&s->steps[rank], tried, err);
-    if (together) part(s, rank);
+    const bool together = step->n > 1 && has_all_ranks(step);
+    if (together) LB_TRY(join(step, rank, err));
+    const lb_status status = lb_check_step_relations(&step->steps[rank], tried, err);
+    if (together) part(step, rank);
     return status;
 }
 
-static lb_status check_updates(const ranks_step *s, lb_err *err)
+static lb_status check_updates(const ranks_step *step, lb_err *err)
 {
     bool asked = false;
-    for (uint32_t i = 0; i < s->n; i++) asked |= s->steps[i].updates.n && !s->steps[i].run.measured;
-    if (asked && has_all_ranks(s)) LB_TRY(measure(s, err));
-    for (uint32_t i = 0; i < s->n; i++) LB_TRY(lb_check_step_updates(&s->steps[i], err));
+    for (uint32_t i = 0; i < step->n; i++) asked |= step->steps[i].updates.n && !step->steps[i].run.measured;
+    if (asked && has_all_ranks(step)) LB_TRY(measure(step, err));
+    for (uint32_t i = 0; i < step->n; i++) LB_TRY(lb_check_step_updates(&step->steps[i], err));
     return LB_OK;
 }
 
 /* Ranks whose messages are not matched cannot run together, which is no failure of the check: `*apart`. What was said
  * of the step already is the cause. */
-static lb_status settle(const ranks_step *s, lb_status status, const lb_err *why, bool *apart, lb_err *err)
+static lb_status settle(const ranks_step *step, lb_status status, const lb_err *why, bool *apart, lb_err *err)
 {
     char what[80];
     *apart = status == LB_ERR_UNSUPPORTED;
     if (!*apart) return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why->message);
-    snprintf(what, sizeof what, "step %lld of %u ranks", (long long)s->steps[0].run.program->step, s->n);
-    if (lb_proof_list_has_left(s->steps[0].report, what)) return LB_OK;
-    return lb_proof_list_leave(s->steps[0].report, what, "they cannot run together: %s", why->message)
+    snprintf(what, sizeof what, "step %lld of %u ranks", (long long)step->steps[0].run.program->step, step->n);
+    if (lb_proof_list_has_left(step->steps[0].report, what)) return LB_OK;
+    return lb_proof_list_leave(step->steps[0].report, what, "they cannot run together: %s", why->message)
                ? LB_OK
                : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
 /* Each rank by itself, and then what they do together. `tried`: relations are tried in the first rank whose loss scores
  * tokens; NULL: in none. */
-static lb_status check_parts(check_run *c, ranks_step *s, bool *tried, lb_err *err)
+static lb_status check_parts(check_run *run, ranks_step *step, bool *tried, lb_err *err)
 {
-    const uint32_t gradients = c->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
-    const bool updates = c->parts & LB_CHECK_PART_STEP;
+    const uint32_t gradients = run->parts & (LB_CHECK_PART_GRADIENT | LB_CHECK_PART_STEP);
+    const bool updates = run->parts & LB_CHECK_PART_STEP;
     lb_err why = LB_ERR_INIT;
     bool apart = false;
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (tried && !*tried && !apart) LB_TRY(settle(s, check_relations(s, i, tried, &why), &why, &apart, err));
-        if (!(c->parts & LB_CHECK_PART_MEMORY)) continue;
+    for (uint32_t i = 0; i < step->n; i++) {
+        if (tried && !*tried && !apart) LB_TRY(settle(step, check_relations(step, i, tried, &why), &why, &apart, err));
+        if (!(run->parts & LB_CHECK_PART_MEMORY)) continue;
         bool poisoned;
-        if (!lb_check_step_unwritten(&s->steps[i], &poisoned))
+        if (!lb_check_step_unwritten(&step->steps[i], &poisoned))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-        if (!poisoned) LB_TRY(lb_check_step_dropped(&s->steps[i], err));
+        if (!poisoned) LB_TRY(lb_check_step_dropped(&step->steps[i], err));
     }
-    lb_capture_unload(c->capture); /* what was read for NaN is the whole recording */
-    for (uint32_t i = 0; updates && i < s->n; i++)
-        if (!lb_check_step_watch_updates(&s->steps[i])) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
-    if (gradients && s->n && !apart) LB_TRY(settle(s, check_gradients(s, gradients, &why), &why, &apart, err));
-    return updates && !apart ? settle(s, check_updates(s, &why), &why, &apart, err) : LB_OK;
+    lb_capture_unload(run->capture); /* what was read for NaN is the whole recording */
+    for (uint32_t i = 0; updates && i < step->n; i++)
+        if (!lb_check_step_watch_updates(&step->steps[i]))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
+    if (gradients && step->n && !apart) LB_TRY(settle(step, check_gradients(step, gradients, &why), &why, &apart, err));
+    return updates && !apart ? settle(step, check_updates(step, &why), &why, &apart, err) : LB_OK;
 }
 
-static lb_status open_ranks(const check_run *c, int64_t number, ranks_step *s, lb_err *err)
+static lb_status open_ranks(const check_run *run, int64_t number, ranks_step *step, lb_err *err)
 {
     const int32_t *ranks;
-    const uint32_t n = lb_capture_ranks(c->capture, &ranks);
-    *s = (ranks_step){calloc((size_t)n + 1, sizeof *s->views), calloc((size_t)n + 1, sizeof *s->steps), 0};
-    if (!s->views || !s->steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    const uint32_t n = lb_capture_ranks(run->capture, &ranks);
+    *step = (ranks_step){calloc((size_t)n + 1, sizeof *step->views), calloc((size_t)n + 1, sizeof *step->steps), 0};
+    if (!step->views || !step->steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
     for (uint32_t r = 0; r < n; r++) {
         const lb_program *program;
-        if (lb_capture_program(c->capture, ranks[r], number, &program, NULL) == LB_OK)
-            LB_TRY(open_step(c, program, s, err));
+        if (lb_capture_program(run->capture, ranks[r], number, &program, NULL) == LB_OK)
+            LB_TRY(open_step(run, program, step, err));
     }
     return LB_OK;
 }
 
 /* What was read of the step goes with it, for a caller who uses it for nothing else. */
-static void drop_step(const check_run *c, int64_t number)
+static void drop_step(const check_run *run, int64_t number)
 {
     const int32_t *ranks;
-    const uint32_t n = lb_capture_ranks(c->capture, &ranks);
-    for (uint32_t r = 0; r < n && c->options->alone; r++) lb_capture_drop_program(c->capture, ranks[r], number);
-    if (c->options->alone) lb_capture_unload(c->capture);
+    const uint32_t n = lb_capture_ranks(run->capture, &ranks);
+    for (uint32_t r = 0; r < n && run->options->alone; r++) lb_capture_drop_program(run->capture, ranks[r], number);
+    if (run->options->alone) lb_capture_unload(run->capture);
 }
 
-static lb_status check_step(check_run *c, int64_t number, bool *tried, uint32_t *seen, lb_err *err)
+static lb_status check_step(check_run *run, int64_t number, bool *tried, uint32_t *seen, lb_err *err)
 {
-    ranks_step s;
-    lb_status status = open_ranks(c, number, &s, err);
-    *seen += s.n;
-    if (status == LB_OK) status = check_parts(c, &s, tried, err);
-    close_steps(c, &s);
-    c->report->left |= lb_proof_list_left(c->report) > 0;
+    ranks_step step;
+    lb_status status = open_ranks(run, number, &step, err);
+    *seen += step.n;
+    if (status == LB_OK) status = check_parts(run, &step, tried, err);
+    close_steps(run, &step);
+    run->report->left |= lb_proof_list_left(run->report) > 0;
     return status;
 }
 
 /* Would relations be tried in that step? */
-static lb_status look_for_tokens(check_run *c, int64_t number, bool *tried, lb_err *err)
+static lb_status look_for_tokens(check_run *run, int64_t number, bool *tried, lb_err *err)
 {
-    ranks_step s;
+    ranks_step step;
     lb_err why = LB_ERR_INIT;
-    lb_status status = open_ranks(c, number, &s, err);
-    const bool together = s.n > 1 && has_all_ranks(&s);
-    for (uint32_t i = 0; i < s.n && status == LB_OK && !*tried; i++) {
-        if (together && (status = join(&s, i, err)) != LB_OK) break;
-        const lb_status found = lb_check_step_scores(&s.steps[i], tried, &why);
-        if (together) part(&s, i);
+    lb_status status = open_ranks(run, number, &step, err);
+    const bool together = step.n > 1 && has_all_ranks(&step);
+    for (uint32_t i = 0; i < step.n && status == LB_OK && !*tried; i++) {
+        if (together && (status = join(&step, i, err)) != LB_OK) break;
+        const lb_status found = lb_check_step_scores(&step.steps[i], tried, &why);
+        if (together) part(&step, i);
         if (found == LB_ERR_UNSUPPORTED) break;
         if (found != LB_OK) status = lb_fail(err, found, "%s", why.message);
     }
-    close_steps(c, &s);
-    drop_step(c, number);
+    close_steps(run, &step);
+    drop_step(run, number);
     return status;
 }
 
@@ -239,38 +240,39 @@ typedef struct unit_list {
 } unit_list;
 
 /* Relations are tried once: in the first step that has a loss of tokens. */
-static lb_status are_tried_before(unit_list *u, uint32_t step, bool *before, lb_err *err)
+static lb_status are_tried_before(unit_list *list, uint32_t step, bool *before, lb_err *err)
 {
-    while (u->without < step && !u->have_tokens) {
+    while (list->without < step && !list->have_tokens) {
         lb_check_report none = {0};
-        check_run c = {u->capture, u->options, &none, u->parts, 0};
-        const lb_status status = look_for_tokens(&c, u->steps[u->without], &u->have_tokens, err);
+        check_run run = {list->capture, list->options, &none, list->parts, 0};
+        const lb_status status = look_for_tokens(&run, list->steps[list->without], &list->have_tokens, err);
         lb_proof_list_release(&none);
         LB_TRY(status);
-        u->without += !u->have_tokens;
+        list->without += !list->have_tokens;
     }
-    *before = u->without < step;
+    *before = list->without < step;
     return LB_OK;
 }
 
-static lb_status check_sections(unit_list *u, uint32_t step, lb_check_report *report, uint32_t *seen, lb_err *err)
+static lb_status check_sections(unit_list *list, uint32_t step, lb_check_report *report, uint32_t *seen, lb_err *err)
 {
-    check_run c = {u->capture, u->options, report, u->parts, u->options->replays ? u->options->replays : 20};
-    const bool relations = u->parts & LB_CHECK_PART_RELATIONS;
+    check_run run = {list->capture, list->options, report, list->parts,
+                     list->options->replays ? list->options->replays : 20};
+    const bool relations = list->parts & LB_CHECK_PART_RELATIONS;
     bool tried = false;
-    if (relations) LB_TRY(are_tried_before(u, step, &tried, err));
+    if (relations) LB_TRY(are_tried_before(list, step, &tried, err));
     const bool first = relations && !tried;
-    LB_TRY(check_step(&c, u->steps[step], first ? &tried : NULL, seen, err));
-    if (first && u->without == step) u->have_tokens = tried, u->without += !tried;
+    LB_TRY(check_step(&run, list->steps[step], first ? &tried : NULL, seen, err));
+    if (first && list->without == step) list->have_tokens = tried, list->without += !tried;
     return LB_OK;
 }
 
-static lb_status check_digits(const unit_list *u, uint32_t step, uint32_t used, lb_check_report *report,
+static lb_status check_digits(const unit_list *list, uint32_t step, uint32_t used, lb_check_report *report,
                               lb_update_window *windows, lb_err *err)
 {
-    const uint32_t limit = u->options->replays ? u->options->replays : 20, rest = limit > used ? limit - used : 0;
-    return u->parts & LB_CHECK_PART_DIGITS
-               ? lb_digits_of_step(u->capture, u->options, u->steps[step], rest, windows, report, err)
+    const uint32_t limit = list->options->replays ? list->options->replays : 20, rest = limit > used ? limit - used : 0;
+    return list->parts & LB_CHECK_PART_DIGITS
+               ? lb_digits_of_step(list->capture, list->options, list->steps[step], rest, windows, report, err)
                : LB_OK;
 }
 
@@ -288,34 +290,34 @@ static void release_windows(lb_update_window *windows, uint32_t n)
 
 static lb_status work_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    unit_list *u = context;
+    unit_list *list = context;
     const uint32_t step = (uint32_t)unit;
-    const check_run c = {.capture = u->capture, .options = u->options};
+    const check_run run = {.capture = list->capture, .options = list->options};
     lb_check_report report = {0}, digits = {0};
     uint32_t seen = 0;
-    lb_update_window *windows = calloc((size_t)u->n_ranks + 1, sizeof *windows);
-    lb_status status = windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", u->n_ranks);
-    if (status == LB_OK && u->steps[step] <= u->until) status = check_sections(u, step, &report, &seen, err);
+    lb_update_window *windows = calloc((size_t)list->n_ranks + 1, sizeof *windows);
+    lb_status status = windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", list->n_ranks);
+    if (status == LB_OK && list->steps[step] <= list->until) status = check_sections(list, step, &report, &seen, err);
     /* what is left of the budget is asked for in the first step alone, whose sections were looked at */
-    if (status == LB_OK) status = check_digits(u, step, report.replays, &digits, windows, err);
-    if (status == LB_OK) status = lb_capture_refusal(u->capture, err);
-    drop_step(&c, u->steps[step]);
+    if (status == LB_OK) status = check_digits(list, step, report.replays, &digits, windows, err);
+    if (status == LB_OK) status = lb_capture_refusal(list->capture, err);
+    drop_step(&run, list->steps[step]);
     if (status == LB_OK) {
         lb_part_record_u32(record, &seen);
         lb_proof_list_record(record, &report), lb_proof_list_record(record, &digits);
-        for (uint32_t r = 0; r < u->n_ranks; r++) lb_update_window_record(record, &windows[r]);
+        for (uint32_t r = 0; r < list->n_ranks; r++) lb_update_window_record(record, &windows[r]);
     }
-    release_windows(windows, u->n_ranks);
+    release_windows(windows, list->n_ranks);
     release_report(&report), release_report(&digits);
     return status;
 }
 
-static lb_status fold_updates(unit_list *u, lb_part_record *record, lb_err *err)
+static lb_status fold_updates(unit_list *list, lb_part_record *record, lb_err *err)
 {
-    for (uint32_t r = 0; r < u->n_ranks && record->status == LB_OK; r++) {
+    for (uint32_t r = 0; r < list->n_ranks && record->status == LB_OK; r++) {
         lb_update_window step = {0};
         lb_update_window_record(record, &step);
-        const bool room = record->status != LB_OK || lb_update_window_add(&u->windows[r], &step);
+        const bool room = record->status != LB_OK || lb_update_window_add(&list->windows[r], &step);
         lb_update_window_release(&step);
         if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory for updates");
     }
@@ -324,36 +326,37 @@ static lb_status fold_updates(unit_list *u, lb_part_record *record, lb_err *err)
 
 static lb_status fold_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    unit_list *u = context;
-    const int64_t step = u->steps[unit];
+    unit_list *list = context;
+    const int64_t step = list->steps[unit];
     lb_check_report report = {0}, digits = {0};
     uint32_t seen = 0;
     lb_part_record_u32(record, &seen);
     lb_proof_list_record(record, &report), lb_proof_list_record(record, &digits);
-    lb_status status = fold_updates(u, record, err);
-    if (status == LB_OK && step <= u->until) {
-        u->seen += seen;
-        if (report.n_findings) u->until = step;
-        if (!lb_proof_list_join(u->report, &report)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_status status = fold_updates(list, record, err);
+    if (status == LB_OK && step <= list->until) {
+        list->seen += seen;
+        if (report.n_findings) list->until = step;
+        if (!lb_proof_list_join(list->report, &report))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     }
-    if (status == LB_OK && !lb_digits_join(u->digits, &digits))
+    if (status == LB_OK && !lb_digits_join(list->digits, &digits))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     release_report(&report), release_report(&digits);
     return status;
 }
 
-static lb_status check_all(unit_list *u, lb_err *err)
+static lb_status check_all(unit_list *list, lb_err *err)
 {
-    const lb_parts_loop loop = {"check", u->n_steps, work_step, fold_step, u};
+    const lb_parts_loop loop = {"check", list->n_steps, work_step, fold_step, list};
     lb_check_report digits = {0};
-    u->windows = calloc((size_t)u->n_ranks + 1, sizeof *u->windows), u->digits = &digits;
-    lb_status status = u->windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", u->n_ranks);
-    if (status == LB_OK) status = lb_parts_each(u->options->work, &loop, err);
-    if (status == LB_OK && !lb_proof_list_join(u->report, &digits))
+    list->windows = calloc((size_t)list->n_ranks + 1, sizeof *list->windows), list->digits = &digits;
+    lb_status status = list->windows ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", list->n_ranks);
+    if (status == LB_OK) status = lb_parts_each(list->options->work, &loop, err);
+    if (status == LB_OK && !lb_proof_list_join(list->report, &digits))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
-    if (status == LB_OK && u->seen && u->parts & LB_CHECK_PART_DIGITS)
-        status = lb_digits_tell_updates(u->capture, u->options, u->windows, u->report, err);
-    release_windows(u->windows, u->n_ranks);
+    if (status == LB_OK && list->seen && list->parts & LB_CHECK_PART_DIGITS)
+        status = lb_digits_tell_updates(list->capture, list->options, list->windows, list->report, err);
+    release_windows(list->windows, list->n_ranks);
     release_report(&digits);
     return status;
 }
@@ -362,20 +365,20 @@ lb_status lb_check_run(lb_capture *capture, const lb_check_options *options, lb_
 {
     lb_check_report *report = calloc(1, sizeof *report);
     const int32_t *ranks;
-    unit_list u = {.capture = capture,
-                   .options = options,
-                   .report = report,
-                   .parts = options->parts ? options->parts : UINT32_MAX,
-                   .n_ranks = lb_capture_ranks(capture, &ranks),
-                   .until = INT64_MAX};
-    uint32_t n = lb_capture_steps(capture, &u.steps);
+    unit_list list = {.capture = capture,
+                      .options = options,
+                      .report = report,
+                      .parts = options->parts ? options->parts : UINT32_MAX,
+                      .n_ranks = lb_capture_ranks(capture, &ranks),
+                      .until = INT64_MAX};
+    uint32_t n = lb_capture_steps(capture, &list.steps);
     *out = NULL;
     if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a report");
-    while (n && u.steps[0] < options->first_step) u.steps++, n--;
-    while (u.n_steps < n && u.steps[u.n_steps] <= options->last_step) u.n_steps++;
-    lb_status status = check_all(&u, err);
+    while (n && list.steps[0] < options->first_step) list.steps++, n--;
+    while (list.n_steps < n && list.steps[list.n_steps] <= options->last_step) list.n_steps++;
+    lb_status status = check_all(&list, err);
     if (status == LB_OK) status = lb_capture_refusal(capture, err);
-    if (status == LB_OK && !u.seen)
+    if (status == LB_OK && !list.seen)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s: no step was recorded that could be checked", lb_capture_path(capture));
     if (status != LB_OK) {

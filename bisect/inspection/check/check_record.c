@@ -7,84 +7,90 @@
 #include <string.h>
 
 /* A text in an array of the row's own. */
-static void array_both(lb_part_record *r, char *text, size_t room)
+static void array_both(lb_part_record *record, char *text, size_t room)
 {
     const char *there = text;
-    lb_part_record_text(r, &there);
-    if (r->reading) snprintf(text, room, "%s", there ? there : "");
+    lb_part_record_text(record, &there);
+    if (record->reading) snprintf(text, room, "%s", there ? there : "");
 }
 
 #define ARRAY(r, array) array_both((r), (array), sizeof(array))
 
-/* Numbers that are counted never come near this; sums of two of them are numbers, whoever wrote them. */
-static void count_both(lb_part_record *r, int64_t *count)
+/* Counts never come near this number. A record may come from any file: the sum of two such counts still fits. */
+static void count_both(lb_part_record *record, int64_t *count)
 {
     static const int64_t MOST = INT64_C(1) << 56;
-    lb_part_record_i64(r, count);
-    if (!r->reading || (*count >= 0 && *count <= MOST)) return;
-    if (r->status == LB_OK) r->status = lb_cursor_fail(&r->cursor, "count", "%lld", (long long)*count);
+    lb_part_record_i64(record, count);
+    if (!record->reading || (*count >= 0 && *count <= MOST)) return;
+    if (record->status == LB_OK) record->status = lb_cursor_fail(&record->cursor, "count", "%lld", (long long)*count);
     *count = 0;
 }
 
 /* The name of a phase, or "". */
-static void phase_both(lb_part_record *r, const char **phase)
+static void phase_both(lb_part_record *record, const char **phase)
 {
     enum { NONE = LB_PHASE_OTHER + 1 };
     uint32_t word = NONE;
-    for (uint32_t i = 0; i < NONE && !r->reading; i++)
+    for (uint32_t i = 0; i < NONE && !record->reading; i++)
         if (strcmp(*phase, lb_phase_name((lb_phase)i)) == 0) word = i;
-    lb_part_record_word(r, &word, NONE);
-    if (r->reading) *phase = word < NONE ? lb_phase_name((lb_phase)word) : "";
+    lb_part_record_word(record, &word, NONE);
+    if (record->reading) *phase = word < NONE ? lb_phase_name((lb_phase)word) : "";
 }
 
-static void dtype_both(lb_part_record *r, lb_dtype *dtype)
+static void dtype_both(lb_part_record *record, lb_dtype *dtype)
 {
     uint32_t word = *dtype;
-    lb_part_record_word(r, &word, LB_DTYPE_COUNT - 1);
+    lb_part_record_word(record, &word, LB_DTYPE_COUNT - 1);
     *dtype = (lb_dtype)word;
 }
 
 /* What is read is the report's, as a copy is. */
-static void line_both(lb_part_record *r, lb_code_line *line)
+static void line_both(lb_part_record *record, lb_code_line *line)
 {
     lb_code_line there = *line;
-    lb_part_record_u32(r, &there.number);
-    lb_part_record_text(r, &there.file), lb_part_record_text(r, &there.function), lb_part_record_text(r, &there.text);
-    if (!r->reading) return;
-    const bool whole = r->status == LB_OK && there.file && there.function && there.text;
+    lb_part_record_u32(record, &there.number);
+    lb_part_record_text(record, &there.file), lb_part_record_text(record, &there.function),
+        lb_part_record_text(record, &there.text);
+    if (!record->reading) return;
+    const bool whole = record->status == LB_OK && there.file && there.function && there.text;
     *line = whole ? lb_code_line_copy(&there) : (lb_code_line){0, "", "", ""};
 }
 
-static void finding_both(lb_part_record *r, lb_check_finding *f)
+static void finding_both(lb_part_record *record, lb_check_finding *finding)
 {
-    uint32_t kind = f->kind;
-    lb_part_record_word(r, &kind, LB_CHECK_UNDERFLOW);
-    f->kind = (lb_check_kind)kind;
-    lb_part_record_i64(r, &f->step), lb_part_record_i32(r, &f->rank), phase_both(r, &f->phase);
-    ARRAY(r, f->layer), ARRAY(r, f->op), ARRAY(r, f->forward);
-    lb_part_record_u32(r, &f->index), line_both(r, &f->line), line_both(r, &f->of_forward);
-    lb_part_record_f64(r, &f->factor), lb_part_record_f64(r, &f->effect);
-    ARRAY(r, f->message), ARRAY(r, f->command);
+    uint32_t kind = finding->kind;
+    lb_part_record_word(record, &kind, LB_CHECK_UNDERFLOW);
+    finding->kind = (lb_check_kind)kind;
+    lb_part_record_i64(record, &finding->step), lb_part_record_i32(record, &finding->rank),
+        phase_both(record, &finding->phase);
+    ARRAY(record, finding->layer), ARRAY(record, finding->op), ARRAY(record, finding->forward);
+    lb_part_record_u32(record, &finding->index), line_both(record, &finding->line),
+        line_both(record, &finding->of_forward);
+    lb_part_record_f64(record, &finding->factor), lb_part_record_f64(record, &finding->effect);
+    ARRAY(record, finding->message), ARRAY(record, finding->command);
 }
 
-static void effect_both(lb_part_record *r, lb_check_effect *e)
+static void effect_both(lb_part_record *record, lb_check_effect *effect)
 {
-    double *const numbers[] = {&e->loss, &e->logits, &e->largest_logit, &e->gradients, &e->reached};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(r, numbers[i]);
+    double *const numbers[] = {&effect->loss, &effect->logits, &effect->largest_logit, &effect->gradients,
+                               &effect->reached};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(record, numbers[i]);
 }
 
-static void digit_both(lb_part_record *r, lb_check_digit *d)
+static void digit_both(lb_part_record *record, lb_check_digit *digit)
 {
-    uint32_t kind = d->kind;
-    lb_part_record_word(r, &kind, LB_CHECK_DIGIT_ROUTER);
-    d->kind = (lb_check_digit_kind)kind;
-    lb_part_record_i64(r, &d->step), lb_part_record_i32(r, &d->rank), phase_both(r, &d->phase);
-    ARRAY(r, d->layer), ARRAY(r, d->op);
-    lb_part_record_u32(r, &d->index), lb_part_record_u32(r, &d->ops), dtype_both(r, &d->dtype);
-    line_both(r, &d->line), effect_both(r, &d->effect), effect_both(r, &d->cured);
-    double *const numbers[] = {&d->digits, &d->share, &d->recent, &d->bits};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(r, numbers[i]);
-    lb_part_record_i64(r, &d->numbers), ARRAY(r, d->cure), ARRAY(r, d->message);
+    uint32_t kind = digit->kind;
+    lb_part_record_word(record, &kind, LB_CHECK_DIGIT_ROUTER);
+    digit->kind = (lb_check_digit_kind)kind;
+    lb_part_record_i64(record, &digit->step), lb_part_record_i32(record, &digit->rank),
+        phase_both(record, &digit->phase);
+    ARRAY(record, digit->layer), ARRAY(record, digit->op);
+    lb_part_record_u32(record, &digit->index), lb_part_record_u32(record, &digit->ops),
+        dtype_both(record, &digit->dtype);
+    line_both(record, &digit->line), effect_both(record, &digit->effect), effect_both(record, &digit->cured);
+    double *const numbers[] = {&digit->digits, &digit->share, &digit->recent, &digit->bits};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(record, numbers[i]);
+    lb_part_record_i64(record, &digit->numbers), ARRAY(record, digit->cure), ARRAY(record, digit->message);
 }
 
 void lb_proof_list_record(lb_part_record *record, lb_check_report *report)
@@ -95,8 +101,8 @@ void lb_proof_list_record(lb_part_record *record, lb_check_report *report)
     for (uint32_t i = 0; i < report->n_proven; i++) ARRAY(record, report->proven[i]);
     report->unjudged = lb_part_record_rows(record, report->unjudged, &report->n_unjudged, sizeof *report->unjudged);
     for (uint32_t i = 0; i < report->n_unjudged; i++) {
-        lb_check_unjudged *u = &report->unjudged[i];
-        ARRAY(record, u->what), ARRAY(record, u->why), lb_part_record_bool(record, &u->passed);
+        lb_check_unjudged *unjudged = &report->unjudged[i];
+        ARRAY(record, unjudged->what), ARRAY(record, unjudged->why), lb_part_record_bool(record, &unjudged->passed);
     }
     report->digits = lb_part_record_rows(record, report->digits, &report->n_digits, sizeof *report->digits);
     for (uint32_t i = 0; i < report->n_digits; i++) digit_both(record, &report->digits[i]);

@@ -274,7 +274,8 @@ static lb_status judge_parameters(lb_check_step *step, lb_err *err)
     return LB_OK;
 }
 
-const char *lb_check_step_lacks(const lb_check_step *step)
+/* Why nothing of the step can be judged, of its own and whatever other ranks do; NULL: it can. */
+static const char *reason_not_to_judge(const lb_check_step *step)
 {
     if (!step->run.n_roots) return "no scalar was seen from which backward began";
     return lb_check_step_forbids(step);
@@ -294,7 +295,7 @@ lb_status lb_check_step_run(lb_check_step *step, uint32_t parts, lb_err *err)
     char what[160];
     snprintf(what, sizeof what, "step %lld of rank %d", (long long)step->run.program->step,
              (int)step->run.program->rank);
-    const char *why = lb_check_step_lacks(step);
+    const char *why = reason_not_to_judge(step);
     if (!why && step->run.program->world > 1) why = "it is one of several ranks, and not all of them were recorded";
     if (why)
         return lb_proof_list_leave(step->report, what, "%s", why) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

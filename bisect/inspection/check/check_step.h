@@ -51,8 +51,6 @@ lb_status lb_check_step_dropped(lb_check_step *step, lb_err *err);
 lb_status lb_check_step_of_ranks(lb_check_step *steps, uint32_t n, uint32_t parts, lb_err *err);
 /* Sites for the parameters whose gradients the step gave; false when out of memory. */
 bool lb_check_step_add_parameters(lb_check_step *step);
-/* Why nothing of the step can be judged, of its own and whatever other ranks do; NULL: it can. */
-const char *lb_check_step_lacks(const lb_check_step *step);
 /* The same, whether or not it has a loss itself. */
 const char *lb_check_step_forbids(const lb_check_step *step);
 /* Every part that was asked for, relations left out. */

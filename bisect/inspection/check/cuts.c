@@ -43,12 +43,13 @@ typedef struct inputs {
 
 static void note_input(void *context, uint32_t value)
 {
-    inputs *i = context;
-    const lb_program *program = i->step->run.program;
-    i->moves |= lb_trained_moves(&i->step->run, &i->step->trained, value);
+    inputs *inputs = context;
+    const lb_program *program = inputs->step->run.program;
+    inputs->moves |= lb_trained_moves(&inputs->step->run, &inputs->step->trained, value);
     /* What no computing op reads as it lies there (a window that is detached at once) is known by its storage alone. */
-    for (uint32_t w = 0; w < program->n_values && !i->moves && i->step->run.graph.giver[value] == LB_NONE; w++)
-        i->moves = program->values[w].storage == program->values[value].storage && i->step->trained.moved[w];
+    for (uint32_t w = 0; w < program->n_values && !inputs->moves && inputs->step->run.graph.giver[value] == LB_NONE;
+         w++)
+        inputs->moves = program->values[w].storage == program->values[value].storage && inputs->step->trained.moved[w];
 }
 
 uint32_t lb_cuts_next(const lb_check_step *step, uint32_t from, const char **why)
@@ -89,12 +90,12 @@ typedef struct exchange {
 
 static void look_for_exchange(void *context, uint32_t v)
 {
-    exchange *x = context;
-    for (uint32_t i = x->from; v != LB_NONE && i < x->end && !x->found; i++) {
-        const lb_op *op = &x->program->ops[i];
-        const int64_t storage = x->program->values[v].storage;
-        x->found = op->flags & LB_OP_COLLECTIVE && (lb_op_writes(x->program, op, storage) != LB_NONE ||
-                                                    lb_op_reads(x->program, op, storage) != LB_NONE);
+    exchange *exchange = context;
+    for (uint32_t i = exchange->from; v != LB_NONE && i < exchange->end && !exchange->found; i++) {
+        const lb_op *op = &exchange->program->ops[i];
+        const int64_t storage = exchange->program->values[v].storage;
+        exchange->found = op->flags & LB_OP_COLLECTIVE && (lb_op_writes(exchange->program, op, storage) != LB_NONE ||
+                                                           lb_op_reads(exchange->program, op, storage) != LB_NONE);
     }
 }
 
@@ -169,9 +170,9 @@ lb_status lb_cuts_find(lb_check_step *step, lb_moved_run *lead, uint64_t roots, 
     bool matters = false;
     const char *kept = NULL;
     for (*op = lb_cuts_next(step, 0, why); *op != LB_NONE; *op = lb_cuts_next(step, *op + 1, why)) {
-        const effect e = effect_of(step, *op);
-        if (e == EFFECT_SURE) return LB_OK;
-        if (e != EFFECT_ASKED) continue;
+        const effect effect = effect_of(step, *op);
+        if (effect == EFFECT_SURE) return LB_OK;
+        if (effect != EFFECT_ASKED) continue;
         if (!add_sites(step, *op)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for places");
         if (asked == LB_NONE) asked = *op, kept = *why;
     }

@@ -250,16 +250,16 @@ static bool reaches_parameter(const search *search, const uint8_t *reached)
 }
 
 /* Where it leaves the step; NULL: nowhere. */
-static const char *leaves_by(const search *s, const uint8_t *reached)
+static const char *leaves_by(const search *search, const uint8_t *reached)
 {
-    const lb_check_step *step = s->check;
+    const lb_check_step *step = search->check;
     const lb_value_graph *graph = &step->run.graph;
     for (uint32_t i = 0; i < step->run.n_roots; i++)
         if (follows(graph, reached, step->run.roots[i].value)) return "the loss";
     for (uint32_t i = 0; i < step->trained.n; i++)
         if (step->trained.rows[i].read != LB_NONE && follows(graph, reached, step->trained.rows[i].read))
             return "a gradient that the optimizer reads";
-    return reaches_parameter(s, reached) ? "a parameter" : NULL;
+    return reaches_parameter(search, reached) ? "a parameter" : NULL;
 }
 
 /* ---- findings ---- */

@@ -88,24 +88,27 @@ static bool is_changed_again(const lb_program *program, const lb_optimizer_tenso
     return false;
 }
 
-static copied compare(const lb_optimizer_step *step, const lb_optimizer_tensor *t)
+static copied compare(const lb_optimizer_step *step, const lb_optimizer_tensor *compared)
 {
     copied copied = {.fate = RIGHT};
-    const double gap = apart(t->behind, t->after, 1, t->n);
+    const double gap = apart(compared->behind, compared->after, 1, compared->n);
     double products = 0, squares = 0;
-    copied.effect = gap / update_of(t);
+    copied.effect = gap / update_of(compared);
     if (gap == 0) return copied;
     copied.fate = OTHERWISE;
-    for (uint32_t i = 0; i < t->n; i++) products += t->behind[i] * t->after[i], squares += t->after[i] * t->after[i];
+    for (uint32_t i = 0; i < compared->n; i++)
+        products += compared->behind[i] * compared->after[i], squares += compared->after[i] * compared->after[i];
     copied.factor = products / squares;
-    if (lb_fault_place_is_count(copied.factor) && apart(t->behind, t->after, copied.factor, t->n) == 0)
+    if (lb_fault_place_is_count(copied.factor) &&
+        apart(compared->behind, compared->after, copied.factor, compared->n) == 0)
         copied.fate = TIMES;
-    if (apart(t->behind, t->before, 1, t->n) == 0) copied.fate = BEFORE;
+    if (apart(compared->behind, compared->before, 1, compared->n) == 0) copied.fate = BEFORE;
     for (uint32_t i = 0; i < step->n && copied.fate == OTHERWISE; i++) {
-        const lb_optimizer_tensor *o = &step->tensors[i];
-        if (o == t || o->n != t->n || o->numel != t->numel || !o->after || apart(t->behind, o->after, 1, t->n) != 0)
+        const lb_optimizer_tensor *tensor = &step->tensors[i];
+        if (tensor == compared || tensor->n != compared->n || tensor->numel != compared->numel || !tensor->after ||
+            apart(compared->behind, tensor->after, 1, compared->n) != 0)
             continue;
-        copied.fate = OF_OTHER, copied.other = o;
+        copied.fate = OF_OTHER, copied.other = tensor;
     }
     return copied;
 }

@@ -95,12 +95,13 @@ static bool explain_by(const lb_optimizer_rule *rule, const lb_optimizer_tensor 
 /* All of it times one number, as by another learning rate, or all beside decay. Forms differ by a factor of their own
  * there: a number that is a count, or one by it, is what was meant. */
 static bool explain_by_factor(const lb_optimizer_rule *rule, const lb_optimizer_tensor *tensor, double steps,
-                              explanation *e)
+                              explanation *explained)
 {
     for (uint32_t form = 0; form < 1 << LB_RULE_FORMS; form++)
         for (int whole = 1; whole >= 0; whole--) {
             explanation by = {.fits = true};
-            if (!lb_rule_changes_form(rule, form, &by.base) || (e->fits && lb_fault_place_is_count(e->factor)))
+            if (!lb_rule_changes_form(rule, form, &by.base) ||
+                (explained->fits && lb_fault_place_is_count(explained->factor)))
                 continue;
             lb_optimizer_rule r = by.base;
             by.factor = factor_of(&r, tensor, steps, whole);
@@ -108,9 +109,9 @@ static bool explain_by_factor(const lb_optimizer_rule *rule, const lb_optimizer_
                 r.lr *= by.factor;
             else
                 r.times = by.factor;
-            if ((!e->fits || lb_fault_place_is_count(by.factor)) && fits(&r, tensor, steps)) *e = by;
+            if ((!explained->fits || lb_fault_place_is_count(by.factor)) && fits(&r, tensor, steps)) *explained = by;
         }
-    return e->fits;
+    return explained->fits;
 }
 
 /* No change, one, a factor, two. */

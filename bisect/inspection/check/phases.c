@@ -51,9 +51,9 @@ static void go_back(walk *walk, uint32_t value)
     const uint32_t op = graph->giver[value];
     if (walk->seen[value]) return;
     walk->seen[value] = 1;
-    const lb_rounding_size *s = &walk->digits->log.sizes[value];
-    if (graph->given[value] && op != LB_NONE && s->numbers && s->apart.largest > walk->largest)
-        walk->largest = s->apart.largest, walk->found = op;
+    const lb_rounding_size *size = &walk->digits->log.sizes[value];
+    if (graph->given[value] && op != LB_NONE && size->numbers && size->apart.largest > walk->largest)
+        walk->largest = size->apart.largest, walk->found = op;
     for (uint32_t k = graph->first_pred[value]; k < graph->first_pred[value + 1]; k++) go_back(walk, graph->preds[k]);
 }
 

@@ -61,14 +61,14 @@ static bool leave(lb_check_report *report, const char *what, bool passed, const 
     lb_check_unjudged *grown = lb_array_grow(report->unjudged, report->n_unjudged, sizeof *grown);
     if (!grown) return false;
     report->unjudged = grown;
-    lb_check_unjudged *u = &report->unjudged[report->n_unjudged];
+    lb_check_unjudged *unjudged = &report->unjudged[report->n_unjudged];
     bool said = false;
-    u->passed = passed;
-    snprintf(u->what, sizeof u->what, "%s", what);
-    vsnprintf(u->why, sizeof u->why, format, args);
+    unjudged->passed = passed;
+    snprintf(unjudged->what, sizeof unjudged->what, "%s", what);
+    vsnprintf(unjudged->why, sizeof unjudged->why, format, args);
     for (uint32_t i = 0; i < report->n_unjudged && !said; i++) {
         const lb_check_unjudged *x = &report->unjudged[i];
-        said = x->passed == passed && !strcmp(x->what, u->what) && !strcmp(x->why, u->why);
+        said = x->passed == passed && !strcmp(x->what, unjudged->what) && !strcmp(x->why, unjudged->why);
     }
     report->n_unjudged += !said;
     return true;
@@ -133,9 +133,9 @@ bool lb_proof_list_join(lb_check_report *whole, lb_check_report *part)
     JOIN(proven, n_proven);
     JOIN(digits, n_digits);
     for (uint32_t i = 0; i < part->n_unjudged; i++) {
-        const lb_check_unjudged *u = &part->unjudged[i];
-        room &= u->passed ? lb_proof_list_pass(whole, u->what, "%s", u->why)
-                          : lb_proof_list_leave(whole, u->what, "%s", u->why);
+        const lb_check_unjudged *unjudged = &part->unjudged[i];
+        room &= unjudged->passed ? lb_proof_list_pass(whole, unjudged->what, "%s", unjudged->why)
+                                 : lb_proof_list_leave(whole, unjudged->what, "%s", unjudged->why);
     }
     whole->left |= part->left, whole->replays += part->replays;
     return room;

@@ -60,19 +60,19 @@ typedef struct two_ranks {
     bool trusting; /* parameters that begin alike are copies, whatever was read as their gradients */
 } two_ranks;
 
-static bool is_copy(const two_ranks *two, const lb_moved_site *s, const lb_moved_site *t)
+static bool is_copy(const two_ranks *two, const lb_moved_site *one, const lb_moved_site *another)
 {
     const lb_program *p = two->a->run.program, *q = two->b->run.program;
-    const lb_value *x = &p->values[s->value], *y = &q->values[t->value];
+    const lb_value *x = &p->values[one->value], *y = &q->values[another->value];
     uint32_t n, m;
-    if (strcmp(two->a->trained.rows[s->row].name, two->b->trained.rows[t->row].name) != 0) return false;
-    const lb_shard *part = part_of(p, s->value, &n), *other = part_of(q, t->value, &m);
+    if (strcmp(two->a->trained.rows[one->row].name, two->b->trained.rows[another->row].name) != 0) return false;
+    const lb_shard *part = part_of(p, one->value, &n), *other = part_of(q, another->value, &m);
     if (part || other) return part && other && is_same_part(p, part, n, q, other, m);
     if (!lb_layout_same_shape(&x->layout, &y->layout)) return false;
     if (!lb_digest_equal(x->logical, y->logical) || lb_digest_is_none(x->logical)) return false;
     const bool stages = !two->a->run.n_roots || !two->b->run.n_roots; /* of a pipeline, which may begin alike */
-    return two->trusting || (!stages && !is_constant(&two->a->run, s->value)) ||
-           reads_same(&two->a->run, s->read, &two->b->run, t->read);
+    return two->trusting || (!stages && !is_constant(&two->a->run, one->value)) ||
+           reads_same(&two->a->run, one->read, &two->b->run, another->read);
 }
 
 /* ---- groups ---- */

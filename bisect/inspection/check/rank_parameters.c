@@ -143,15 +143,15 @@ static void say_which(const bucket *bucket, const fault *fault, char *what, size
 }
 
 /* The next parameter in the order of forward that the rank of the fault holds; "": there is none. */
-static const char *next_right(const bucket *b, const fault *x)
+static const char *next_right(const bucket *bucket, const fault *fault)
 {
     uint32_t best = LB_NONE, next = LB_NONE;
-    const uint32_t at = at_of(b, x->group);
-    for (uint32_t g = 0; g < b->copies->n; g++) {
-        const lb_moved_site *site = lb_rank_copies_site(b->copies, b->steps, g, x->rank);
+    const uint32_t at = at_of(bucket, fault->group);
+    for (uint32_t g = 0; g < bucket->copies->n; g++) {
+        const lb_moved_site *site = lb_rank_copies_site(bucket->copies, bucket->steps, g, fault->rank);
         if (site && site->at > at && site->at < best && site->gradient != LB_NONE) best = site->at, next = g;
     }
-    return next == LB_NONE ? "" : lb_rank_copies_name(b->copies, b->steps, next);
+    return next == LB_NONE ? "" : lb_rank_copies_name(bucket->copies, bucket->steps, next);
 }
 
 /* Ranks that hold parts of a model mostly have one loss. "; their losses are 3.47 and 3.52" where they do not. */
@@ -302,17 +302,17 @@ static bool has_none(const lb_rank_copies *copies, lb_check_step *steps, uint32_
 static lb_status find_detached(const lb_rank_copies *copies, lb_check_step *steps, uint64_t roots, uint8_t *found,
                                lb_err *err)
 {
-    for (uint32_t g = 0; g < copies->n; g++) {
-        const bucket bucket = {.copies = copies, .steps = steps, .groups = &g, .n = 1, .roots = roots};
-        const uint32_t rank = lb_rank_copies_first(copies, g);
+    for (uint32_t group = 0; group < copies->n; group++) {
+        const bucket bucket = {.copies = copies, .steps = steps, .groups = &group, .n = 1, .roots = roots};
+        const uint32_t rank = lb_rank_copies_first(copies, group);
         lb_check_step *step = &steps[rank];
         lb_quotient quotient;
         bool differs;
-        if (!has_none(copies, steps, g) || is_named(copies, steps, found, g)) continue;
+        if (!has_none(copies, steps, group) || is_named(copies, steps, found, group)) continue;
         LB_TRY(ask(&bucket, (span){0, 1}, 0, &quotient, &differs, err));
         if (!differs) continue;
-        found[g] = 1;
-        const lb_moved_site *site = lb_rank_copies_site(copies, steps, g, rank);
+        found[group] = 1;
+        const lb_moved_site *site = lb_rank_copies_site(copies, steps, group, rank);
         lb_check_finding *finding = lb_proof_list_add(step->report, LB_CHECK_DETACHED, step->run.program);
         if (!finding) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
         const char *why;
@@ -324,7 +324,7 @@ static lb_status find_detached(const lb_rank_copies *copies, lb_check_step *step
         snprintf(finding->message, sizeof finding->message,
                  "the losses of the ranks depend on %s (derivative %.4g along the direction tried), "
                  "autograd was to follow it, and it has no gradient on any rank that holds it",
-                 lb_rank_copies_name(copies, steps, g), quotient.derivative);
+                 lb_rank_copies_name(copies, steps, group), quotient.derivative);
     }
     return LB_OK;
 }

@@ -119,18 +119,18 @@ static bool judge_ranks(const lb_rank_copies *copies, lb_check_step *steps, bool
     return true;
 }
 
-static bool say_reads(const lb_rank_copies *c, const lb_check_step *step, double middle)
+static bool say_reads(const lb_rank_copies *held, const lb_check_step *step, double middle)
 {
     uint32_t copies = 0;
-    for (uint32_t g = 0; g < c->n; g++) copies += lb_rank_copies_count(c, g) > 1;
-    const bool sum = fabs(middle / c->ranks - 1) <= LB_RANK_LEAST, mean = fabs(middle - 1) <= LB_RANK_LEAST;
-    if (!c->alike)
+    for (uint32_t g = 0; g < held->n; g++) copies += lb_rank_copies_count(held, g) > 1;
+    const bool sum = fabs(middle / held->ranks - 1) <= LB_RANK_LEAST, mean = fabs(middle - 1) <= LB_RANK_LEAST;
+    if (!held->alike)
         return lb_proof_list_prove(
             step->report, "step %lld: the optimizers of %u ranks read their gradients as backward gave them%s",
-            (long long)step->run.program->step, c->ranks, mean ? "" : ", times one number (clipping or unscaling)");
+            (long long)step->run.program->step, held->ranks, mean ? "" : ", times one number (clipping or unscaling)");
     if (!copies) return true; /* a rank reads the gradients of its own parts */
     return lb_proof_list_prove(step->report, "step %lld: the optimizers of %u ranks read the %s of their gradients%s",
-                               (long long)step->run.program->step, c->ranks, sum ? "sum" : "mean",
+                               (long long)step->run.program->step, held->ranks, sum ? "sum" : "mean",
                                sum || mean ? "" : ", times one number (clipping or unscaling)");
 }
 

@@ -54,34 +54,35 @@ static void mark_token(relation kind, const lb_scored_rows *loss, const lb_token
 
 /* Is that loss of a later micro-batch than the first: of tokens that one line scores, that do not follow from those of
  * the first, and that share no memory with them? */
-static bool is_later(const judge *j, uint32_t number, uint8_t *first)
+static bool is_later(const judge *judge, uint32_t number, uint8_t *first)
 {
-    const lb_moved_run *run = lb_scored_rows_home(&j->check->run, &j->scored);
-    const lb_program *p = run->program, *own = j->check->run.program;
-    const lb_scored_rows *a = &j->scored.losses[0], *b = &j->scored.losses[number];
-    const uint32_t from = j->scored.ids[a->ids].value, to = j->scored.ids[b->ids].value;
+    const lb_moved_run *run = lb_scored_rows_home(&judge->check->run, &judge->scored);
+    const lb_program *program = run->program, *own = judge->check->run.program;
+    const lb_scored_rows *a = &judge->scored.losses[0], *b = &judge->scored.losses[number];
+    const uint32_t from = judge->scored.ids[a->ids].value, to = judge->scored.ids[b->ids].value;
     int64_t begin[2], end[2];
     if (a->ids == b->ids || !own->ops[a->op].line || own->ops[a->op].line != own->ops[b->op].line) return false;
     if (lb_scored_rows_follows(run, first, to)) return false;
-    if (p->values[from].storage != p->values[to].storage || run->graph.giver[from] != run->graph.giver[to]) return true;
-    return lb_layout_dense_range(&p->values[from].layout, &begin[0], &end[0], NULL) == LB_OK &&
-           lb_layout_dense_range(&p->values[to].layout, &begin[1], &end[1], NULL) == LB_OK &&
+    if (program->values[from].storage != program->values[to].storage || run->graph.giver[from] != run->graph.giver[to])
+        return true;
+    return lb_layout_dense_range(&program->values[from].layout, &begin[0], &end[0], NULL) == LB_OK &&
+           lb_layout_dense_range(&program->values[to].layout, &begin[1], &end[1], NULL) == LB_OK &&
            (end[0] <= begin[1] || end[1] <= begin[0]);
 }
 
 /* The tokens of the first micro-batch are changed, all later ones stay. */
-static bool mark_carried(const judge *j, const lb_relation_tokens *tokens)
+static bool mark_carried(const judge *judge, const lb_relation_tokens *tokens)
 {
-    const lb_moved_run *run = lb_scored_rows_home(&j->check->run, &j->scored);
-    const uint32_t first = j->scored.losses[0].ids;
-    const lb_token_ids *ids = &j->scored.ids[first];
+    const lb_moved_run *run = lb_scored_rows_home(&judge->check->run, &judge->scored);
+    const uint32_t first = judge->scored.losses[0].ids;
+    const lb_token_ids *ids = &judge->scored.ids[first];
     uint8_t *behind = calloc((size_t)run->program->n_values + 1, 1);
     bool changes = false, stays = false;
     if (behind) behind[ids->value] = 1, lb_scored_rows_descend(run, behind);
-    for (uint32_t k = 1; behind && k < j->scored.n_losses; k++) {
-        const lb_token_ids *later = &j->scored.ids[j->scored.losses[k].ids];
-        if (!is_later(j, k, behind)) continue;
-        memset(tokens->stays[j->scored.losses[k].ids], 1, (size_t)(later->rows * later->columns));
+    for (uint32_t k = 1; behind && k < judge->scored.n_losses; k++) {
+        const lb_token_ids *later = &judge->scored.ids[judge->scored.losses[k].ids];
+        if (!is_later(judge, k, behind)) continue;
+        memset(tokens->stays[judge->scored.losses[k].ids], 1, (size_t)(later->rows * later->columns));
         stays = true;
     }
     for (int64_t i = 0; stays && i < ids->rows * ids->columns; i++) {
@@ -93,17 +94,17 @@ static bool mark_carried(const judge *j, const lb_relation_tokens *tokens)
 }
 
 /* False: the relation says nothing about this step. */
-static bool mark_tokens(const judge *j, relation kind, const lb_relation_tokens *tokens)
+static bool mark_tokens(const judge *judge, relation kind, const lb_relation_tokens *tokens)
 {
     bool changes = false, stays = false;
-    for (uint32_t k = 0; k < j->scored.n_losses; k++) {
-        const lb_scored_rows *loss = &j->scored.losses[k];
-        const lb_token_ids *ids = &j->scored.ids[loss->ids];
+    for (uint32_t k = 0; k < judge->scored.n_losses; k++) {
+        const lb_scored_rows *loss = &judge->scored.losses[k];
+        const lb_token_ids *ids = &judge->scored.ids[loss->ids];
         if (kind == ROWS && ids->rows < 2) continue;
-        if (j->carried && loss->ids != j->scored.losses[j->scored.n_losses - 1].ids) continue;
+        if (judge->carried && loss->ids != judge->scored.losses[judge->scored.n_losses - 1].ids) continue;
         for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
             uint8_t *changed = &tokens->changed[loss->ids][i], *stay = &tokens->stays[loss->ids][i];
-            mark_token(kind, loss, &j->marks[k], i, ids->columns, changed, stay);
+            mark_token(kind, loss, &judge->marks[k], i, ids->columns, changed, stay);
             *changed &= ids->ordinary[i], *stay &= ids->ordinary[i];
             changes |= *changed && ids->spare[i] != ids->tokens[i], stays |= *stay;
         }
@@ -120,15 +121,15 @@ static bool is_counting(const lb_token_ids *ids)
 }
 
 /* What a mask hides of one of the step's ids: an encoder's tokens, or those that are scored. */
-static bool mark_hidden(const judge *j, uint32_t number, const lb_relation_tokens *tokens)
+static bool mark_hidden(const judge *judge, uint32_t number, const lb_relation_tokens *tokens)
 {
-    const lb_token_ids *ids = &j->scored.ids[number];
+    const lb_token_ids *ids = &judge->scored.ids[number];
     bool changes = false, stays = false;
     if (!ids->spare || is_counting(ids)) return false;
-    for (uint32_t k = 0; k < j->scored.n_losses; k++) {
-        const lb_scored_rows *loss = &j->scored.losses[k];
-        const uint8_t *hidden = j->marks[k].hidden;
-        const lb_token_ids *own = &j->scored.ids[loss->ids];
+    for (uint32_t k = 0; k < judge->scored.n_losses; k++) {
+        const lb_scored_rows *loss = &judge->scored.losses[k];
+        const uint8_t *hidden = judge->marks[k].hidden;
+        const lb_token_ids *own = &judge->scored.ids[loss->ids];
         if (!hidden || own->rows != ids->rows || own->columns != ids->columns) continue;
         if (ids->tokens_first != own->tokens_first) continue;
         for (int64_t i = 0; i < ids->rows * ids->columns; i++) {
@@ -142,22 +143,22 @@ static bool mark_hidden(const judge *j, uint32_t number, const lb_relation_token
 
 /* ---- what is said ---- */
 
-static const lb_program *program_of(const judge *j, const lb_relation_answer *a)
+static const lb_program *program_of(const judge *judge, const lb_relation_answer *answer)
 {
-    return a->place ? a->place->program : j->check->run.program;
+    return answer->place ? answer->place->program : judge->check->run.program;
 }
 
-static const char *op_name(const lb_program *p, uint32_t op)
+static const char *op_name(const lb_program *program, uint32_t op)
 {
-    return op == LB_NONE ? "" : lb_op_name(p, &p->ops[op]);
+    return op == LB_NONE ? "" : lb_op_name(program, &program->ops[op]);
 }
 
 /* Does a micro-batch begin with the tokens that the last rows of the first are scored against? Both are then chunks of
  * one stream, whose state is carried on purpose. */
-static bool goes_on(const judge *j, uint32_t number)
+static bool goes_on(const judge *judge, uint32_t number)
 {
-    const lb_scored_rows *a = &j->scored.losses[0], *b = &j->scored.losses[number];
-    const lb_token_ids *x = &j->scored.ids[a->ids], *y = &j->scored.ids[b->ids];
+    const lb_scored_rows *a = &judge->scored.losses[0], *b = &judge->scored.losses[number];
+    const lb_token_ids *x = &judge->scored.ids[a->ids], *y = &judge->scored.ids[b->ids];
     if (x->rows != y->rows) return false;
     for (int64_t row = 0; row < x->rows; row++)
         if (a->targets[(row + 1) * a->per_row - 1] != y->tokens[row * y->columns]) return false;
@@ -165,22 +166,23 @@ static bool goes_on(const judge *j, uint32_t number)
 }
 
 /* The statistics of a batch are of all its sequences, which the layer's name says. */
-static const char *what_is_meant(const judge *j, relation kind, const lb_relation_answer *a, uint32_t op)
+static const char *what_is_meant(const judge *judge, relation kind, const lb_relation_answer *answer, uint32_t op)
 {
-    if (kind == ROWS && strstr(op_name(program_of(j, a), op), "batch_norm")) return "sequences of the batch meet";
-    for (uint32_t k = 1; kind == CARRIED && k <= a->loss; k++)
-        if (j->scored.losses[k].ids != j->scored.losses[0].ids)
-            return goes_on(j, k) ? "a micro-batch goes on where the one before it ended, and its state is carried"
-                                 : NULL;
+    if (kind == ROWS && strstr(op_name(program_of(judge, answer), op), "batch_norm"))
+        return "sequences of the batch meet";
+    for (uint32_t k = 1; kind == CARRIED && k <= answer->loss; k++)
+        if (judge->scored.losses[k].ids != judge->scored.losses[0].ids)
+            return goes_on(judge, k) ? "a micro-batch goes on where the one before it ended, and its state is carried"
+                                     : NULL;
     return NULL;
 }
 
-static void say(const judge *j, relation kind, const lb_relation_answer *a, char *text, size_t size)
+static void say(const judge *judge, relation kind, const lb_relation_answer *answer, char *text, size_t size)
 {
-    const lb_scored_rows *loss = &j->scored.losses[a->loss];
-    const lb_token_ids *ids = &j->scored.ids[loss->ids];
+    const lb_scored_rows *loss = &judge->scored.losses[answer->loss];
+    const lb_token_ids *ids = &judge->scored.ids[loss->ids];
     int64_t sequence, column;
-    lb_scored_rows_token(loss, a->row, &sequence, &column);
+    lb_scored_rows_token(loss, answer->row, &sequence, &column);
     char what[160];
     if (kind == FUTURE || kind == FUTURE_LATE)
         snprintf(what, sizeof what, "tokens %lld to %lld were replaced, and it is scored against token %lld",
@@ -194,45 +196,47 @@ static void say(const judge *j, relation kind, const lb_relation_answer *a, char
                                      : "tokens that the mask hides were replaced");
     snprintf(text, size,
              "the scores of token %lld in sequence %lld%s change by %.2g of their size when %s; so do %u of %u rows",
-             (long long)column, (long long)sequence, kind == CARRIED ? " of a later one" : "", a->largest, what,
-             a->broken, a->compared);
+             (long long)column, (long long)sequence, kind == CARRIED ? " of a later one" : "", answer->largest, what,
+             answer->broken, answer->compared);
 }
 
-static lb_check_finding *found_at(const lb_check_report *report, const lb_program *p, uint32_t op)
+static lb_check_finding *found_at(const lb_check_report *report, const lb_program *program, uint32_t op)
 {
     for (uint32_t i = 0; i < report->n_findings; i++)
-        if (report->findings[i].index == op && report->findings[i].rank == p->rank) return &report->findings[i];
+        if (report->findings[i].index == op && report->findings[i].rank == program->rank) return &report->findings[i];
     return NULL;
 }
 
-static bool find(const judge *j, relation kind, const lb_relation_answer *a)
+static bool find(const judge *judge, relation kind, const lb_relation_answer *answer)
 {
     static const lb_check_kind kinds[] = {LB_CHECK_CARRIED, LB_CHECK_FUTURE,    LB_CHECK_FUTURE,
                                           LB_CHECK_ROWS,    LB_CHECK_DOCUMENTS, LB_CHECK_PADDING};
-    lb_check_step *c = j->check;
-    const lb_program *p = program_of(j, a);
+    lb_check_step *step = judge->check;
+    const lb_program *program = program_of(judge, answer);
     char text[400];
-    say(j, kind, a, text, sizeof text);
-    const uint32_t op = a->op == LB_NONE ? j->scored.losses[a->loss].op : a->op;
-    const char *meant = what_is_meant(j, kind, a, op);
+    say(judge, kind, answer, text, sizeof text);
+    const uint32_t op = answer->op == LB_NONE ? judge->scored.losses[answer->loss].op : answer->op;
+    const char *meant = what_is_meant(judge, kind, answer, op);
     if (meant)
-        return lb_proof_list_prove(c->report, "step %lld: %s in %s (%s), as it is meant to", (long long)p->step, meant,
-                                   op_name(p, op), lb_op_layer(p, &p->ops[op]));
-    lb_check_finding *f = found_at(c->report, p, op);
-    if (f) { /* one cause */
-        const size_t used = strlen(f->message);
-        snprintf(f->message + used, sizeof f->message - used, "; %s: %s", lb_check_kind_name(kinds[kind]), text);
+        return lb_proof_list_prove(step->report, "step %lld: %s in %s (%s), as it is meant to",
+                                   (long long)program->step, meant, op_name(program, op),
+                                   lb_op_layer(program, &program->ops[op]));
+    lb_check_finding *finding = found_at(step->report, program, op);
+    if (finding) { /* one cause */
+        const size_t used = strlen(finding->message);
+        snprintf(finding->message + used, sizeof finding->message - used, "; %s: %s", lb_check_kind_name(kinds[kind]),
+                 text);
         return true;
     }
-    f = lb_proof_list_add(c->report, kinds[kind], p);
-    if (!f) return false;
-    lb_proof_list_place(f, p, op, LB_NONE, c->path);
-    f->effect = a->largest;
-    snprintf(f->message, sizeof f->message, "%s", text);
+    finding = lb_proof_list_add(step->report, kinds[kind], program);
+    if (!finding) return false;
+    lb_proof_list_place(finding, program, op, LB_NONE, step->path);
+    finding->effect = answer->largest;
+    snprintf(finding->message, sizeof finding->message, "%s", text);
     return true;
 }
 
-static bool prove(const judge *j, relation kind, const lb_relation_answer *a)
+static bool prove(const judge *judge, relation kind, const lb_relation_answer *answer)
 {
     static const char *const texts[] = {"micro-batches do not depend on the first, and may come in any order",
                                         "no row of scores depends on a later token",
@@ -241,90 +245,92 @@ static bool prove(const judge *j, relation kind, const lb_relation_answer *a)
                                         "packed documents do not meet",
                                         "tokens that the attention mask hides change nothing"};
     if (!texts[kind]) return true;
-    return lb_proof_list_prove(j->check->report, "step %lld: %s (%u rows compared%s)",
-                               (long long)j->check->run.program->step, texts[kind], a->compared,
-                               j->holds ? ", decisions as recorded" : "");
+    return lb_proof_list_prove(judge->check->report, "step %lld: %s (%u rows compared%s)",
+                               (long long)judge->check->run.program->step, texts[kind], answer->compared,
+                               judge->holds ? ", decisions as recorded" : "");
 }
 
-static bool leave(const judge *j, const char *what, const char *why)
+static bool leave(const judge *judge, const char *what, const char *why)
 {
-    return lb_proof_list_leave(j->check->report, what, "%s", why);
+    return lb_proof_list_leave(judge->check->report, what, "%s", why);
 }
 
 /* ---- one relation ---- */
 
-static lb_status say_answer(judge *j, relation kind, const lb_relation_answer *a, bool *broken, lb_err *err)
+static lb_status say_answer(judge *judge, relation kind, const lb_relation_answer *answer, bool *broken, lb_err *err)
 {
     static const char *const names[] = {"whether micro-batches meet",    "whether later tokens are seen",
                                         "whether later tokens are seen", "whether sequences meet",
                                         "whether documents meet",        "whether padding is seen"};
     bool said = true;
-    if (a->unseen)
-        j->unseen = true;
-    else if (a->broken)
-        *broken = true, said = find(j, kind, a);
-    else if (a->compared && (a->moved || kind == PADDING))
-        said = prove(j, kind, a);
+    if (answer->unseen)
+        judge->unseen = true;
+    else if (answer->broken)
+        *broken = true, said = find(judge, kind, answer);
+    else if (answer->compared && (answer->moved || kind == PADDING))
+        said = prove(judge, kind, answer);
     else if (kind != FUTURE_LATE)
-        said = leave(j, names[kind], "other tokens changed no scores at all");
+        said = leave(judge, names[kind], "other tokens changed no scores at all");
     return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
 }
 
 /* Of several ids of one shape (an encoder's and a decoder's) a mask hides one: that whose hidden tokens change
  * nothing. */
-static lb_status try_padding(judge *j, lb_relation_run *run, lb_relation_answer *answer, bool *tried, lb_err *err)
+static lb_status try_padding(judge *judge, lb_relation_run *run, lb_relation_answer *answer, bool *tried, lb_err *err)
 {
     lb_status status = LB_OK;
     run->holds_whole = true;
-    for (uint32_t i = 0; i < j->scored.n_ids && status == LB_OK; i++) {
+    for (uint32_t i = 0; i < judge->scored.n_ids && status == LB_OK; i++) {
         lb_relation_tokens tokens = {0};
         lb_relation_answer a = {0};
-        if (!lb_relation_run_tokens(&j->scored, &tokens))
+        if (!lb_relation_run_tokens(&judge->scored, &tokens))
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
-        const bool says = status == LB_OK && mark_hidden(j, i, &tokens);
+        const bool says = status == LB_OK && mark_hidden(judge, i, &tokens);
         if (says) status = lb_relation_run_try(run, &tokens, &a, err);
         if (says && (!*tried || !a.broken)) *answer = a, *tried = true;
-        lb_relation_run_release_tokens(&j->scored, &tokens);
+        lb_relation_run_release_tokens(&judge->scored, &tokens);
         if (says && !a.broken) break;
     }
     run->holds_whole = false;
     return status;
 }
 
-static lb_status try_relation(judge *j, lb_relation_run *run, relation kind, bool *broken, lb_err *err)
+static lb_status try_relation(judge *judge, lb_relation_run *run, relation kind, bool *broken, lb_err *err)
 {
     lb_relation_tokens tokens = {0};
-    lb_relation_answer a = {0};
+    lb_relation_answer answer = {0};
     bool tried = false;
     lb_status status = LB_OK;
     *broken = false;
-    if (!lb_relation_run_tokens(&j->scored, &tokens)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
+    if (!lb_relation_run_tokens(&judge->scored, &tokens))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens");
     if (status == LB_OK && kind == PADDING)
-        status = try_padding(j, run, &a, &tried, err);
-    else if (status == LB_OK && (tried = kind == CARRIED ? mark_carried(j, &tokens) : mark_tokens(j, kind, &tokens)))
-        status = lb_relation_run_try(run, &tokens, &a, err);
-    lb_relation_run_release_tokens(&j->scored, &tokens);
+        status = try_padding(judge, run, &answer, &tried, err);
+    else if (status == LB_OK &&
+             (tried = kind == CARRIED ? mark_carried(judge, &tokens) : mark_tokens(judge, kind, &tokens)))
+        status = lb_relation_run_try(run, &tokens, &answer, err);
+    lb_relation_run_release_tokens(&judge->scored, &tokens);
     /* Where choices made anew are of another number replay goes on from what was recorded, which no token changes. */
-    a.unseen |= tried && run->chose && !run->holds && !a.moved && kind != PADDING;
-    return status == LB_OK && tried ? say_answer(j, kind, &a, broken, err) : status;
+    answer.unseen |= tried && run->chose && !run->holds && !answer.moved && kind != PADDING;
+    return status == LB_OK && tried ? say_answer(judge, kind, &answer, broken, err) : status;
 }
 
 /* ---- all of it ---- */
 
-static lb_status try_all(judge *j, lb_err *err)
+static lb_status try_all(judge *judge, lb_err *err)
 {
     lb_relation_run run;
     bool broken = false;
-    j->unseen = j->carried = false;
-    lb_status status = lb_relation_run_open(&j->check->run, &j->scored, j->holds, &run, err);
-    for (uint32_t i = 0; i < j->scored.n_losses && status == LB_OK; i++) j->unseen |= !run.scores[i];
-    for (int kind = 0; kind < N_RELATIONS && status == LB_OK && !j->unseen; kind++) {
+    judge->unseen = judge->carried = false;
+    lb_status status = lb_relation_run_open(&judge->check->run, &judge->scored, judge->holds, &run, err);
+    for (uint32_t i = 0; i < judge->scored.n_losses && status == LB_OK; i++) judge->unseen |= !run.scores[i];
+    for (int kind = 0; kind < N_RELATIONS && status == LB_OK && !judge->unseen; kind++) {
         if (kind == FUTURE_LATE && broken) continue; /* it was said */
-        if (kind == PADDING && j->carried) continue;
-        status = try_relation(j, &run, (relation)kind, &broken, err);
-        j->carried |= kind == CARRIED && broken;
+        if (kind == PADDING && judge->carried) continue;
+        status = try_relation(judge, &run, (relation)kind, &broken, err);
+        judge->carried |= kind == CARRIED && broken;
     }
-    j->chose = run.chose;
+    judge->chose = run.chose;
     lb_relation_run_close(&run);
     return status;
 }
@@ -332,41 +338,42 @@ static lb_status try_all(judge *j, lb_err *err)
 /* Tokens met where decisions were made anew, and do not where they are those that were recorded. A choice of tokens by
  * experts, or their capacity, does that; so does a program that reads its decisions (sizes of experts, as a list of
  * Python's) and would have run other ops. Which of them it is no replay knows. */
-static bool say_chosen(const judge *j, const lb_check_finding *met)
+static bool say_chosen(const judge *judge, const lb_check_finding *met)
 {
-    return lb_proof_list_prove(j->check->report,
+    return lb_proof_list_prove(judge->check->report,
                                "step %lld: with decisions made anew tokens meet (%s at %s in %s), "
                                "and with those that were recorded they do not: choices see other tokens, "
                                "or the program would have gone another way",
-                               (long long)j->check->run.program->step, lb_check_kind_name(met->kind), met->op,
+                               (long long)judge->check->run.program->step, lb_check_kind_name(met->kind), met->op,
                                met->layer);
 }
 
-static lb_status judge_step(judge *j, lb_err *err)
+static lb_status judge_step(judge *judge, lb_err *err)
 {
-    lb_check_step *c = j->check;
+    lb_check_step *step = judge->check;
     bool said = true;
-    for (uint32_t i = 0; i < j->scored.n_losses; i++) {
-        lb_token_marks *m = &j->marks[i];
-        LB_TRY(lb_token_marks_find(&c->run, &j->scored, i, m, err));
-        if (!j->scored.home || m->hidden || m->document) continue;
-        lb_token_marks_release(m); /* the rank that looks the tokens up may have been told more of them */
-        LB_TRY(lb_token_marks_find(j->scored.home, &j->scored, i, m, err));
+    for (uint32_t i = 0; i < judge->scored.n_losses; i++) {
+        lb_token_marks *marks = &judge->marks[i];
+        LB_TRY(lb_token_marks_find(&step->run, &judge->scored, i, marks, err));
+        if (!judge->scored.home || marks->hidden || marks->document) continue;
+        lb_token_marks_release(marks); /* the rank that looks the tokens up may have been told more of them */
+        LB_TRY(lb_token_marks_find(judge->scored.home, &judge->scored, i, marks, err));
     }
-    said &= lb_scored_labels_judge(c, &j->scored) && lb_first_positions_judge(c, &j->scored, j->marks);
-    const uint32_t proven = c->report->n_proven, found = c->report->n_findings, left = c->report->n_unjudged;
-    j->holds = false;
-    LB_TRY(try_all(j, err));
-    const bool meets = !j->unseen && j->chose && c->report->n_findings > found;
-    if (j->unseen || meets) {
-        const lb_check_finding met = meets ? c->report->findings[found] : (lb_check_finding){0};
-        c->report->n_proven = proven, c->report->n_unjudged = left, lb_proof_list_cut(c->report, found);
-        j->holds = true;
-        LB_TRY(try_all(j, err));
-        if (meets && !j->unseen && c->report->n_findings == found) said &= say_chosen(j, &met);
+    said &=
+        lb_scored_labels_judge(step, &judge->scored) && lb_first_positions_judge(step, &judge->scored, judge->marks);
+    const uint32_t proven = step->report->n_proven, found = step->report->n_findings, left = step->report->n_unjudged;
+    judge->holds = false;
+    LB_TRY(try_all(judge, err));
+    const bool meets = !judge->unseen && judge->chose && step->report->n_findings > found;
+    if (judge->unseen || meets) {
+        const lb_check_finding met = meets ? step->report->findings[found] : (lb_check_finding){0};
+        step->report->n_proven = proven, step->report->n_unjudged = left, lb_proof_list_cut(step->report, found);
+        judge->holds = true;
+        LB_TRY(try_all(judge, err));
+        if (meets && !judge->unseen && step->report->n_findings == found) said &= say_chosen(judge, &met);
     }
-    if (j->unseen)
-        said &= leave(j, "relations between tokens",
+    if (judge->unseen)
+        said &= leave(judge, "relations between tokens",
                       "the scores have no exact numbers when tokens change: an op before them is not known to replay, "
                       "or the program would have gone another way");
     return said ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
@@ -383,23 +390,23 @@ lb_status lb_check_step_scores(lb_check_step *step, bool *scores, lb_err *err)
 
 lb_status lb_check_step_relations(lb_check_step *step, bool *judged, lb_err *err)
 {
-    judge j = {.check = step};
-    lb_status status = lb_scored_rows_find(&step->run, &j.scored, err);
-    if (status == LB_OK && j.scored.waits &&
-        !leave(&j, "relations between tokens", "its losses lie behind collectives"))
+    judge judge = {.check = step};
+    lb_status status = lb_scored_rows_find(&step->run, &judge.scored, err);
+    if (status == LB_OK && judge.scored.waits &&
+        !leave(&judge, "relations between tokens", "its losses lie behind collectives"))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    if (status == LB_OK && j.scored.apart &&
+    if (status == LB_OK && judge.scored.apart &&
         !lb_proof_list_pass(step->report, "relations between tokens",
                             "its losses score tokens that another rank looks up, "
                             "and no recorded rank that runs together with it has them"))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-    *judged = status == LB_OK && j.scored.n_losses;
+    *judged = status == LB_OK && judge.scored.n_losses;
     if (*judged) {
-        j.marks = calloc(j.scored.n_losses, sizeof *j.marks);
-        status = j.marks ? judge_step(&j, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for marks");
+        judge.marks = calloc(judge.scored.n_losses, sizeof *judge.marks);
+        status = judge.marks ? judge_step(&judge, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for marks");
     }
-    for (uint32_t i = 0; j.marks && i < j.scored.n_losses; i++) lb_token_marks_release(&j.marks[i]);
-    free(j.marks);
-    lb_scored_rows_release(&j.scored);
+    for (uint32_t i = 0; judge.marks && i < judge.scored.n_losses; i++) lb_token_marks_release(&judge.marks[i]);
+    free(judge.marks);
+    lb_scored_rows_release(&judge.scored);
     return status;
 }

@@ -9,49 +9,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_program *program_of(const lb_rounding_groups *g, uint32_t rank)
+static const lb_program *program_of(const lb_rounding_groups *groups, uint32_t rank)
 {
-    return g->ranks->list[rank]->run->program;
+    return groups->ranks->list[rank]->run->program;
 }
 
 /* Texts have numbers in each rank's program of its own. */
 static bool same_call(const lb_program *p, const lb_op *a, const lb_program *q, const lb_op *b)
 {
     if (p == q) return a->line == b->line && a->name == b->name;
-    const lb_code_line x = lb_op_line(p, a), y = lb_op_line(q, b);
-    return x.number == y.number && strcmp(lb_op_name(p, a), lb_op_name(q, b)) == 0 && strcmp(x.file, y.file) == 0 &&
-           strcmp(x.text, y.text) == 0;
+    const lb_code_line line = lb_op_line(p, a), y = lb_op_line(q, b);
+    return line.number == y.number && strcmp(lb_op_name(p, a), lb_op_name(q, b)) == 0 &&
+           strcmp(line.file, y.file) == 0 && strcmp(line.text, y.text) == 0;
 }
 
 /* Where no line was recorded, ops of layers that differ in a number alone are a group; and so are all sums of
  * gradients, which autograd makes itself. */
-static bool belongs(const lb_rounding_groups *g, const lb_rounding_group *one, uint32_t rank, uint32_t op)
+static bool belongs(const lb_rounding_groups *groups, const lb_rounding_group *one, uint32_t rank, uint32_t op)
 {
-    const lb_program *p = program_of(g, rank), *q = program_of(g, one->rank);
+    const lb_program *p = program_of(groups, rank), *q = program_of(groups, one->rank);
     const lb_op *o = &p->ops[op], *first = &q->ops[one->first];
     char wide[160];
     if (one->backward != (o->phase != LB_PHASE_FORWARD) || !same_call(q, first, p, o)) return false;
-    if (g->sums[rank][op] || g->sums[one->rank][one->first]) return g->sums[rank][op] && g->sums[one->rank][one->first];
+    if (groups->sums[rank][op] || groups->sums[one->rank][one->first])
+        return groups->sums[rank][op] && groups->sums[one->rank][one->first];
     return o->line || lb_digit_list_alike(lb_op_layer(q, first), lb_op_layer(p, o), wide, sizeof wide);
 }
 
-static lb_rounding_group *group_for(lb_rounding_groups *g, uint32_t rank, uint32_t op)
+static lb_rounding_group *group_for(lb_rounding_groups *groups, uint32_t rank, uint32_t op)
 {
-    const bool backward = program_of(g, rank)->ops[op].phase != LB_PHASE_FORWARD;
-    for (uint32_t i = 0; i < g->n; i++)
-        if (belongs(g, &g->list[i], rank, op)) return &g->list[i];
-    lb_rounding_group *list = lb_array_grow(g->list, g->n, sizeof *list);
+    const bool backward = program_of(groups, rank)->ops[op].phase != LB_PHASE_FORWARD;
+    for (uint32_t i = 0; i < groups->n; i++)
+        if (belongs(groups, &groups->list[i], rank, op)) return &groups->list[i];
+    lb_rounding_group *list = lb_array_grow(groups->list, groups->n, sizeof *list);
     if (!list) return NULL;
-    g->list = list;
-    list[g->n] = (lb_rounding_group){.number = g->n, .rank = rank, .first = op, .backward = backward};
-    return &list[g->n++];
+    groups->list = list;
+    list[groups->n] = (lb_rounding_group){.number = groups->n, .rank = rank, .first = op, .backward = backward};
+    return &list[groups->n++];
 }
 
-static void add_value(lb_rounding_group *one, const lb_rounding_apart *s, lb_dtype dtype, bool final)
+static void add_value(lb_rounding_group *one, const lb_rounding_apart *apart, lb_dtype dtype, bool final)
 {
-    if (final) one->summed += s->squares;
-    if (!final) one->passing += s->squares, one->passed += s->whole;
-    one->squares += s->squares, one->whole += s->whole, one->largest = fmax(one->largest, s->largest);
+    if (final) one->summed += apart->squares;
+    if (!final) one->passing += apart->squares, one->passed += apart->whole;
+    one->squares += apart->squares, one->whole += apart->whole, one->largest = fmax(one->largest, apart->largest);
     if (!one->dtype || lb_dtype_precision(dtype) < lb_dtype_precision(one->dtype)) one->dtype = dtype;
 }
 
@@ -66,15 +67,15 @@ static bool is_gradient(const lb_rounding_runs *runs, uint32_t op, uint32_t v)
     return false;
 }
 
-static lb_status add_rank(lb_rounding_groups *g, uint32_t rank, lb_err *err)
+static lb_status add_rank(lb_rounding_groups *groups, uint32_t rank, lb_err *err)
 {
-    const lb_rounding_runs *runs = g->ranks->list[rank];
+    const lb_rounding_runs *runs = groups->ranks->list[rank];
     const lb_program *program = runs->run->program;
-    g->group_of[rank] = malloc(((size_t)program->n_ops + 1) * sizeof **g->group_of);
-    g->sums[rank] = calloc((size_t)program->n_ops + 1, 1);
-    if (!g->group_of[rank] || !g->sums[rank])
+    groups->group_of[rank] = malloc(((size_t)program->n_ops + 1) * sizeof **groups->group_of);
+    groups->sums[rank] = calloc((size_t)program->n_ops + 1, 1);
+    if (!groups->group_of[rank] || !groups->sums[rank])
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", program->n_ops);
-    memset(g->group_of[rank], 0xFF, ((size_t)program->n_ops + 1) * sizeof **g->group_of);
+    memset(groups->group_of[rank], 0xFF, ((size_t)program->n_ops + 1) * sizeof **groups->group_of);
     for (uint32_t i = 0; i < program->n_ops && i <= runs->last; i++) {
         lb_rounding_group *one = NULL;
         for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++) {
@@ -82,12 +83,12 @@ static lb_status add_rank(lb_rounding_groups *g, uint32_t rank, lb_err *err)
             if (value == LB_NONE || !runs->log->rounded[value] || !lb_rounding_log_is_first(program, i, k)) continue;
             if (runs->run->graph.giver[value] != i) continue;
             const bool final = is_gradient(runs, i, value);
-            g->sums[rank][i] |= final && program->ops[i].written;
-            if (!one) one = group_for(g, rank, i);
+            groups->sums[rank][i] |= final && program->ops[i].written;
+            if (!one) one = group_for(groups, rank, i);
             if (!one) return lb_fail(err, LB_ERR_NOMEM, "out of memory for groups of ops");
             add_value(one, &runs->log->sizes[value].apart, program->values[value].dtype, final);
         }
-        if (one) one->ops++, g->group_of[rank][i] = (uint32_t)(one - g->list);
+        if (one) one->ops++, groups->group_of[rank][i] = (uint32_t)(one - groups->list);
     }
     return LB_OK;
 }
@@ -141,30 +142,30 @@ static int by_score(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-static void add_products(lb_rounding_groups *g, uint32_t rank)
+static void add_products(lb_rounding_groups *groups, uint32_t rank)
 {
-    const lb_rounding_runs *runs = g->ranks->list[rank];
+    const lb_rounding_runs *runs = groups->ranks->list[rank];
     const lb_moved_run *run = runs->run;
     for (uint32_t i = 0; i < run->n_sites; i++) {
         const lb_moved_site *site = &run->sites[i];
         const uint32_t giver = run->graph.giver[site->value];
-        if (giver == LB_NONE || g->group_of[rank][giver] == LB_NONE || site->gradient == LB_NONE) continue;
+        if (giver == LB_NONE || groups->group_of[rank][giver] == LB_NONE || site->gradient == LB_NONE) continue;
         if (isnan(runs->spreads[i])) continue;
-        lb_rounding_group *one = &g->list[g->group_of[rank][giver]];
+        lb_rounding_group *one = &groups->list[groups->group_of[rank][giver]];
         one->followed |= !one->backward, one->product += runs->products[i], one->spread += runs->spreads[i];
     }
 }
 
-static lb_status sort(lb_rounding_groups *g, lb_err *err)
+static lb_status sort(lb_rounding_groups *groups, lb_err *err)
 {
-    uint32_t *now = malloc(((size_t)g->n + 1) * sizeof *now);
-    if (!now) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", g->n);
-    if (g->n) qsort(g->list, g->n, sizeof *g->list, by_score);
-    for (uint32_t i = 0; i < g->n; i++) now[g->list[i].number] = i;
-    for (uint32_t k = 0; k < g->ranks->n; k++)
-        for (uint32_t i = 0; i < program_of(g, k)->n_ops; i++)
-            if (g->group_of[k][i] != LB_NONE) g->group_of[k][i] = now[g->group_of[k][i]];
-    for (uint32_t i = 0; i < g->n; i++) g->list[i].number = i;
+    uint32_t *now = malloc(((size_t)groups->n + 1) * sizeof *now);
+    if (!now) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u groups", groups->n);
+    if (groups->n) qsort(groups->list, groups->n, sizeof *groups->list, by_score);
+    for (uint32_t i = 0; i < groups->n; i++) now[groups->list[i].number] = i;
+    for (uint32_t k = 0; k < groups->ranks->n; k++)
+        for (uint32_t i = 0; i < program_of(groups, k)->n_ops; i++)
+            if (groups->group_of[k][i] != LB_NONE) groups->group_of[k][i] = now[groups->group_of[k][i]];
+    for (uint32_t i = 0; i < groups->n; i++) groups->list[i].number = i;
     free(now);
     return LB_OK;
 }

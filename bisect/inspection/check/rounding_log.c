@@ -19,12 +19,13 @@ static const uint64_t ENOUGH = (uint64_t)1 << 27;
 bool lb_rounding_log_is_first(const lb_program *program, uint32_t op, uint32_t k)
 {
     const lb_op *o = &program->ops[op];
-    const lb_value *v = &program->values[lb_op_outcome(program, o, k)];
+    const lb_value *value = &program->values[lb_op_outcome(program, o, k)];
     for (uint32_t i = 0; i < k; i++) {
         const uint32_t before = lb_op_outcome(program, o, i);
         if (before == LB_NONE) continue;
         const lb_value *w = &program->values[before];
-        if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset) return false;
+        if (w->storage == value->storage && w->version == value->version && w->layout.offset == value->layout.offset)
+            return false;
     }
     return true;
 }
@@ -59,16 +60,16 @@ static double *room_to_keep(lb_rounding_log *log, uint32_t v, int64_t n)
 static void measure(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_number_blocks *recorded,
                     const lb_number_blocks *exact, float *rounded)
 {
-    lb_rounding_size *s = &log->sizes[value];
+    lb_rounding_size *size = &log->sizes[value];
     const lb_rounding_limits limits = limits_of(log, op, log->run->program->values[value].dtype);
     double *kept = room_to_keep(log, value, exact->n), rooms[2][LB_NUMBER_BLOCK];
-    *s = (lb_rounding_size){.numbers = exact->n};
+    *size = (lb_rounding_size){.numbers = exact->n};
     for (int64_t i = 0, n; i < exact->n && !log->failed; i += n) {
         n = lb_number_blocks_count(exact, i);
         const double *y = lb_number_blocks_at(recorded, i, n, rooms[0]),
                      *x = lb_number_blocks_at(exact, i, n, rooms[1]);
-        lb_rounding_apart_add(&s->apart, y, x, n);
-        lb_rounding_counts_add(&s->counts, &limits, y, x, n);
+        lb_rounding_apart_add(&size->apart, y, x, n);
+        lb_rounding_counts_add(&size->counts, &limits, y, x, n);
         if (rounded) lb_rounding_sums_keep(rounded + i, y, x, n);
         if (kept) memcpy(kept + i, y, (size_t)n * sizeof *kept);
         if (log->note) log->note(log->context, op, value, y, x, i, n);
@@ -79,13 +80,13 @@ static void measure(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_
 static void look_at(lb_rounding_log *log, uint32_t op, uint32_t value, const lb_tensor *recorded,
                     const lb_tensor *exact)
 {
-    lb_number_blocks x = {0}, y = {0};
+    lb_number_blocks blocks = {0}, y = {0};
     const int64_t n = lb_layout_numel(&exact->layout);
     float *rounded = op < log->last ? malloc((size_t)(n > 0 ? n : 1) * sizeof *rounded) : NULL;
-    log->failed |= !lb_number_blocks_open(exact, &x) || !lb_number_blocks_open(recorded, &y);
+    log->failed |= !lb_number_blocks_open(exact, &blocks) || !lb_number_blocks_open(recorded, &y);
     log->failed |= op < log->last && !rounded;
-    if (!log->failed) measure(log, op, value, &y, &x, rounded);
-    lb_number_blocks_close(&x), lb_number_blocks_close(&y);
+    if (!log->failed) measure(log, op, value, &y, &blocks, rounded);
+    lb_number_blocks_close(&blocks), lb_number_blocks_close(&y);
     free(log->rounded[value]);
     log->rounded[value] = log->sizes[value].apart.squares > 0 ? rounded : NULL;
     if (!log->rounded[value]) free(rounded);

@@ -41,25 +41,25 @@ static bool is_real(const lb_tensor *tensor)
 
 /* ---- what is compared ---- */
 
-static bool add_aim(lb_rounding_runs *r, uint32_t value, bool gradient)
+static bool add_aim(lb_rounding_runs *runs, uint32_t value, bool gradient)
 {
-    if (value == LB_NONE || r->run->graph.giver[value] == LB_NONE || r->aim_of[value] != LB_NONE) return true;
-    lb_rounding_aim *aims = lb_array_grow(r->aims, r->n_aims, sizeof *aims);
+    if (value == LB_NONE || runs->run->graph.giver[value] == LB_NONE || runs->aim_of[value] != LB_NONE) return true;
+    lb_rounding_aim *aims = lb_array_grow(runs->aims, runs->n_aims, sizeof *aims);
     if (!aims) return false;
-    r->aims = aims;
-    r->aim_of[value] = r->n_aims;
-    aims[r->n_aims++] = (lb_rounding_aim){value, gradient, NULL};
-    const uint32_t giver = r->run->graph.giver[value];
-    if (giver > r->last) r->last = giver;
+    runs->aims = aims;
+    runs->aim_of[value] = runs->n_aims;
+    aims[runs->n_aims++] = (lb_rounding_aim){value, gradient, NULL};
+    const uint32_t giver = runs->run->graph.giver[value];
+    if (giver > runs->last) runs->last = giver;
     return true;
 }
 
-static lb_status add_logits(lb_rounding_runs *r, lb_err *err)
+static lb_status add_logits(lb_rounding_runs *runs, lb_err *err)
 {
     lb_token_heads heads;
-    LB_TRY(lb_token_heads_find(r->run->program, NULL, NULL, &heads, err));
+    LB_TRY(lb_token_heads_find(runs->run->program, NULL, NULL, &heads, err));
     bool added = true;
-    for (uint32_t i = 0; i < heads.n; i++) added = added && add_aim(r, heads.list[i].scores, false);
+    for (uint32_t i = 0; i < heads.n; i++) added = added && add_aim(runs, heads.list[i].scores, false);
     lb_token_heads_release(&heads);
     return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for logits");
 }
@@ -151,11 +151,12 @@ static void note_aim(pass *pass, lb_rounding_aim *aim, const lb_tensor *tensor)
 
 static void note_aims(pass *pass, const lb_event *event)
 {
-    lb_rounding_runs *r = pass->runs;
-    for (uint32_t i = 0; i < r->n_aims; i++) {
+    lb_rounding_runs *runs = pass->runs;
+    for (uint32_t i = 0; i < runs->n_aims; i++) {
         lb_tensor tensor;
-        if (r->run->graph.giver[r->aims[i].value] != event->op) continue;
-        if (lb_event_exact(event, r->aims[i].value, &tensor) && is_real(&tensor)) note_aim(pass, &r->aims[i], &tensor);
+        if (runs->run->graph.giver[runs->aims[i].value] != event->op) continue;
+        if (lb_event_exact(event, runs->aims[i].value, &tensor) && is_real(&tensor))
+            note_aim(pass, &runs->aims[i], &tensor);
     }
 }
 
@@ -163,18 +164,18 @@ static void note_aims(pass *pass, const lb_event *event)
 
 static void multiply_site(pass *pass, uint32_t i, const float *rounded, const lb_tensor *tensor)
 {
-    lb_rounding_runs *r = pass->runs;
+    lb_rounding_runs *runs = pass->runs;
     lb_number_blocks blocks;
     double room[LB_NUMBER_BLOCK];
-    r->products[i] = r->spreads[i] = NAN;
-    if (lb_layout_numel(&tensor->layout) != r->log->sizes[r->run->sites[i].value].numbers) return;
+    runs->products[i] = runs->spreads[i] = NAN;
+    if (lb_layout_numel(&tensor->layout) != runs->log->sizes[runs->run->sites[i].value].numbers) return;
     pass->failed |= !lb_number_blocks_open(tensor, &blocks);
     if (pass->failed) return;
-    r->products[i] = r->spreads[i] = 0;
+    runs->products[i] = runs->spreads[i] = 0;
     for (int64_t k = 0, n; k < blocks.n; k += n) {
         n = lb_number_blocks_count(&blocks, k);
-        lb_rounding_sums_multiply(lb_number_blocks_at(&blocks, k, n, room), rounded + k, n, &r->products[i],
-                                  &r->spreads[i]);
+        lb_rounding_sums_multiply(lb_number_blocks_at(&blocks, k, n, room), rounded + k, n, &runs->products[i],
+                                  &runs->spreads[i]);
     }
     lb_number_blocks_close(&blocks);
 }
@@ -195,14 +196,14 @@ static void multiply(pass *pass, const lb_event *event)
 /* Of a value that is watched: its numbers in the first run, and how far from them it is with all rounding. */
 static void note_watched(pass *pass, uint32_t value, const lb_tensor *tensor)
 {
-    lb_rounding_runs *r = pass->runs;
-    if (!r->watch[value] || !is_real(tensor)) return;
+    lb_rounding_runs *runs = pass->runs;
+    if (!runs->watch[value] || !is_real(tensor)) return;
     if (pass->first) {
-        free(r->exact[value]);
-        r->exact[value] = lb_shadow_numbers_copy(tensor);
-        pass->failed |= !r->exact[value];
-    } else if (!pass->added && r->exact[value]) {
-        pass->failed |= !compare(tensor, r->exact[value], &r->apart[value]);
+        free(runs->exact[value]);
+        runs->exact[value] = lb_shadow_numbers_copy(tensor);
+        pass->failed |= !runs->exact[value];
+    } else if (!pass->added && runs->exact[value]) {
+        pass->failed |= !compare(tensor, runs->exact[value], &runs->apart[value]);
     }
 }
 
@@ -263,15 +264,16 @@ static void sum_up(const joint_pass *joint_pass, pass *sum)
     sum->loss = with_loss ? sum->loss / with_loss : NAN;
 }
 
-static lb_status run_once(lb_rounding_ranks *r, bool first, uint8_t *const *added, pass *sum, lb_err *err)
+static lb_status run_once(lb_rounding_ranks *ranks, bool first, uint8_t *const *added, pass *sum, lb_err *err)
 {
-    joint_pass joint_pass = {malloc(((size_t)r->n + 1) * sizeof *joint_pass.runs),
-                             calloc((size_t)r->n + 1, sizeof *joint_pass.ranks), r->n};
-    lb_status status =
-        joint_pass.ranks && joint_pass.runs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", r->n);
-    for (uint32_t k = 0; k < r->n && status == LB_OK; k++) {
-        joint_pass.ranks[k] = (pass){.runs = r->list[k], .first = first, .added = added ? added[k] : NULL};
-        joint_pass.runs[k] = r->list[k]->run;
+    joint_pass joint_pass = {malloc(((size_t)ranks->n + 1) * sizeof *joint_pass.runs),
+                             calloc((size_t)ranks->n + 1, sizeof *joint_pass.ranks), ranks->n};
+    lb_status status = joint_pass.ranks && joint_pass.runs
+                           ? LB_OK
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", ranks->n);
+    for (uint32_t k = 0; k < ranks->n && status == LB_OK; k++) {
+        joint_pass.ranks[k] = (pass){.runs = ranks->list[k], .first = first, .added = added ? added[k] : NULL};
+        joint_pass.runs[k] = ranks->list[k]->run;
     }
     if (status == LB_OK) status = run_passes(&joint_pass, err);
     if (status == LB_OK) sum_up(&joint_pass, sum);
@@ -280,16 +282,16 @@ static lb_status run_once(lb_rounding_ranks *r, bool first, uint8_t *const *adde
 }
 
 /* The mean over ranks. */
-static double recorded_loss(const lb_rounding_ranks *r)
+static double recorded_loss(const lb_rounding_ranks *ranks)
 {
     double sum = 0;
     uint32_t with_loss = 0;
-    for (uint32_t k = 0; k < r->n; k++) {
-        const lb_moved_run *run = r->list[k]->run;
+    for (uint32_t k = 0; k < ranks->n; k++) {
+        const lb_moved_run *run = ranks->list[k]->run;
         with_loss += run->n_roots > 0;
         for (uint32_t i = 0; i < run->n_roots; i++) {
             int64_t n;
-            double *x = lb_rounding_log_numbers(r->list[k]->log, run->roots[i].value, &n);
+            double *x = lb_rounding_log_numbers(ranks->list[k]->log, run->roots[i].value, &n);
             sum += x ? *x : NAN;
             free(x);
         }

@@ -13,14 +13,14 @@ typedef struct apart_lanes {
     double largest[LANES], squares[LANES], reach[LANES], whole[LANES];
 } apart_lanes;
 
-LB_INLINE void apart_of(apart_lanes *s, int lane, double x, double a)
+LB_INLINE void apart_of(apart_lanes *lanes, int lane, double x, double a)
 {
     const double d = fabs(x - a), size = fabs(a);
     const bool counts = size < MASK, known = counts && d <= DBL_MAX;
-    s->reach[lane] = counts && size > s->reach[lane] ? size : s->reach[lane];
-    s->whole[lane] += counts ? a * a : 0;
-    s->largest[lane] = known && d > s->largest[lane] ? d : s->largest[lane];
-    s->squares[lane] += known ? d * d : 0;
+    lanes->reach[lane] = counts && size > lanes->reach[lane] ? size : lanes->reach[lane];
+    lanes->whole[lane] += counts ? a * a : 0;
+    lanes->largest[lane] = known && d > lanes->largest[lane] ? d : lanes->largest[lane];
+    lanes->squares[lane] += known ? d * d : 0;
 }
 
 LB_INLINE void apart_body(apart_lanes *lanes, const double *x, const double *exact, int64_t n)
@@ -36,11 +36,11 @@ LB_PER_ISA(add_apart, apart_body, (apart_lanes * lanes, const double *x, const d
 
 void lb_rounding_apart_add(lb_rounding_apart *apart, const double *numbers, const double *exact, int64_t n)
 {
-    apart_lanes s = {{0}, {0}, {0}, {0}};
-    add_apart(&s, numbers, exact, n);
+    apart_lanes lanes = {{0}, {0}, {0}, {0}};
+    add_apart(&lanes, numbers, exact, n);
     for (int k = 0; k < LANES; k++) {
-        apart->largest = fmax(apart->largest, s.largest[k]), apart->squares += s.squares[k];
-        apart->reach = fmax(apart->reach, s.reach[k]), apart->whole += s.whole[k];
+        apart->largest = fmax(apart->largest, lanes.largest[k]), apart->squares += lanes.squares[k];
+        apart->reach = fmax(apart->reach, lanes.reach[k]), apart->whole += lanes.whole[k];
     }
 }
 
@@ -48,12 +48,12 @@ typedef struct count_lanes {
     int64_t nonzero[LANES], vanished[LANES], subnormal[LANES], saturated[LANES];
 } count_lanes;
 
-LB_INLINE void count_one(count_lanes *s, int lane, const lb_rounding_limits *l, double y, double x)
+LB_INLINE void count_one(count_lanes *lanes, int lane, const lb_rounding_limits *limits, double y, double x)
 {
     const double size = fabs(x), recorded = fabs(y);
-    s->nonzero[lane] += x != 0, s->vanished[lane] += (x != 0) & (y == 0);
-    s->subnormal[lane] += (y != 0) & (recorded < l->normal);
-    s->saturated[lane] += (size > l->range) & (size < l->beyond) & !(recorded < l->most);
+    lanes->nonzero[lane] += x != 0, lanes->vanished[lane] += (x != 0) & (y == 0);
+    lanes->subnormal[lane] += (y != 0) & (recorded < limits->normal);
+    lanes->saturated[lane] += (size > limits->range) & (size < limits->beyond) & !(recorded < limits->most);
 }
 
 LB_INLINE void counts_body(count_lanes *lanes, const lb_rounding_limits *limits, const double *y, const double *x,
@@ -73,11 +73,11 @@ LB_PER_ISA(add_counts, counts_body,
 void lb_rounding_counts_add(lb_rounding_counts *counts, const lb_rounding_limits *limits, const double *recorded,
                             const double *exact, int64_t n)
 {
-    count_lanes s = {{0}, {0}, {0}, {0}};
-    add_counts(&s, limits, recorded, exact, n);
+    count_lanes lanes = {{0}, {0}, {0}, {0}};
+    add_counts(&lanes, limits, recorded, exact, n);
     for (int k = 0; k < LANES; k++) {
-        counts->nonzero += s.nonzero[k], counts->vanished += s.vanished[k];
-        counts->subnormal += s.subnormal[k], counts->saturated += s.saturated[k];
+        counts->nonzero += lanes.nonzero[k], counts->vanished += lanes.vanished[k];
+        counts->subnormal += lanes.subnormal[k], counts->saturated += lanes.saturated[k];
     }
 }
 

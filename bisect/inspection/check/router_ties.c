@@ -94,22 +94,22 @@ void lb_digits_want_routers(lb_digits *digits)
 static bool is_chosen_before(const lb_digits *digits, uint32_t op, uint32_t from)
 {
     const lb_program *program = digits->run.program;
-    const lb_value *v = &program->values[from];
+    const lb_value *value = &program->values[from];
     for (uint32_t i = 0; i < op; i++) {
         const uint32_t before = chosen_from(digits, i);
         if (before == LB_NONE ||
             lb_op_args(program, &program->ops[i])[1].u.i != lb_op_args(program, &program->ops[op])[1].u.i)
             continue;
         const lb_value *w = &program->values[before];
-        if (w->storage == v->storage && w->version == v->version && w->layout.offset == v->layout.offset &&
-            lb_layout_numel(&w->layout) == lb_layout_numel(&v->layout))
+        if (w->storage == value->storage && w->version == value->version && w->layout.offset == value->layout.offset &&
+            lb_layout_numel(&w->layout) == lb_layout_numel(&value->layout))
             return true;
     }
     return false;
 }
 
 /* False: it is no choice, one that was listed, or its numbers are not known. */
-static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
+static bool look_at(const lb_digits *digits, uint32_t op, choice *looked_at)
 {
     const lb_program *program = digits->run.program;
     const lb_arg *arg = lb_op_args(program, &program->ops[op]);
@@ -123,12 +123,12 @@ static bool look_at(const lb_digits *digits, uint32_t op, choice *c)
         x && n && k > 0 && k < columns ? list_gaps(x, n / columns, columns, k, program->values[value].dtype) : NULL;
     free(x);
     if (!gaps) return false;
-    *c = (choice){.rows = n / columns,
-                  .closest = gaps[0],
-                  .middle = gaps[n / columns / 2],
-                  .dtype = program->values[value].dtype};
-    c->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
-    for (int64_t i = 0; i < c->rows; i++) c->near += gaps[i] <= 1;
+    *looked_at = (choice){.rows = n / columns,
+                          .closest = gaps[0],
+                          .middle = gaps[n / columns / 2],
+                          .dtype = program->values[value].dtype};
+    looked_at->made = digits->run.graph.giver[lb_value_graph_whole(&digits->run.graph, value)];
+    for (int64_t i = 0; i < looked_at->rows; i++) looked_at->near += gaps[i] <= 1;
     free(gaps);
     return true;
 }

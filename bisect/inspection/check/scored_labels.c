@@ -84,10 +84,10 @@ typedef struct weighing {
     double sum;          /* of all micro-batches */
 } weighing;
 
-static bool weigh(const lb_check_step *step, const lb_scored_step *scored, weighing *w)
+static bool weigh(const lb_check_step *step, const lb_scored_step *scored, weighing *weighed)
 {
     const lb_program *program = step->run.program;
-    *w = (weighing){.least = INT64_MAX};
+    *weighed = (weighing){.least = INT64_MAX};
     for (uint32_t i = 0; i < scored->n_losses; i++) {
         int64_t count;
         const double weight = even_weight(step, scored, i, &count);
@@ -97,9 +97,10 @@ static bool weigh(const lb_check_step *step, const lb_scored_step *scored, weigh
         if (isnan(weight) || program->ops[scored->losses[i].op].line != program->ops[scored->losses[0].op].line)
             return false;
         const double all = weight * (double)count;
-        w->sum += all;
-        w->each = !i || fabs(all - w->each) <= 1e-6 * fabs(w->each) ? all : NAN;
-        w->least = count < w->least ? count : w->least, w->most = count > w->most ? count : w->most;
+        weighed->sum += all;
+        weighed->each = !i || fabs(all - weighed->each) <= 1e-6 * fabs(weighed->each) ? all : NAN;
+        weighed->least = count < weighed->least ? count : weighed->least,
+        weighed->most = count > weighed->most ? count : weighed->most;
     }
     return scored->n_losses > 0;
 }
@@ -126,19 +127,19 @@ static bool is_near(double x, double y)
 
 /* A mean over the window gives all its tokens a weight of 1 together: by as many micro-batches as there are, they were
  * divided once too often where it is the inverse of that number. A sum of means is what some programs want. */
-static bool judge_sum(lb_check_step *c, const lb_scored_step *scored, const weighing *weighing)
+static bool judge_sum(lb_check_step *check, const lb_scored_step *scored, const weighing *weighing)
 {
     const double n = scored->n_losses;
-    const long long step = (long long)c->run.program->step;
+    const long long step = (long long)check->run.program->step;
     if (scored->n_losses < 2 || !(is_near(weighing->sum * n, 1) || is_near(weighing->sum, n))) return true;
     if (is_near(weighing->sum, n))
-        return lb_proof_list_prove(c->report,
+        return lb_proof_list_prove(check->report,
                                    "step %lld: gradients are the sum, and not the mean, of %u micro-batches: "
                                    "all scored tokens weigh %.6g together",
                                    step, scored->n_losses, weighing->sum);
-    lb_check_finding *finding = lb_proof_list_add(c->report, LB_CHECK_WEIGHTS, c->run.program);
+    lb_check_finding *finding = lb_proof_list_add(check->report, LB_CHECK_WEIGHTS, check->run.program);
     if (!finding) return false;
-    lb_proof_list_place(finding, c->run.program, scored->losses[0].op, LB_NONE, c->path);
+    lb_proof_list_place(finding, check->run.program, scored->losses[0].op, LB_NONE, check->path);
     finding->factor = weighing->sum, finding->effect = 1 - weighing->sum;
     snprintf(finding->message, sizeof finding->message,
              "all scored tokens of %u micro-batches weigh %.6g together in the losses that were differentiated, "

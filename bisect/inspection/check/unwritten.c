@@ -79,18 +79,19 @@ static bool leaves_nan(const lb_check_step *step)
         if (row->gradient != LB_NONE && has_nan(program, row->gradient)) return true;
     }
     for (uint32_t i = 0; i < program->n_boundaries && !step->run.n_roots; i++) {
-        const lb_boundary *b = &program->boundaries[i];
-        if (b->output && b->value != LB_NONE && program->scopes[b->scope].parent == 0 && has_nan(program, b->value))
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (boundary->output && boundary->value != LB_NONE && program->scopes[boundary->scope].parent == 0 &&
+            has_nan(program, boundary->value))
             return true;
     }
     return false;
 }
 
 /* Rows along the first dimension that hold NaN, as ranges; "" where bytes were not kept. */
-static void list_rows(const lb_check_step *step, uint32_t v, char *text, size_t size)
+static void list_rows(const lb_check_step *step, uint32_t value, char *text, size_t size)
 {
     lb_tensor tensor;
-    double *x = lb_moved_run_recorded(&step->run, v, &tensor);
+    double *x = lb_moved_run_recorded(&step->run, value, &tensor);
     const int64_t rows = x && tensor.layout.ndim > 0 ? tensor.layout.shape[0] : 0;
     const int64_t width = rows ? lb_layout_numel(&tensor.layout) / rows : 0;
     size_t used = 0;
@@ -172,12 +173,12 @@ typedef struct reader {
 
 static void note_unwritten(void *context, uint32_t v)
 {
-    reader *r = context;
-    const lb_value *value = v == LB_NONE ? NULL : &r->program->values[v];
-    if (!value || r->maker != LB_NONE || !(value->flags & LB_VALUE_UNDEFINED) || !lb_layout_numel(&value->layout))
+    reader *reader = context;
+    const lb_value *value = v == LB_NONE ? NULL : &reader->program->values[v];
+    if (!value || reader->maker != LB_NONE || !(value->flags & LB_VALUE_UNDEFINED) || !lb_layout_numel(&value->layout))
         return;
-    if (lb_op_writes(r->program, &r->program->ops[r->op], value->storage) != LB_NONE) return;
-    r->maker = maker_of(r->program, value->storage, r->op);
+    if (lb_op_writes(reader->program, &reader->program->ops[reader->op], value->storage) != LB_NONE) return;
+    reader->maker = maker_of(reader->program, value->storage, reader->op);
 }
 
 uint32_t lb_check_step_reads_unwritten(const lb_check_step *step, uint64_t roots, uint32_t *maker)
@@ -186,13 +187,13 @@ uint32_t lb_check_step_reads_unwritten(const lb_check_step *step, uint64_t roots
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const lb_op *op = &program->ops[i];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(program, op, 0) : LB_NONE;
-        reader r = {program, i, LB_NONE};
+        reader reader = {program, i, LB_NONE};
         if (op->phase != LB_PHASE_BACKWARD || v == LB_NONE || !lb_value_graph_computes(program, op)) continue;
         if (op->flags & (LB_OP_VIEW | LB_OP_UNDEFINED) || !(lb_trained_from(&step->run, &step->trained, v) & roots))
             continue;
-        lb_op_each_input(program, op, note_unwritten, &r);
-        *maker = r.maker;
-        if (r.maker != LB_NONE) return i;
+        lb_op_each_input(program, op, note_unwritten, &reader);
+        *maker = reader.maker;
+        if (reader.maker != LB_NONE) return i;
     }
     return LB_NONE;
 }

@@ -17,32 +17,33 @@ static double share_of(int64_t part, int64_t whole)
     return whole > 0 ? (double)part / (double)whole : NAN;
 }
 
-static lb_check_digit *add_row(lb_check_report *report, const lb_program *program, const lb_update_row *r)
+static lb_check_digit *add_row(lb_check_report *report, const lb_program *program, const lb_update_row *added)
 {
     lb_check_digit *row = lb_digit_list_add(report, LB_CHECK_DIGIT_UPDATES, program);
     if (!row) return NULL;
-    if (r->step == program->step && r->op != LB_NONE) lb_digit_list_place(row, program, r->op);
-    snprintf(row->layer, sizeof row->layer, "%s", r->name);
-    row->step = r->step, row->dtype = r->dtype, row->numbers = r->updates;
-    row->share = share_of(r->absorbed, r->updates), row->recent = share_of(r->last_absorbed, r->last_updates);
+    if (added->step == program->step && added->op != LB_NONE) lb_digit_list_place(row, program, added->op);
+    snprintf(row->layer, sizeof row->layer, "%s", added->name);
+    row->step = added->step, row->dtype = added->dtype, row->numbers = added->updates;
+    row->share = share_of(added->absorbed, added->updates),
+    row->recent = share_of(added->last_absorbed, added->last_updates);
     int n = snprintf(row->message, sizeof row->message,
-                     "%lld of %lld updates that were not zero left the %s number as it was", (long long)r->absorbed,
-                     (long long)r->updates, lb_dtype_name(r->dtype));
-    if (r->decays)
+                     "%lld of %lld updates that were not zero left the %s number as it was", (long long)added->absorbed,
+                     (long long)added->updates, lb_dtype_name(added->dtype));
+    if (added->decays)
         snprintf(row->message + n, sizeof row->message - (size_t)n, ", of the weight decay alone %lld of %lld",
-                 (long long)r->absorbed_decays, (long long)r->decays);
+                 (long long)added->absorbed_decays, (long long)added->decays);
     if (row->share > 0)
         snprintf(row->cure, sizeof row->cure,
                  "a master of the parameter in f32, stochastic rounding, or a compensated sum");
     return row;
 }
 
-static void add_to(lb_update_row *sum, const lb_update_row *r)
+static void add_to(lb_update_row *sum, const lb_update_row *row)
 {
-    sum->updates += r->updates, sum->absorbed += r->absorbed;
-    sum->last_updates += r->last_updates, sum->last_absorbed += r->last_absorbed;
-    sum->decays += r->decays, sum->absorbed_decays += r->absorbed_decays;
-    if (r->step >= sum->step) sum->step = r->step, sum->op = r->op;
+    sum->updates += row->updates, sum->absorbed += row->absorbed;
+    sum->last_updates += row->last_updates, sum->last_absorbed += row->last_absorbed;
+    sum->decays += row->decays, sum->absorbed_decays += row->absorbed_decays;
+    if (row->step >= sum->step) sum->step = row->step, sum->op = row->op;
 }
 
 static bool find_group(const lb_program *program, const char *path, const lb_update_row *sum, lb_check_report *report)
@@ -62,18 +63,20 @@ static bool find_group(const lb_program *program, const char *path, const lb_upd
 }
 
 /* One row for all tensors of a group that have one dtype. */
-static bool tell_groups(const lb_update_window *w, const lb_program *program, const char *path, lb_check_report *report)
+static bool tell_groups(const lb_update_window *window, const lb_program *program, const char *path,
+                        lb_check_report *report)
 {
-    for (uint32_t i = 0; i < w->n; i++) {
-        lb_update_row sum = {.dtype = w->rows[i].dtype, .op = LB_NONE};
+    for (uint32_t i = 0; i < window->n; i++) {
+        lb_update_row sum = {.dtype = window->rows[i].dtype, .op = LB_NONE};
         bool first = true;
-        for (uint32_t k = 0; k < w->n; k++) {
-            if (strcmp(w->rows[k].group, w->rows[i].group) != 0 || w->rows[k].dtype != sum.dtype) continue;
+        for (uint32_t k = 0; k < window->n; k++) {
+            if (strcmp(window->rows[k].group, window->rows[i].group) != 0 || window->rows[k].dtype != sum.dtype)
+                continue;
             first &= k >= i;
-            add_to(&sum, &w->rows[k]);
+            add_to(&sum, &window->rows[k]);
         }
         if (!first || !sum.updates) continue;
-        snprintf(sum.name, sizeof sum.name, "%s", w->rows[i].group);
+        snprintf(sum.name, sizeof sum.name, "%s", window->rows[i].group);
         if (!add_row(report, program, &sum) || !find_group(program, path, &sum, report)) return false;
     }
     return true;

@@ -106,8 +106,10 @@ static lb_status measure_rows(const placed_piece *placed, int64_t from, int64_t 
     return status;
 }
 
-lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
-                                       bool rounded, lb_fingerprint_measured *out, lb_err *err)
+/* Of a piece that begins at `start` in a tensor of the shape `whole`; large ones by several threads. Rounded copies are
+ * made of floats that are wider than the narrow dtypes, where they are asked for. */
+static lb_status measure_piece(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
+                               bool rounded, lb_fingerprint_measured *out, lb_err *err)
 {
     const lb_tensor *tensor = &piece->held.tensor;
     const int64_t n = lb_layout_numel(&tensor->layout), rows = tensor->layout.ndim ? tensor->layout.shape[0] : 1;
@@ -177,7 +179,7 @@ static lb_status settle_placed(const lb_fingerprint_piece *piece, lb_fingerprint
             one = "its parts have several dtypes or wholes";
             break;
         }
-        status = lb_fingerprint_bytes_measure(&piece[i], whole, piece[i].held.start, rounded, &measured[i], err);
+        status = measure_piece(&piece[i], whole, piece[i].held.start, rounded, &measured[i], err);
         while (k < i && !same_place(&piece[k], &piece[i])) k++;
         if (k < i) {
             differ |= !lb_fingerprint_equal(measured[k].raw, measured[i].raw);
@@ -224,30 +226,31 @@ static lb_status settle_ranks(const lb_fingerprint_piece *piece, lb_fingerprint_
     static const int64_t nowhere[LB_MAX_DIMS];
     lb_fingerprint_measured first, measured;
     bool copies = true;
-    LB_TRY(lb_fingerprint_bytes_measure(&piece[0], &piece[0].held.tensor.layout, nowhere, rounded, &first, err));
+    LB_TRY(measure_piece(&piece[0], &piece[0].held.tensor.layout, nowhere, rounded, &first, err));
     for (uint32_t i = 1; i < row->pieces && copies; i++) {
-        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &piece[i].held.tensor.layout, nowhere, rounded, &measured, err));
+        LB_TRY(measure_piece(&piece[i], &piece[i].held.tensor.layout, nowhere, rounded, &measured, err));
         copies = lb_fingerprint_equal(measured.raw, first.raw) &&
                  lb_layout_same_shape(&piece[i].held.tensor.layout, &piece[0].held.tensor.layout);
     }
     const lb_layout *own = &piece[0].held.tensor.layout;
-    const int d = cut_dimension(piece, row, like);
-    if (copies && (!like || d < 0 || lb_layout_same_shape(own, like))) return take(row, own, &first, rounded), LB_OK;
+    const int dimension = cut_dimension(piece, row, like);
+    if (copies && (!like || dimension < 0 || lb_layout_same_shape(own, like)))
+        return take(row, own, &first, rounded), LB_OK;
     row->shape = lb_layout_contiguous(own->ndim, own->shape);
-    if (d < 0) return lack(row, "ranks hold different parts of it, and no file tells their places", err);
+    if (dimension < 0) return lack(row, "ranks hold different parts of it, and no file tells their places", err);
     lb_layout whole = *own;
     int64_t start[LB_MAX_DIMS] = {0};
-    whole.shape[d] = 0;
-    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[d] += piece[i].held.tensor.layout.shape[d];
+    whole.shape[dimension] = 0;
+    for (uint32_t i = 0; i < row->pieces; i++) whole.shape[dimension] += piece[i].held.tensor.layout.shape[dimension];
     whole = lb_layout_contiguous(whole.ndim, whole.shape);
     lb_fingerprint_measured sum = {.constant = false};
     for (uint32_t i = 0; i < row->pieces; i++) {
         bool fits = piece[i].held.tensor.dtype == row->dtype && piece[i].held.tensor.layout.ndim == whole.ndim;
         for (int k = 0; fits && k < whole.ndim; k++)
-            fits = k == d || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
+            fits = k == dimension || piece[i].held.tensor.layout.shape[k] == whole.shape[k];
         if (!fits) return lack(row, "its shards do not fit side by side", err);
-        LB_TRY(lb_fingerprint_bytes_measure(&piece[i], &whole, start, rounded, &measured, err));
-        sum = added(sum, &measured), start[d] += piece[i].held.tensor.layout.shape[d];
+        LB_TRY(measure_piece(&piece[i], &whole, start, rounded, &measured, err));
+        sum = added(sum, &measured), start[dimension] += piece[i].held.tensor.layout.shape[dimension];
     }
     take(row, &whole, &sum, rounded);
     return LB_OK;

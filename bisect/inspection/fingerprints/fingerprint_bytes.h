@@ -26,10 +26,6 @@ typedef struct lb_fingerprint_measured {
     bool constant;
 } lb_fingerprint_measured;
 
-/* Of a piece that begins at `start` in a tensor of the shape `whole`; large ones by several threads. Rounded copies are
- * made of floats that are wider than the narrow dtypes, where they are asked for. */
-lb_status lb_fingerprint_bytes_measure(const lb_fingerprint_piece *piece, const lb_layout *whole, const int64_t *start,
-                                       bool rounded, lb_fingerprint_measured *out, lb_err *err);
 /* Gives a row its fingerprint, out of its pieces. Shards of ranks' files, whose places no file tells, are laid side by
  * side so that they have the shape `like` (NULL: as their names tell). What cannot be told is in row->lacks. */
 lb_status lb_fingerprint_bytes_settle(const lb_fingerprint_table *table, lb_fingerprint_row *row, const lb_layout *like,

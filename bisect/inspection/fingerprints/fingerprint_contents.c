@@ -37,58 +37,60 @@ static const lb_audit_finding *finding_of(const lb_audit_report *report, const c
     return NULL;
 }
 
-static bool say(lb_fingerprint_match *m, lb_fingerprint_kind kind, const char *how)
+static bool say(lb_fingerprint_match *match, lb_fingerprint_kind kind, const char *how)
 {
     char *copy = strdup(how);
     if (!copy) return false;
-    free(m->how);
-    m->kind = kind, m->how = copy;
+    free(match->how);
+    match->kind = kind, match->how = copy;
     return true;
 }
 
 /* Audit spells a whole side by its own names: a tensor that is part of a fused one is found where no finding says that
  * its numbers are nowhere. */
-static bool correct_missing(const lb_audit_report *report, lb_fingerprint_match *m)
+static bool correct_missing(const lb_audit_report *report, lb_fingerprint_match *match)
 {
-    if (finding_of(report, m->name, LB_AUDIT_UNEXPECTED) || finding_of(report, m->name, LB_AUDIT_DIFFERS)) return true;
-    const lb_audit_pair *pair = pair_of(report, m->name, NULL);
+    if (finding_of(report, match->name, LB_AUDIT_UNEXPECTED) || finding_of(report, match->name, LB_AUDIT_DIFFERS))
+        return true;
+    const lb_audit_pair *pair = pair_of(report, match->name, NULL);
     char how[400];
     if (pair && pair->match == LB_AUDIT_IS_DIFFERENT) return true;
     snprintf(how, sizeof how, "%s%s%s%s", pair ? "in " : "in a fused tensor", pair ? pair->other : "",
              pair && *pair->how ? ": " : "", pair ? pair->how : "");
-    return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
+    return say(match, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 
-static bool correct_numbers(const lb_audit_report *report, lb_fingerprint_match *m)
+static bool correct_numbers(const lb_audit_report *report, lb_fingerprint_match *match)
 {
-    const lb_audit_finding *odd = finding_of(report, m->name, LB_AUDIT_ARRANGED),
-                           *differs = finding_of(report, m->name, LB_AUDIT_DIFFERS),
-                           *shape = finding_of(report, m->name, LB_AUDIT_SHAPE);
-    const lb_audit_pair *pair = pair_of(report, m->name, m->partner);
-    if (odd) return say(m, LB_FINGERPRINT_IS_ODD, odd->message);
-    if (differs) return say(m, LB_FINGERPRINT_IS_NUMBERS, differs->message);
-    if (shape) return say(m, LB_FINGERPRINT_IS_NUMBERS, shape->message);
+    const lb_audit_finding *odd = finding_of(report, match->name, LB_AUDIT_ARRANGED),
+                           *differs = finding_of(report, match->name, LB_AUDIT_DIFFERS),
+                           *shape = finding_of(report, match->name, LB_AUDIT_SHAPE);
+    const lb_audit_pair *pair = pair_of(report, match->name, match->partner);
+    if (odd) return say(match, LB_FINGERPRINT_IS_ODD, odd->message);
+    if (differs) return say(match, LB_FINGERPRINT_IS_NUMBERS, differs->message);
+    if (shape) return say(match, LB_FINGERPRINT_IS_NUMBERS, shape->message);
     if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT) return true;
-    if (*pair->how) return say(m, LB_FINGERPRINT_IS_LAYOUT, pair->how);
-    return say(m, LB_FINGERPRINT_IS_CAST, pair->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
+    if (*pair->how) return say(match, LB_FINGERPRINT_IS_LAYOUT, pair->how);
+    return say(match, LB_FINGERPRINT_IS_CAST, pair->match == LB_AUDIT_IS_ROUNDING ? "rounded, or one ulp apart" : "");
 }
 
 /* What the other side alone has by its name, and what made it. */
-static bool correct_added(const lb_audit_report *report, lb_fingerprint_match *m)
+static bool correct_added(const lb_audit_report *report, lb_fingerprint_match *match)
 {
-    const lb_audit_pair *pair = pair_of(report, NULL, m->partner);
+    const lb_audit_pair *pair = pair_of(report, NULL, match->partner);
     char how[400];
-    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT || finding_of(report, m->partner, LB_AUDIT_MISSING)) return true;
+    if (!pair || pair->match == LB_AUDIT_IS_DIFFERENT || finding_of(report, match->partner, LB_AUDIT_MISSING))
+        return true;
     snprintf(how, sizeof how, "made of %s%s%s", pair->name, *pair->how ? ": " : "", pair->how);
-    return say(m, LB_FINGERPRINT_IS_LAYOUT, how);
+    return say(match, LB_FINGERPRINT_IS_LAYOUT, how);
 }
 
-static bool correct(const lb_audit_report *report, lb_fingerprint_match *m)
+static bool correct(const lb_audit_report *report, lb_fingerprint_match *match)
 {
-    switch (m->kind) {
-    case LB_FINGERPRINT_IS_MISSING: return correct_missing(report, m);
-    case LB_FINGERPRINT_IS_NUMBERS: return correct_numbers(report, m);
-    case LB_FINGERPRINT_IS_ADDED: return correct_added(report, m);
+    switch (match->kind) {
+    case LB_FINGERPRINT_IS_MISSING: return correct_missing(report, match);
+    case LB_FINGERPRINT_IS_NUMBERS: return correct_numbers(report, match);
+    case LB_FINGERPRINT_IS_ADDED: return correct_added(report, match);
     default: return true;
     }
 }

@@ -22,17 +22,18 @@ static lb_status out_of_memory(const lb_fingerprint_table *table, lb_err *err)
 
 lb_status lb_fingerprint_files_checkpoint(lb_fingerprint_table *table, lb_err *err)
 {
-    lb_fingerprint_bytes *b = table->bytes = calloc(1, sizeof *b);
-    if (!b) return out_of_memory(table, err);
-    LB_TRY(lb_checkpoint_open(table->path, &b->checkpoint, err));
-    const lb_checkpoint *checkpoint = b->checkpoint;
+    lb_fingerprint_bytes *fingerprint_bytes = table->bytes = calloc(1, sizeof *fingerprint_bytes);
+    if (!fingerprint_bytes) return out_of_memory(table, err);
+    LB_TRY(lb_checkpoint_open(table->path, &fingerprint_bytes->checkpoint, err));
+    const lb_checkpoint *checkpoint = fingerprint_bytes->checkpoint;
     if (checkpoint->n_faults)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: %s; `lastbit audit` says more", table->path,
                        checkpoint->faults[0].message);
-    b->pieces = malloc((checkpoint->n_pieces + 1u) * sizeof *b->pieces);
-    if (!b->pieces) return out_of_memory(table, err);
-    for (b->n = 0; b->n < checkpoint->n_pieces; b->n++)
-        b->pieces[b->n] = (lb_fingerprint_piece){checkpoint->pieces[b->n], -1};
+    fingerprint_bytes->pieces = malloc((checkpoint->n_pieces + 1u) * sizeof *fingerprint_bytes->pieces);
+    if (!fingerprint_bytes->pieces) return out_of_memory(table, err);
+    for (fingerprint_bytes->n = 0; fingerprint_bytes->n < checkpoint->n_pieces; fingerprint_bytes->n++)
+        fingerprint_bytes->pieces[fingerprint_bytes->n] =
+            (lb_fingerprint_piece){checkpoint->pieces[fingerprint_bytes->n], -1};
     return LB_OK;
 }
 
@@ -48,11 +49,12 @@ lb_status lb_fingerprint_files_unread(lb_fingerprint_table *table, lb_err *err)
     if (!rows) return out_of_memory(table, err);
     table->rows = rows;
     for (uint32_t i = 0; i < checkpoint->n_unread; i++) {
-        const lb_checkpoint_unread *u = &checkpoint->unread[i];
+        const lb_checkpoint_unread *unread = &checkpoint->unread[i];
         char why[160];
-        snprintf(why, sizeof why, "it is quantised (%.40s): no number of it stands in the file to compare", u->type);
+        snprintf(why, sizeof why, "it is quantised (%.40s): no number of it stands in the file to compare",
+                 unread->type);
         lb_fingerprint_row *row = &rows[table->n++];
-        *row = (lb_fingerprint_row){.name = strdup(u->name), .shape = u->shape, .lacks = strdup(why)};
+        *row = (lb_fingerprint_row){.name = strdup(unread->name), .shape = unread->shape, .lacks = strdup(why)};
         if (!row->name || !row->lacks) return out_of_memory(table, err);
     }
     if (table->n) qsort(table->rows, table->n, sizeof *table->rows, by_row_name);
@@ -69,13 +71,14 @@ typedef struct parameters {
 
 static lb_fingerprint_piece *add_piece(parameters *parameters, const char *name, const lb_tensor *tensor)
 {
-    lb_fingerprint_bytes *b = parameters->table->bytes;
-    lb_fingerprint_piece *more = lb_array_grow(b->pieces, b->n, sizeof *more);
+    lb_fingerprint_bytes *fingerprint_bytes = parameters->table->bytes;
+    lb_fingerprint_piece *more = lb_array_grow(fingerprint_bytes->pieces, fingerprint_bytes->n, sizeof *more);
     if (!more) return NULL;
-    b->pieces = more;
-    more[b->n] = (lb_fingerprint_piece){{.name = name, .rank = parameters->rank, .tensor = *tensor}, -1};
-    more[b->n].held.whole = lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape);
-    return &more[b->n++];
+    fingerprint_bytes->pieces = more;
+    more[fingerprint_bytes->n] =
+        (lb_fingerprint_piece){{.name = name, .rank = parameters->rank, .tensor = *tensor}, -1};
+    more[fingerprint_bytes->n].held.whole = lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape);
+    return &more[fingerprint_bytes->n++];
 }
 
 /* The ranges of dimension `d` among a shard's extents, and how many. */
@@ -98,10 +101,10 @@ static bool add_blocks(parameters *parameters, const char *name, const lb_tensor
         int64_t start[LB_MAX_DIMS] = {0}, offset = 0;
         for (int d = 0; d < whole.ndim; d++) {
             uint32_t n;
-            const lb_extent *e = extents_of(parameters->program, shard, d, &n);
+            const lb_extent *extent = extents_of(parameters->program, shard, d, &n);
             int64_t before = 0;
-            for (uint32_t k = 0; k < which[d]; k++) before += e[k].size;
-            start[d] = e[which[d]].from, block.layout.shape[d] = e[which[d]].size;
+            for (uint32_t k = 0; k < which[d]; k++) before += extent[k].size;
+            start[d] = extent[which[d]].from, block.layout.shape[d] = extent[which[d]].size;
             offset += before * part->layout.stride[d];
         }
         block.data = (char *)part->data + offset * (int64_t)lb_dtype_bits(part->dtype) / 8;
@@ -173,11 +176,11 @@ static bool add_parameters(parameters *parameters)
 /* The pieces as a checkpoint, for what compares those by their numbers. */
 static bool make_checkpoint(lb_fingerprint_table *table, uint32_t ranks)
 {
-    lb_fingerprint_bytes *b = table->bytes;
-    lb_checkpoint *checkpoint = b->checkpoint = calloc(1, sizeof *checkpoint);
+    lb_fingerprint_bytes *fingerprint_bytes = table->bytes;
+    lb_checkpoint *checkpoint = fingerprint_bytes->checkpoint = calloc(1, sizeof *checkpoint);
     if (!checkpoint) return false;
     checkpoint->path = strdup(table->path), checkpoint->files = calloc(1, sizeof *checkpoint->files);
-    checkpoint->pieces = calloc(b->n + 1u, sizeof *checkpoint->pieces);
+    checkpoint->pieces = calloc(fingerprint_bytes->n + 1u, sizeof *checkpoint->pieces);
     if (!checkpoint->path || !checkpoint->files || !checkpoint->pieces) return false;
     checkpoint->files[0] = (lb_checkpoint_file){strdup(""), -1, 0, -1, 0}, checkpoint->n_files = 1;
     checkpoint->ranks = (int32_t)ranks, checkpoint->distributed = ranks > 1;
@@ -188,25 +191,27 @@ lb_status lb_fingerprint_files_capture(lb_fingerprint_table *table, int64_t step
 {
     const int32_t *ranks;
     const int64_t *steps;
-    lb_fingerprint_bytes *b = table->bytes = calloc(1, sizeof *b);
-    if (!b) return out_of_memory(table, err);
-    LB_TRY(lb_capture_open(table->path, &b->capture, err));
-    const uint32_t n_ranks = lb_capture_ranks(b->capture, &ranks), n_steps = lb_capture_steps(b->capture, &steps);
-    if (n_steps == 0) return lb_capture_lacks(b->capture, INT64_MIN, INT64_MAX, err);
+    lb_fingerprint_bytes *fingerprint_bytes = table->bytes = calloc(1, sizeof *fingerprint_bytes);
+    if (!fingerprint_bytes) return out_of_memory(table, err);
+    LB_TRY(lb_capture_open(table->path, &fingerprint_bytes->capture, err));
+    const uint32_t n_ranks = lb_capture_ranks(fingerprint_bytes->capture, &ranks),
+                   n_steps = lb_capture_steps(fingerprint_bytes->capture, &steps);
+    if (n_steps == 0) return lb_capture_lacks(fingerprint_bytes->capture, INT64_MIN, INT64_MAX, err);
     table->step = step == INT64_MIN ? steps[0] : step;
     bool there = false;
     for (uint32_t i = 0; i < n_steps; i++) there |= steps[i] == table->step;
-    if (!there) return lb_capture_lacks(b->capture, table->step, table->step, err);
+    if (!there) return lb_capture_lacks(fingerprint_bytes->capture, table->step, table->step, err);
     for (uint32_t r = 0; r < n_ranks; r++) {
         parameters parameters = {table, NULL, ranks[r]};
         lb_err why = LB_ERR_INIT;
-        const lb_status status = lb_capture_program(b->capture, ranks[r], table->step, &parameters.program, &why);
+        const lb_status status =
+            lb_capture_program(fingerprint_bytes->capture, ranks[r], table->step, &parameters.program, &why);
         if (status == LB_ERR_NOT_FOUND) continue; /* this rank did not record the step */
         if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
         if (!add_parameters(&parameters)) return out_of_memory(table, err);
     }
     bool kept = false;
-    for (uint32_t i = 0; i < b->n; i++) kept |= b->pieces[i].held.tensor.data != NULL;
+    for (uint32_t i = 0; i < fingerprint_bytes->n; i++) kept |= fingerprint_bytes->pieces[i].held.tensor.data != NULL;
     if (!kept)
         return lb_fail(err, LB_ERR_NOT_CAPTURED,
                        "%s: step %lld kept no parameter; `lastbit record --level sources` keeps them", table->path,
@@ -216,15 +221,17 @@ lb_status lb_fingerprint_files_capture(lb_fingerprint_table *table, int64_t step
 
 void lb_fingerprint_files_lacking(lb_fingerprint_table *table)
 {
-    lb_fingerprint_bytes *b = table->bytes;
+    lb_fingerprint_bytes *fingerprint_bytes = table->bytes;
     for (uint32_t i = 0; i < table->n; i++) {
         lb_fingerprint_row *row = &table->rows[i];
         bool kept = true;
-        for (uint32_t k = 0; k < row->pieces; k++) kept &= b->pieces[row->first + k].held.tensor.data != NULL;
+        for (uint32_t k = 0; k < row->pieces; k++)
+            kept &= fingerprint_bytes->pieces[row->first + k].held.tensor.data != NULL;
         if (!kept) row->lacks = strdup("its bytes were not kept");
         for (uint32_t k = 0; k < row->pieces && kept; k++)
-            if (b->pieces[row->first + k].flat < 0)
-                b->checkpoint->pieces[b->checkpoint->n_pieces++] = b->pieces[row->first + k].held;
+            if (fingerprint_bytes->pieces[row->first + k].flat < 0)
+                fingerprint_bytes->checkpoint->pieces[fingerprint_bytes->checkpoint->n_pieces++] =
+                    fingerprint_bytes->pieces[row->first + k].held;
     }
 }
 
@@ -282,22 +289,23 @@ static lb_status read_row(const lb_fingerprint_table *table, const json_t *from,
     return LB_OK;
 }
 
-static lb_status read_rows(lb_fingerprint_table *t, const json_t *root, lb_err *err)
+static lb_status read_rows(lb_fingerprint_table *read, const json_t *root, lb_err *err)
 {
     const char *schema = json_string_value(json_object_get(root, "schema"));
     const json_t *tables = json_object_get(root, "tables"), *table = json_array_get(tables, 0),
                  *tensors = json_object_get(table, "tensors"), *step = json_object_get(table, "step");
-    if (!schema || strcmp(schema, "lastbit.fingerprint/1")) return no_table(t, "its schema", err);
-    if (json_array_size(tables) != 1) return no_table(t, "it holds several tables, or none", err);
-    if (!json_is_array(tensors)) return no_table(t, "its tensors", err);
-    if (json_is_integer(step)) t->step = json_integer_value(step);
-    t->rows = calloc(json_array_size(tensors) + 1, sizeof *t->rows);
-    if (!t->rows) return out_of_memory(t, err);
+    if (!schema || strcmp(schema, "lastbit.fingerprint/1")) return no_table(read, "its schema", err);
+    if (json_array_size(tables) != 1) return no_table(read, "it holds several tables, or none", err);
+    if (!json_is_array(tensors)) return no_table(read, "its tensors", err);
+    if (json_is_integer(step)) read->step = json_integer_value(step);
+    read->rows = calloc(json_array_size(tensors) + 1, sizeof *read->rows);
+    if (!read->rows) return out_of_memory(read, err);
     for (size_t i = 0; i < json_array_size(tensors); i++)
-        LB_TRY(read_row(t, json_array_get(tensors, i), &t->rows[t->n++], err));
-    if (t->n) qsort(t->rows, t->n, sizeof *t->rows, by_row_name);
-    for (uint32_t i = 1; i < t->n; i++)
-        if (!strcmp(t->rows[i].name, t->rows[i - 1].name)) return no_table(t, "a name stands in it twice", err);
+        LB_TRY(read_row(read, json_array_get(tensors, i), &read->rows[read->n++], err));
+    if (read->n) qsort(read->rows, read->n, sizeof *read->rows, by_row_name);
+    for (uint32_t i = 1; i < read->n; i++)
+        if (!strcmp(read->rows[i].name, read->rows[i - 1].name))
+            return no_table(read, "a name stands in it twice", err);
     return LB_OK;
 }
 

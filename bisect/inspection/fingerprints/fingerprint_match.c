@@ -83,34 +83,34 @@ static int by_side_name(const void *a, const void *b)
     return strcmp(sorted->names[*(const uint32_t *)a], sorted->names[*(const uint32_t *)b]);
 }
 
-static bool side_init(side *s, const lb_fingerprint_table *table)
+static bool side_init(side *opened, const lb_fingerprint_table *table)
 {
-    *s = (side){table, calloc(table->n + 1u, sizeof(char *)), malloc((table->n + 1u) * sizeof(uint32_t)),
-                malloc((table->n + 1u) * sizeof(uint32_t))};
-    bool made = s->names && s->order && s->partners;
+    *opened = (side){table, calloc(table->n + 1u, sizeof(char *)), malloc((table->n + 1u) * sizeof(uint32_t)),
+                     malloc((table->n + 1u) * sizeof(uint32_t))};
+    bool made = opened->names && opened->order && opened->partners;
     for (uint32_t i = 0; i < table->n && made; i++) {
-        s->order[i] = i, s->partners[i] = LB_NONE;
+        opened->order[i] = i, opened->partners[i] = LB_NONE;
         char *spelled = lb_gguf_names_spell(table->rows[i].name);
-        s->names[i] = spelled ? bare_name(spelled) : NULL;
-        made = s->names[i] != NULL;
+        opened->names[i] = spelled ? bare_name(spelled) : NULL;
+        made = opened->names[i] != NULL;
         free(spelled);
     }
     return made;
 }
 
-static void side_release(side *s)
+static void side_release(side *side)
 {
-    for (uint32_t i = 0; s->names && i < s->table->n; i++) free(s->names[i]);
-    free(s->names), free(s->order), free(s->partners);
+    for (uint32_t i = 0; side->names && i < side->table->n; i++) free(side->names[i]);
+    free(side->names), free(side->order), free(side->partners);
 }
 
-static uint32_t find(const side *s, const char *name)
+static uint32_t find(const side *side, const char *name)
 {
-    uint32_t low = 0, high = s->table->n;
+    uint32_t low = 0, high = side->table->n;
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
-        const int order = strcmp(s->names[s->order[middle]], name);
-        if (order == 0 && s->partners[s->order[middle]] == LB_NONE) return s->order[middle];
+        const int order = strcmp(side->names[side->order[middle]], name);
+        if (order == 0 && side->partners[side->order[middle]] == LB_NONE) return side->order[middle];
         if (order < 0)
             low = middle + 1;
         else
@@ -292,19 +292,19 @@ static lb_status match_earlier(pair *pair, const char *name, lb_fingerprint_row 
 {
     *earlier = LB_NONE;
     for (uint32_t i = pair->file; i-- > 0 && *earlier == LB_NONE;) {
-        lb_fingerprint_row *x = row_named(pair->tables[i], name);
+        lb_fingerprint_row *row = row_named(pair->tables[i], name);
         likeness likeness;
-        if (!x || x->lacks) continue;
-        LB_TRY(match_rows(pair->tables[i], x, pair->b.table, y, &likeness, err));
+        if (!row || row->lacks) continue;
+        LB_TRY(match_rows(pair->tables[i], row, pair->b.table, y, &likeness, err));
         if (is_same_tensor(likeness.kind)) *earlier = i;
     }
     return LB_OK;
 }
 
 /* A row whose shards no file places takes the other side's shape. */
-static lb_status settle_alike(const side *s, lb_fingerprint_row *row, const lb_fingerprint_row *like, lb_err *err)
+static lb_status settle_alike(const side *side, lb_fingerprint_row *row, const lb_fingerprint_row *like, lb_err *err)
 {
-    const lb_fingerprint_table *table = s->table;
+    const lb_fingerprint_table *table = side->table;
     if (!table->bytes || row->pieces < 2 || table->bytes->pieces[row->first].held.placed ||
         lb_layout_same_shape(&row->shape, &like->shape))
         return LB_OK;
@@ -336,17 +336,17 @@ static lb_status compare_named(pair *pair, uint32_t i, lb_err *err)
  * and twice here. Of constants the second says nothing: two norms of ones are not one. */
 static lb_status compare_unnamed(pair *pair, uint32_t i, lb_err *err)
 {
-    lb_fingerprint_row *x = &pair->a.table->rows[i];
-    for (int tied = 0; tied < 2 && !x->lacks; tied++)
+    lb_fingerprint_row *row = &pair->a.table->rows[i];
+    for (int tied = 0; tied < 2 && !row->lacks; tied++)
         for (uint32_t k = 0; k < pair->b.table->n; k++) {
             lb_fingerprint_row *y = &pair->b.table->rows[k];
-            if (y->lacks || (pair->b.partners[k] != LB_NONE) != (tied == 1) || (tied && x->constant) ||
-                !lb_layout_same_shape(&x->shape, &y->shape) || !lb_fingerprint_equal(x->numbers, y->numbers))
+            if (y->lacks || (pair->b.partners[k] != LB_NONE) != (tied == 1) || (tied && row->constant) ||
+                !lb_layout_same_shape(&row->shape, &y->shape) || !lb_fingerprint_equal(row->numbers, y->numbers))
                 continue;
             if (!tied) meet(&pair->a, i, &pair->b, k);
-            return add(pair, LB_FINGERPRINT_IS_NAME, i, k, x->dtype == y->dtype ? "" : "cast", err);
+            return add(pair, LB_FINGERPRINT_IS_NAME, i, k, row->dtype == y->dtype ? "" : "cast", err);
         }
-    if (x->lacks) return add(pair, LB_FINGERPRINT_IS_UNKNOWN, i, LB_NONE, x->lacks, err);
+    if (row->lacks) return add(pair, LB_FINGERPRINT_IS_UNKNOWN, i, LB_NONE, row->lacks, err);
     return add(pair, LB_FINGERPRINT_IS_MISSING, i, LB_NONE, "", err);
 }
 
@@ -379,26 +379,26 @@ static lb_status compare_pair(pair *pair, lb_err *err)
 /* ---- all pairs --------------------------------------------------------------------------------------------------- */
 
 /* Old numbers whose right ones the same tensor has in a later table of the other side. */
-static lb_status find_late(pair *pair, uint32_t m, lb_err *err)
+static lb_status find_late(pair *pair, uint32_t n_others, lb_err *err)
 {
     for (uint32_t i = 0; i < pair->comparison->n; i++) {
         lb_fingerprint_match *old = &pair->comparison->matches[i];
-        lb_fingerprint_row *x = old->row == LB_NONE ? NULL : &pair->tables[old->file]->rows[old->row];
-        for (uint32_t j = old->against + 1; j < m && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
+        lb_fingerprint_row *row = old->row == LB_NONE ? NULL : &pair->tables[old->file]->rows[old->row];
+        for (uint32_t j = old->against + 1; j < n_others && old->kind == LB_FINGERPRINT_IS_OLD; j++) {
             lb_fingerprint_row *y = row_named(pair->others[j], old->partner);
             likeness likeness;
             if (!y || y->lacks) continue;
-            LB_TRY(match_rows(pair->tables[old->file], x, pair->others[j], y, &likeness, err));
+            LB_TRY(match_rows(pair->tables[old->file], row, pair->others[j], y, &likeness, err));
             if (is_same_tensor(likeness.kind)) old->kind = LB_FINGERPRINT_IS_LATE, old->later = j;
         }
     }
     return LB_OK;
 }
 
-static lb_status compare_all(pair *pair, uint32_t n, uint32_t m, lb_err *err)
+static lb_status compare_all(pair *pair, uint32_t n, uint32_t n_others, lb_err *err)
 {
-    const bool synced = n == m;
-    for (uint32_t j = 0; j < m; j++) {
+    const bool synced = n == n_others;
+    for (uint32_t j = 0; j < n_others; j++) {
         pair->file = synced ? j : n - 1, pair->against = j;
         const bool made = side_init(&pair->a, pair->tables[pair->file]);
         lb_status status =
@@ -407,21 +407,21 @@ static lb_status compare_all(pair *pair, uint32_t n, uint32_t m, lb_err *err)
         side_release(&pair->a), side_release(&pair->b);
         LB_TRY(status);
     }
-    return synced ? find_late(pair, m, err) : LB_OK;
+    return synced ? find_late(pair, n_others, err) : LB_OK;
 }
 
 lb_status lb_fingerprint_table_compare(lb_fingerprint_table *const *tables, uint32_t n,
-                                       lb_fingerprint_table *const *others, uint32_t m,
+                                       lb_fingerprint_table *const *others, uint32_t n_others,
                                        const lb_fingerprint_table_options *options,
                                        lb_fingerprint_comparison **comparison, lb_err *err)
 {
     lb_fingerprint_table_options chosen = LB_FINGERPRINT_TABLE_OPTIONS_INIT;
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
-    if (!n || !m) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
+    if (!n || !n_others) return lb_fail(err, LB_ERR_INVALID, "a side has no table to compare");
     pair pair = {
         .comparison = calloc(1, sizeof *pair.comparison), .tables = tables, .others = others, .options = &chosen};
     if (!pair.comparison) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    const lb_status status = compare_all(&pair, n, m, err);
+    const lb_status status = compare_all(&pair, n, n_others, err);
     for (uint32_t i = 0; i < pair.comparison->n; i++) {
         pair.comparison->n_findings += lb_fingerprint_kind_is_finding(pair.comparison->matches[i].kind);
         pair.comparison->n_unknown += pair.comparison->matches[i].kind == LB_FINGERPRINT_IS_UNKNOWN;

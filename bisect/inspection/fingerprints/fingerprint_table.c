@@ -9,63 +9,66 @@
 
 static int by_name_and_rank(const void *a, const void *b)
 {
-    const lb_checkpoint_piece *x = &((const lb_fingerprint_piece *)a)->held,
+    const lb_checkpoint_piece *piece = &((const lb_fingerprint_piece *)a)->held,
                               *y = &((const lb_fingerprint_piece *)b)->held;
-    const int order = strcmp(x->name, y->name);
-    return order ? order : x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank) : (x > y) - (x < y);
+    const int order = strcmp(piece->name, y->name);
+    return order                    ? order
+           : piece->rank != y->rank ? (piece->rank > y->rank) - (piece->rank < y->rank)
+                                    : (piece > y) - (piece < y);
 }
 
-static lb_status make_rows(lb_fingerprint_table *t, lb_err *err)
+static lb_status make_rows(lb_fingerprint_table *table, lb_err *err)
 {
-    lb_fingerprint_bytes *b = t->bytes;
-    t->rows = calloc(b->n + 1u, sizeof *t->rows);
-    if (!t->rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
-    if (b->n) qsort(b->pieces, b->n, sizeof *b->pieces, by_name_and_rank);
-    for (uint32_t i = 0; i < b->n; i++) {
-        const lb_checkpoint_piece *p = &b->pieces[i].held;
-        if (i && !strcmp(p->name, b->pieces[i - 1].held.name)) {
-            t->rows[t->n - 1].pieces++;
+    lb_fingerprint_bytes *fingerprint_bytes = table->bytes;
+    table->rows = calloc(fingerprint_bytes->n + 1u, sizeof *table->rows);
+    if (!table->rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", table->path);
+    if (fingerprint_bytes->n)
+        qsort(fingerprint_bytes->pieces, fingerprint_bytes->n, sizeof *fingerprint_bytes->pieces, by_name_and_rank);
+    for (uint32_t i = 0; i < fingerprint_bytes->n; i++) {
+        const lb_checkpoint_piece *piece = &fingerprint_bytes->pieces[i].held;
+        if (i && !strcmp(piece->name, fingerprint_bytes->pieces[i - 1].held.name)) {
+            table->rows[table->n - 1].pieces++;
             continue;
         }
-        lb_fingerprint_row *row = &t->rows[t->n];
-        *row = (lb_fingerprint_row){.name = strdup(p->name), .dtype = p->tensor.dtype, .first = i, .pieces = 1};
-        if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", t->path);
-        row->shape = lb_layout_contiguous(p->whole.ndim, p->whole.shape);
-        t->n++;
+        lb_fingerprint_row *row = &table->rows[table->n];
+        *row = (lb_fingerprint_row){.name = strdup(piece->name), .dtype = piece->tensor.dtype, .first = i, .pieces = 1};
+        if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", table->path);
+        row->shape = lb_layout_contiguous(piece->whole.ndim, piece->whole.shape);
+        table->n++;
     }
     return LB_OK;
 }
 
-static bool is_large(const lb_fingerprint_table *t, const lb_fingerprint_row *row)
+static bool is_large(const lb_fingerprint_table *table, const lb_fingerprint_row *row)
 {
     if (row->lacks) return false;
-    const lb_tensor *p = &t->bytes->pieces[row->first].held.tensor;
+    const lb_tensor *p = &table->bytes->pieces[row->first].held.tensor;
     return lb_dtype_bytes(p->dtype, (size_t)lb_layout_numel(&p->layout)) >= 32u << 20;
 }
 
-static void measure_row(lb_fingerprint_table *t, uint32_t i, const lb_fingerprint_table_options *o, lb_err *why,
-                        uint64_t *done)
+static void measure_row(lb_fingerprint_table *table, uint32_t i, const lb_fingerprint_table_options *options,
+                        lb_err *why, uint64_t *done)
 {
     lb_err own = LB_ERR_INIT;
-    if (!t->rows[i].lacks) lb_fingerprint_bytes_settle(t, &t->rows[i], NULL, o->rounded, &own);
+    if (!table->rows[i].lacks) lb_fingerprint_bytes_settle(table, &table->rows[i], NULL, options->rounded, &own);
 #pragma omp critical(lb_fingerprint_progress)
     {
         if (own.status != LB_OK && why->status == LB_OK) *why = own;
-        if (o->progress) o->progress("reading", ++*done, t->n);
+        if (options->progress) options->progress("reading", ++*done, table->n);
     }
 }
 
 /* A large row is shared out among the threads, small ones among each other. */
-static lb_status measure_rows(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+static lb_status measure_rows(lb_fingerprint_table *table, const lb_fingerprint_table_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     uint64_t done = 0;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (is_large(t, &t->rows[i])) measure_row(t, i, o, &why, &done);
+    for (uint32_t i = 0; i < table->n; i++)
+        if (is_large(table, &table->rows[i])) measure_row(table, i, options, &why, &done);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (uint32_t i = 0; i < t->n; i++)
-        if (!is_large(t, &t->rows[i])) measure_row(t, i, o, &why, &done);
-    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", t->path, why.message);
+    for (uint32_t i = 0; i < table->n; i++)
+        if (!is_large(table, &table->rows[i])) measure_row(table, i, options, &why, &done);
+    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", table->path, why.message);
 }
 
 /* ---- rows as units of work --------------------------------------------------------------------------------------- */
@@ -75,60 +78,60 @@ typedef struct shared_rows {
     const lb_fingerprint_table_options *options;
 } shared_rows;
 
-static void row_record(lb_part_record *r, lb_fingerprint_row *row)
+static void row_record(lb_part_record *record, lb_fingerprint_row *row)
 {
     const char *lacks = row->lacks;
     const lb_layout piece = row->shape;
     int64_t shape[LB_MAX_DIMS] = {0}, elements = 1;
     uint32_t dims = (uint32_t)piece.ndim;
     memcpy(shape, piece.shape, dims * sizeof *shape);
-    lb_part_record_u32(r, &dims);
-    if (dims != (uint32_t)piece.ndim) lb_part_record_refuse(r, "shape", "%u dimensions of %d", dims, piece.ndim);
+    lb_part_record_u32(record, &dims);
+    if (dims != (uint32_t)piece.ndim) lb_part_record_refuse(record, "shape", "%u dimensions of %d", dims, piece.ndim);
     /* As its pieces side by side, along any dimension. */
     for (int d = 0; d < piece.ndim; d++) {
-        lb_part_record_tally(r, &shape[d], 0);
+        lb_part_record_tally(record, &shape[d], 0);
         if (shape[d] < piece.shape[d] || (piece.shape[d] ? shape[d] / piece.shape[d] > row->pieces : shape[d] > 0) ||
             __builtin_mul_overflow(elements, shape[d], &elements))
-            lb_part_record_refuse(r, "shape", "%lld along dimension %d, where each of its %u pieces has %lld",
+            lb_part_record_refuse(record, "shape", "%lld along dimension %d, where each of its %u pieces has %lld",
                                   (long long)shape[d], d, row->pieces, (long long)piece.shape[d]);
     }
-    if (r->reading && r->status == LB_OK) row->shape = lb_layout_contiguous(piece.ndim, shape);
-    lb_part_record_u64(r, &row->raw.a), lb_part_record_u64(r, &row->raw.b);
-    lb_part_record_u64(r, &row->numbers.a), lb_part_record_u64(r, &row->numbers.b);
+    if (record->reading && record->status == LB_OK) row->shape = lb_layout_contiguous(piece.ndim, shape);
+    lb_part_record_u64(record, &row->raw.a), lb_part_record_u64(record, &row->raw.b);
+    lb_part_record_u64(record, &row->numbers.a), lb_part_record_u64(record, &row->numbers.b);
     for (int k = 0; k < LB_FINGERPRINT_NARROW; k++) {
-        lb_part_record_bool(r, &row->has_rounded[k]);
-        lb_part_record_u64(r, &row->rounded[k].a), lb_part_record_u64(r, &row->rounded[k].b);
+        lb_part_record_bool(record, &row->has_rounded[k]);
+        lb_part_record_u64(record, &row->rounded[k].a), lb_part_record_u64(record, &row->rounded[k].b);
     }
-    lb_part_record_bool(r, &row->constant);
-    lb_part_record_text(r, &lacks);
-    if (r->reading && !row->lacks && lacks) row->lacks = strdup(lacks);
+    lb_part_record_bool(record, &row->constant);
+    lb_part_record_text(record, &lacks);
+    if (record->reading && !row->lacks && lacks) row->lacks = strdup(lacks);
 }
 
 static lb_status work_row(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const shared_rows *s = context;
+    const shared_rows *rows = context;
     lb_err why = LB_ERR_INIT;
     uint64_t done = 0;
-    lb_fingerprint_table_options quiet = *s->options;
+    lb_fingerprint_table_options quiet = *rows->options;
     quiet.progress = NULL;
-    measure_row(s->table, (uint32_t)unit, &quiet, &why, &done);
-    row_record(record, &s->table->rows[unit]);
-    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", s->table->path, why.message);
+    measure_row(rows->table, (uint32_t)unit, &quiet, &why, &done);
+    row_record(record, &rows->table->rows[unit]);
+    return why.status == LB_OK ? LB_OK : lb_fail(err, why.status, "%s: %s", rows->table->path, why.message);
 }
 
 static lb_status fold_row(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    const shared_rows *s = context;
-    row_record(record, &s->table->rows[unit]);
+    const shared_rows *rows = context;
+    row_record(record, &rows->table->rows[unit]);
     return record->status;
 }
 
-static lb_status share_rows(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+static lb_status share_rows(lb_fingerprint_table *table, const lb_fingerprint_table_options *options, lb_err *err)
 {
-    shared_rows s = {t, o};
-    const lb_parts_loop loop = {"tensor", t->n, work_row, fold_row, &s};
-    return o->parts ? lb_parts_each(o->parts, &loop, err) : measure_rows(t, o, err);
+    shared_rows rows = {table, options};
+    const lb_parts_loop loop = {"tensor", table->n, work_row, fold_row, &rows};
+    return options->parts ? lb_parts_each(options->parts, &loop, err) : measure_rows(table, options, err);
 }
 
 /* ---- which kind of file ------------------------------------------------------------------------------------------ */
@@ -167,18 +170,19 @@ static lb_status is_capture(const char *path, bool *capture, lb_err *err)
     return LB_OK;
 }
 
-static lb_status open_table(lb_fingerprint_table *t, const lb_fingerprint_table_options *o, lb_err *err)
+static lb_status open_table(lb_fingerprint_table *table, const lb_fingerprint_table_options *options, lb_err *err)
 {
     bool capture;
-    if (is_table(t->path)) return lb_fingerprint_files_table(t, err);
-    LB_TRY(is_capture(t->path, &capture, err));
-    LB_TRY(capture ? lb_fingerprint_files_capture(t, o->step, err) : lb_fingerprint_files_checkpoint(t, err));
-    LB_TRY(make_rows(t, err));
+    if (is_table(table->path)) return lb_fingerprint_files_table(table, err);
+    LB_TRY(is_capture(table->path, &capture, err));
+    LB_TRY(capture ? lb_fingerprint_files_capture(table, options->step, err)
+                   : lb_fingerprint_files_checkpoint(table, err));
+    LB_TRY(make_rows(table, err));
     if (capture)
-        lb_fingerprint_files_lacking(t);
+        lb_fingerprint_files_lacking(table);
     else
-        LB_TRY(lb_fingerprint_files_unread(t, err));
-    return share_rows(t, o, err);
+        LB_TRY(lb_fingerprint_files_unread(table, err));
+    return share_rows(table, options, err);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */

@@ -164,17 +164,17 @@ static void learn_width(lb_level_width *w, double width)
     w->square += rate * ((1 - rate) * off * off - w->square);
 }
 
-static void learn(lb_level_model *model, const lb_level_pending *p)
+static void learn(lb_level_model *model, const lb_level_pending *pending)
 {
-    learn_noise(&model->near, p->near, model->least);
-    learn_noise(&model->far, p->far, model->least);
+    learn_noise(&model->near, pending->near, model->least);
+    learn_noise(&model->far, pending->far, model->least);
     if (model->near.learned <= 32) return;
-    learn_width(&model->width, (double)p->width);
-    lb_noise_law_add(&model->absolute, (double)p->spread);
-    lb_noise_memory_add(&model->absolute_memory, fmin((double)p->spread, LB_NOISE_CLIP));
-    lb_far_tail_add(&model->single, (double)p->v);
-    lb_far_tail_add(&model->second, (double)p->second);
-    lb_far_tail_add(&model->third, (double)p->third);
+    learn_width(&model->width, (double)pending->width);
+    lb_noise_law_add(&model->absolute, (double)pending->spread);
+    lb_noise_memory_add(&model->absolute_memory, fmin((double)pending->spread, LB_NOISE_CLIP));
+    lb_far_tail_add(&model->single, (double)pending->v);
+    lb_far_tail_add(&model->second, (double)pending->second);
+    lb_far_tail_add(&model->third, (double)pending->third);
 }
 
 static void learn_later(lb_level_model *model, const lb_level_pending *step)

@@ -20,15 +20,15 @@ typedef struct search {
 /* A gradient comes from the loss's seed, and not from the node itself. */
 static void consider(void *context, uint32_t value)
 {
-    search *s = context;
-    const lb_program *program = s->run->program;
-    const uint32_t giver = s->run->graph.giver[value];
-    if (giver == LB_NONE || program->ops[giver].phase != LB_PHASE_BACKWARD || program->ops[giver].node == s->node)
+    search *search = context;
+    const lb_program *program = search->run->program;
+    const uint32_t giver = search->run->graph.giver[value];
+    if (giver == LB_NONE || program->ops[giver].phase != LB_PHASE_BACKWARD || program->ops[giver].node == search->node)
         return;
-    if (!lb_dtype_is_float(program->values[value].dtype) || !same_shape(&program->values[value].layout, s->like))
+    if (!lb_dtype_is_float(program->values[value].dtype) || !same_shape(&program->values[value].layout, search->like))
         return;
-    if (!lb_trained_from(s->run, s->trained, value) || value == s->found) return;
-    s->found = value, s->candidates++;
+    if (!lb_trained_from(search->run, search->trained, value) || value == search->found) return;
+    search->found = value, search->candidates++;
 }
 
 bool lb_cotangents_node(const lb_program *program, uint32_t op, int64_t *node)
@@ -148,14 +148,14 @@ static uint32_t gradient_of(const lb_moved_run *run, const lb_trained *trained, 
                             int64_t node, const lb_layout *like)
 {
     const lb_program *program = run->program;
-    search s = {run, trained, node, like, LB_NONE, 0};
+    search search = {run, trained, node, like, LB_NONE, 0};
     for (uint32_t k = 0; k < n; k++)
         if (program->ops[first[k]].node == node) {
             if (lb_cotangents_is_custom(program, first[k])) return LB_NONE;
-            lb_op_each_input(program, &program->ops[first[k]], consider, &s);
+            lb_op_each_input(program, &program->ops[first[k]], consider, &search);
             break;
         }
-    return s.candidates == 1 ? s.found : LB_NONE;
+    return search.candidates == 1 ? search.found : LB_NONE;
 }
 
 static uint32_t list_backward(const lb_program *program, uint32_t *ops)

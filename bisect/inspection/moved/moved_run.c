@@ -122,9 +122,9 @@ static void move(const run *run, uint32_t row, const lb_tensor *tensor)
     free(x);
 }
 
-static void measure_gradients(run *r, const lb_event *event)
+static void measure_gradients(run *run, const lb_event *event)
 {
-    lb_moved_run *p = r->moved;
+    lb_moved_run *p = run->moved;
     for (uint32_t i = 0; i < p->n_sites; i++) {
         lb_moved_site *site = &p->sites[i];
         lb_tensor tensor;
@@ -137,27 +137,27 @@ static void measure_gradients(run *r, const lb_event *event)
     }
 }
 
-static void note_losses(run *r, const lb_event *event)
+static void note_losses(run *run, const lb_event *event)
 {
-    lb_moved_run *p = r->moved;
+    lb_moved_run *p = run->moved;
     for (uint32_t i = 0; i < p->n_roots; i++) {
         lb_tensor tensor;
         if (p->graph.giver[p->roots[i].value] != event->op || !lb_event_exact(event, p->roots[i].value, &tensor))
             continue;
         if (!is_real(&tensor) || lb_layout_numel(&tensor.layout) != 1) continue;
-        lb_shadow_numbers(&tensor, &r->losses[i]);
-        r->seen++, p->roots[i].seen = true;
-        if (r->first) p->roots[i].loss = r->losses[i];
+        lb_shadow_numbers(&tensor, &run->losses[i]);
+        run->seen++, p->roots[i].seen = true;
+        if (run->first) p->roots[i].loss = run->losses[i];
     }
 }
 
-static void look_at(run *r, uint32_t v, const lb_tensor *tensor)
+static void look_at(run *run, uint32_t v, const lb_tensor *tensor)
 {
-    lb_moved_run *p = r->moved;
+    lb_moved_run *p = run->moved;
     const uint32_t row = p->site_of[v];
-    if (r->first && row != LB_NONE) measure_value(&p->sites[row], tensor);
-    if (r->first) return;
-    if (row != LB_NONE && p->active[row]) move(r, row, tensor);
+    if (run->first && row != LB_NONE) measure_value(&p->sites[row], tensor);
+    if (run->first) return;
+    if (row != LB_NONE && p->active[row]) move(run, row, tensor);
 }
 
 static bool note_op(void *context, const lb_event *event)
@@ -175,22 +175,22 @@ static bool note_op(void *context, const lb_event *event)
 
 static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    run *r = run_of(context, rank);
-    lb_moved_run *p = r->moved;
+    run *run = run_of(context, rank);
+    lb_moved_run *p = run->moved;
     (void)step;
     const uint32_t row = value < p->program->n_values ? p->site_of[value] : LB_NONE;
     lb_tensor t;
-    for (uint32_t i = 0; r->first && i < p->n_sites; i++)
+    for (uint32_t i = 0; run->first && i < p->n_sites; i++)
         if (p->sites[i].start == value && lb_program_view_value(p->view, value, &t, NULL) == LB_OK)
             multiply(&p->sites[i], key_of(p, i), &t, p->sites[i].start_dots);
     if (row == LB_NONE || lb_program_view_value(p->view, value, &t, NULL) != LB_OK) return false;
-    if (r->first) measure_value(&p->sites[row], &t);
-    if (r->first || !p->active[row] || !is_real(&t)) return false;
-    free(r->source);
-    r->source = lb_shadow_numbers_copy(&t);
-    if (!r->source) return false;
-    *tensor = (lb_tensor){r->source, LB_F64, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
-    move(r, row, tensor);
+    if (run->first) measure_value(&p->sites[row], &t);
+    if (run->first || !p->active[row] || !is_real(&t)) return false;
+    free(run->source);
+    run->source = lb_shadow_numbers_copy(&t);
+    if (!run->source) return false;
+    *tensor = (lb_tensor){run->source, LB_F64, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
+    move(run, row, tensor);
     return true;
 }
 
@@ -353,30 +353,30 @@ static lb_status try_sides(lb_moved_run *moved, uint32_t seed, uint64_t roots, d
 
 /* What the slopes on the two sides of the step differ by, however small it is: numbers that stand exactly at a kink (a
  * relu of 0) have no one derivative, and autograd takes one of many. A smooth loss has less with each smaller step. */
-static double kink_of(const sides *s)
+static double kink_of(const sides *sides)
 {
-    const double first = 2 * s[1].bend - s[0].bend, second = 2 * s[2].bend - s[1].bend;
+    const double first = 2 * sides[1].bend - sides[0].bend, second = 2 * sides[2].bend - sides[1].bend;
     return fabs(second - first) <= 0.25 * fabs(second) ? fabs(second) : 0;
 }
 
 lb_status lb_moved_run_quotient(lb_moved_run *run, uint32_t seed, uint64_t roots, double step, lb_quotient *quotient,
                                 lb_err *err)
 {
-    sides s[3];
+    sides sides[3];
     double largest = 0;
     for (int i = 0; i < 3; i++) {
-        LB_TRY(try_sides(run, seed, roots, ldexp(step, -i), &s[i], err));
-        largest = fmax(largest, s[i].largest);
+        LB_TRY(try_sides(run, seed, roots, ldexp(step, -i), &sides[i], err));
+        largest = fmax(largest, sides[i].largest);
     }
-    const double first = (4 * s[1].slope - s[0].slope) / 3, second = (4 * s[2].slope - s[1].slope) / 3;
+    const double first = (4 * sides[1].slope - sides[0].slope) / 3, second = (4 * sides[2].slope - sides[1].slope) / 3;
     *quotient = (lb_quotient){.derivative = (16 * second - first) / 15};
     quotient->noise = 0x1p-46 * largest / step;
-    quotient->error = fabs(second - first) + kink_of(s) + quotient->noise;
+    quotient->error = fabs(second - first) + kink_of(sides) + quotient->noise;
     for (uint32_t k = 0; k < ranks_of(run); k++) {
         const lb_moved_run *rank = rank_at(run, k);
         for (uint32_t i = 0; i < rank->n_sites; i++) {
-            const lb_moved_site *s = &rank->sites[i];
-            const double dot = rank->active[i] ? (run->reads ? s->read_dots : s->dots)[seed] * s->share : 0;
+            const lb_moved_site *sides = &rank->sites[i];
+            const double dot = rank->active[i] ? (run->reads ? sides->read_dots : sides->dots)[seed] * sides->share : 0;
             quotient->said += dot, quotient->scale += fabs(dot);
         }
     }

@@ -105,13 +105,13 @@ static json_t *by_layer_json(const json_t *rows)
     for (size_t i = 0; all && i < n; i++) {
         const json_t *row = json_array_get(rows, i);
         json_t *key = json_sprintf("%s\n%s", text_of(row, "phase"), text_of(row, "layer"));
-        layer_phase *l = key ? &all[id_of(ids, json_string_value(key))] : NULL;
+        layer_phase *phase = key ? &all[id_of(ids, json_string_value(key))] : NULL;
         json_decref(key);
-        if (!l) continue;
-        if (!l->ranks)
-            *l = (layer_phase){text_of(row, "layer"), text_of(row, "phase"), "", -1, -1,           -1,
-                               {NAN, NAN, NAN, NAN},  rank_of(row),          0,  0,  json_object()};
-        add_row(l, row);
+        if (!phase) continue;
+        if (!phase->ranks)
+            *phase = (layer_phase){text_of(row, "layer"), text_of(row, "phase"), "", -1, -1,           -1,
+                                   {NAN, NAN, NAN, NAN},  rank_of(row),          0,  0,  json_object()};
+        add_row(phase, row);
     }
     for (size_t i = 0; all && i < json_object_size(ids); i++) {
         json_array_append_new(list, layer_json(&all[i]));

@@ -159,9 +159,9 @@ static bool is_fed(const lb_moved_run *lead, const lb_moved_run *other, const lb
     const lb_program *p = lead->program, *q = other->program;
     bool fed = lead == other || (p->n_ops == q->n_ops && p->n_values == q->n_values);
     for (uint32_t i = 0; i < changed->n_changes && fed && lead != other; i++) {
-        const lb_digest a = p->values[changed->changes[i].value].logical,
+        const lb_digest digest = p->values[changed->changes[i].value].logical,
                         b = q->values[changed->changes[i].value].logical;
-        fed = lb_digest_equal(a, b) && !lb_digest_is_none(a);
+        fed = lb_digest_equal(digest, b) && !lb_digest_is_none(digest);
     }
     return fed;
 }

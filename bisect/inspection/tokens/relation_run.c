@@ -15,19 +15,19 @@ typedef struct trial {
     bool failed;
 } trial;
 
-static int64_t rows_of(const lb_relation_run *r, uint32_t loss)
+static int64_t rows_of(const lb_relation_run *run, uint32_t loss)
 {
-    return lb_layout_numel(&r->run->program->values[r->scored->losses[loss].labels].layout);
+    return lb_layout_numel(&run->run->program->values[run->scored->losses[loss].labels].layout);
 }
 
 /* ---- scores ---- */
 
-static lb_token_sum *sum_scores(const lb_relation_run *r, uint32_t number, const lb_event *event)
+static lb_token_sum *sum_scores(const lb_relation_run *run, uint32_t number, const lb_event *event)
 {
-    const lb_scored_rows *loss = &r->scored->losses[number];
+    const lb_scored_rows *loss = &run->scored->losses[number];
     lb_tensor tensor;
     double *x = lb_event_exact(event, loss->scores, &tensor) ? lb_shadow_numbers_copy(&tensor) : NULL;
-    const int64_t n = rows_of(r, number);
+    const int64_t n = rows_of(run, number);
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     for (int64_t i = 0; sums && i < n; i++) {
         int64_t stride;
@@ -40,13 +40,13 @@ static lb_token_sum *sum_scores(const lb_relation_run *r, uint32_t number, const
 
 static void compare_scores(trial *trial, uint32_t number, const lb_token_sum *now)
 {
-    const lb_relation_run *r = trial->relation;
-    const lb_scored_rows *loss = &r->scored->losses[number];
-    const int64_t n = rows_of(r, number), columns = r->scored->ids[loss->ids].columns;
+    const lb_relation_run *run = trial->relation;
+    const lb_scored_rows *loss = &run->scored->losses[number];
+    const int64_t n = rows_of(run, number), columns = run->scored->ids[loss->ids].columns;
     for (int64_t i = 0; i < n; i++) {
         int64_t sequence, column;
         lb_scored_rows_token(loss, i, &sequence, &column);
-        const double gap = lb_token_rows_gap(&r->scores[number][i], &now[i]);
+        const double gap = lb_token_rows_gap(&run->scores[number][i], &now[i]);
         const bool moves = !(gap <= LB_TOKEN_ROWS_ROUNDING);
         trial->answer->moved += moves;
         if (loss->targets[i] < 0 || loss->targets[i] >= loss->classes) continue;
@@ -59,13 +59,13 @@ static void compare_scores(trial *trial, uint32_t number, const lb_token_sum *no
 
 static void look_at_loss(trial *trial, uint32_t number, const lb_event *event)
 {
-    lb_relation_run *r = trial->relation;
-    lb_token_sum *sums = sum_scores(r, number, event);
+    lb_relation_run *run = trial->relation;
+    lb_token_sum *sums = sum_scores(run, number, event);
     if (!trial->tokens) {
-        r->scores[number] = sums;
+        run->scores[number] = sums;
         return;
     }
-    if (sums && r->scores[number])
+    if (sums && run->scores[number])
         compare_scores(trial, number, sums);
     else
         trial->answer->unseen = true;
@@ -81,27 +81,27 @@ static bool is_softmax(const lb_program *program, uint32_t op)
 
 static void compare_value(trial *trial, uint32_t v, const lb_token_sum *now, int64_t n)
 {
-    const lb_relation_run *r = trial->relation;
-    const uint8_t *stays = trial->tokens->stays[r->scored->losses[r->loss_of[v]].ids];
+    const lb_relation_run *run = trial->relation;
+    const uint8_t *stays = trial->tokens->stays[run->scored->losses[run->loss_of[v]].ids];
     trial->kept[v] = 1;
     for (int64_t i = 0; i < n && trial->kept[v] == 1; i++)
-        if (stays[i] && !(lb_token_rows_gap(&r->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) trial->kept[v] = 2;
+        if (stays[i] && !(lb_token_rows_gap(&run->values[v][i], &now[i]) <= LB_TOKEN_ROWS_ROUNDING)) trial->kept[v] = 2;
 }
 
 static void look_at_value(trial *trial, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
-    lb_relation_run *r = trial->relation;
-    if (r->loss_of[value] == LB_NONE || (trial->tokens && !r->values[value])) return;
-    const lb_token_ids *ids = &r->scored->ids[r->scored->losses[r->loss_of[value]].ids];
+    lb_relation_run *run = trial->relation;
+    if (run->loss_of[value] == LB_NONE || (trial->tokens && !run->values[value])) return;
+    const lb_token_ids *ids = &run->scored->ids[run->scored->losses[run->loss_of[value]].ids];
     lb_token_rows shape;
-    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(r->run->program, op), &shape)) return;
+    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(run->run->program, op), &shape)) return;
     double *x = lb_shadow_numbers_copy(tensor);
     const int64_t n = ids->rows * ids->columns;
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     if (sums) lb_token_rows_add_up(&shape, x, sums);
     trial->failed |= !sums;
     if (!trial->tokens)
-        free(r->values[value]), r->values[value] = sums;
+        free(run->values[value]), run->values[value] = sums;
     else if (sums)
         compare_value(trial, value, sums, n), free(sums);
     free(x);
@@ -129,28 +129,29 @@ static bool stays_everywhere(const trial *trial, const lb_token_ids *like, int64
     return stays;
 }
 
-static void look_at_beside(trial *trial, lb_beside *b, uint32_t op, uint32_t value, const lb_tensor *tensor)
+static void look_at_beside(trial *trial, lb_beside *beside, uint32_t op, uint32_t value, const lb_tensor *tensor)
 {
     const lb_scored_step *scored = trial->relation->scored;
     const lb_token_ids *ids = &scored->ids[scored->losses[0].ids];
     const int64_t n = ids->rows * ids->columns;
     lb_token_rows shape;
-    if (trial->tokens && !b->values[value]) return;
-    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(b->run->program, op), &shape)) return;
+    if (trial->tokens && !beside->values[value]) return;
+    if (!lb_token_rows_of(&tensor->layout, ids->rows, ids->columns, is_softmax(beside->run->program, op), &shape))
+        return;
     double *x = lb_shadow_numbers_copy(tensor);
     lb_token_sum *sums = x ? malloc(((size_t)n + 1) * sizeof *sums) : NULL;
     if (sums) lb_token_rows_add_up(&shape, x, sums);
     trial->failed |= !sums;
     free(x);
     if (!trial->tokens) {
-        free(b->values[value]), b->values[value] = sums;
+        free(beside->values[value]), beside->values[value] = sums;
         return;
     }
-    b->kept[value] = 1;
-    for (int64_t i = 0; sums && i < n && b->kept[value] == 1; i++)
+    beside->kept[value] = 1;
+    for (int64_t i = 0; sums && i < n && beside->kept[value] == 1; i++)
         if (stays_everywhere(trial, ids, i) &&
-            !(lb_token_rows_gap(&b->values[value][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
-            b->kept[value] = 2;
+            !(lb_token_rows_gap(&beside->values[value][i], &sums[i]) <= LB_TOKEN_ROWS_ROUNDING))
+            beside->kept[value] = 2;
     free(sums);
 }
 
@@ -164,10 +165,10 @@ static bool is_looked_at(const lb_event *event, uint32_t i)
 static bool look_beside(void *context, const lb_moved_run *run, const lb_event *event)
 {
     trial *trial = context;
-    lb_beside *b = beside_of(trial->relation, run);
-    if (!b || run->program->ops[event->op].phase != LB_PHASE_FORWARD || !event->shadow) return true;
+    lb_beside *beside = beside_of(trial->relation, run);
+    if (!beside || run->program->ops[event->op].phase != LB_PHASE_FORWARD || !event->shadow) return true;
     for (uint32_t i = 0; i < event->n_results; i++)
-        if (is_looked_at(event, i)) look_at_beside(trial, b, event->op, event->values[i], &event->shadow[i]);
+        if (is_looked_at(event, i)) look_at_beside(trial, beside, event->op, event->values[i], &event->shadow[i]);
     return !trial->failed;
 }
 
@@ -186,16 +187,16 @@ static bool look(void *context, const lb_event *event)
 
 /* ---- runs ---- */
 
-static bool list_ancestors(lb_relation_run *r)
+static bool list_ancestors(lb_relation_run *run)
 {
-    const size_t n = (size_t)r->run->program->n_values + 1;
+    const size_t n = (size_t)run->run->program->n_values + 1;
     uint8_t *ancestors = malloc(n);
     bool done = ancestors != NULL;
-    for (uint32_t i = 0; i < r->scored->n_losses && done; i++) {
+    for (uint32_t i = 0; i < run->scored->n_losses && done; i++) {
         memset(ancestors, 0, n);
-        done = lb_scored_rows_ancestors(r->run, r->scored->losses[i].scores, ancestors);
+        done = lb_scored_rows_ancestors(run->run, run->scored->losses[i].scores, ancestors);
         for (uint32_t v = 0; v + 1 < n; v++)
-            if (ancestors[v] && r->loss_of[v] == LB_NONE) r->loss_of[v] = i;
+            if (ancestors[v] && run->loss_of[v] == LB_NONE) run->loss_of[v] = i;
     }
     free(ancestors);
     return done;
@@ -212,24 +213,24 @@ static bool open_beside(lb_relation_run *r)
 {
     bool done = (r->beside = calloc((size_t)r->run->n_together + 1, sizeof *r->beside)) != NULL;
     for (uint32_t i = 0; i < r->run->n_together && done; i++) {
-        lb_beside *b = &r->beside[i];
+        lb_beside *beside = &r->beside[i];
         const lb_moved_run *run = r->run->together[i];
         if (run == r->run) continue;
-        b->run = run, b->values = calloc((size_t)run->program->n_values + 1, sizeof *b->values);
-        b->kept = calloc((size_t)run->program->n_values + 1, 1);
-        done = b->values && b->kept;
+        beside->run = run, beside->values = calloc((size_t)run->program->n_values + 1, sizeof *beside->values);
+        beside->kept = calloc((size_t)run->program->n_values + 1, 1);
+        done = beside->values && beside->kept;
     }
     return done;
 }
 
-static void close_beside(lb_relation_run *r)
+static void close_beside(lb_relation_run *run)
 {
-    for (uint32_t i = 0; r->beside && i < r->run->n_together; i++) {
-        const lb_beside *b = &r->beside[i];
-        for (uint32_t v = 0; b->values && v < b->run->program->n_values; v++) free(b->values[v]);
-        free(b->values), free(b->kept);
+    for (uint32_t i = 0; run->beside && i < run->run->n_together; i++) {
+        const lb_beside *beside = &run->beside[i];
+        for (uint32_t v = 0; beside->values && v < beside->run->program->n_values; v++) free(beside->values[v]);
+        free(beside->values), free(beside->kept);
     }
-    free(r->beside);
+    free(run->beside);
 }
 
 lb_status lb_relation_run_open(lb_moved_run *run, const lb_scored_step *scored, bool holds, lb_relation_run *relation,
@@ -279,16 +280,16 @@ static bool first_broken(const lb_moved_run *run, const uint8_t *kept, uint32_t 
 /* On the rank that looked the tokens up, on one between, or on the one that scores them. */
 static bool name_op(trial *trial)
 {
-    const lb_relation_run *r = trial->relation;
-    const lb_moved_run *home = r->scored->home;
-    bool done = first_broken(r->run, trial->kept, &trial->answer->op);
-    for (int others = 0; others < 2 && done && r->beside; others++)
-        for (uint32_t i = 0; i < r->run->n_together && done && !trial->answer->place; i++) {
-            const lb_beside *b = &r->beside[i];
+    const lb_relation_run *run = trial->relation;
+    const lb_moved_run *home = run->scored->home;
+    bool done = first_broken(run->run, trial->kept, &trial->answer->op);
+    for (int others = 0; others < 2 && done && run->beside; others++)
+        for (uint32_t i = 0; i < run->run->n_together && done && !trial->answer->place; i++) {
+            const lb_beside *beside = &run->beside[i];
             uint32_t op = LB_NONE;
-            if (!b->run || (b->run == home) == others) continue;
-            done = first_broken(b->run, b->kept, &op);
-            if (op != LB_NONE) trial->answer->op = op, trial->answer->place = b->run;
+            if (!beside->run || (beside->run == home) == others) continue;
+            done = first_broken(beside->run, beside->kept, &op);
+            if (op != LB_NONE) trial->answer->op = op, trial->answer->place = beside->run;
         }
     return done;
 }

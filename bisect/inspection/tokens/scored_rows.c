@@ -252,28 +252,28 @@ static void read_weights(lb_scored_rows *loss, const lb_event *event, int64_t n)
     free(x);
 }
 
-static bool read_tokens(reading *r, const lb_moved_run *run, const lb_event *event)
+static bool read_tokens(reading *reading, const lb_moved_run *run, const lb_event *event)
 {
-    for (uint32_t i = 0; i < r->scored->n_ids; i++) {
-        lb_token_ids *ids = &r->scored->ids[i];
+    for (uint32_t i = 0; i < reading->scored->n_ids; i++) {
+        lb_token_ids *ids = &reading->scored->ids[i];
         if (ids->tokens || !reads(run, event->op, ids->value)) continue;
         ids->tokens = whole_numbers(event, ids->value);
-        if (ids->tokens && ids->tokens_first) r->failed |= !lb_scored_rows_turn(ids, ids->tokens, false);
+        if (ids->tokens && ids->tokens_first) reading->failed |= !lb_scored_rows_turn(ids, ids->tokens, false);
     }
-    return !r->failed;
+    return !reading->failed;
 }
 
 static bool read_numbers(void *context, const lb_event *event)
 {
-    reading *r = context;
-    read_tokens(r, r->run, event);
-    for (uint32_t i = 0; i < r->scored->n_losses; i++) {
-        lb_scored_rows *loss = &r->scored->losses[i];
+    reading *reading = context;
+    read_tokens(reading, reading->run, event);
+    for (uint32_t i = 0; i < reading->scored->n_losses; i++) {
+        lb_scored_rows *loss = &reading->scored->losses[i];
         if (loss->op == event->op) loss->targets = whole_numbers(event, loss->labels);
-        if (loss->gradient != LB_NONE && r->run->graph.giver[loss->gradient] == event->op && !loss->weights)
-            read_weights(loss, event, lb_layout_numel(&r->run->program->values[loss->labels].layout));
+        if (loss->gradient != LB_NONE && reading->run->graph.giver[loss->gradient] == event->op && !loss->weights)
+            read_weights(loss, event, lb_layout_numel(&reading->run->program->values[loss->labels].layout));
     }
-    return !r->failed;
+    return !reading->failed;
 }
 
 /* ---- which token a row is scored against ---- */
@@ -469,17 +469,17 @@ static void release_ids(lb_scored_step *scored)
 /* The tokens of another rank, as its embeddings read them. */
 static bool read_beside(void *context, const lb_moved_run *run, const lb_event *event)
 {
-    reading *r = context;
-    return run != r->beside || read_tokens(r, run, event);
+    reading *reading = context;
+    return run != reading->beside || read_tokens(reading, run, event);
 }
 
 static lb_status read_other(lb_moved_run *run, lb_moved_run *other, lb_scored_step *scored, lb_err *err)
 {
-    reading r = {.run = run, .scored = scored, .beside = other};
+    reading reading = {.run = run, .scored = scored, .beside = other};
     const lb_changed_run plain = {
-        .holds = true, .last = last_read(run, scored), .look_beside = read_beside, .context = &r};
+        .holds = true, .last = last_read(run, scored), .look_beside = read_beside, .context = &reading};
     LB_TRY(lb_changed_run_run(run, &plain, err));
-    return r.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens") : LB_OK;
+    return reading.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for tokens") : LB_OK;
 }
 
 /* Does a loss score tokens that the other rank looked up? */
@@ -545,11 +545,12 @@ lb_status lb_scored_rows_find(lb_moved_run *run, lb_scored_step *scored, lb_err 
         scored->n_losses = 0;
         return LB_OK;
     }
-    reading r = {.run = run, .scored = scored};
-    const lb_changed_run plain = {.holds = true, .last = last_read(run, scored), .look = read_numbers, .context = &r};
+    reading reading = {.run = run, .scored = scored};
+    const lb_changed_run plain = {
+        .holds = true, .last = last_read(run, scored), .look = read_numbers, .context = &reading};
     LB_TRY(lb_changed_run_run(run, &plain, err));
-    if (elsewhere && !r.failed) LB_TRY(find_home(run, scored, err));
-    bool done = !r.failed && align_all(run, scored);
+    if (elsewhere && !reading.failed) LB_TRY(find_home(run, scored, err));
+    bool done = !reading.failed && align_all(run, scored);
     scored->apart = elsewhere && !scored->home;
     for (uint32_t i = 0; i < scored->n_ids && done; i++)
         if (scored->ids[i].tokens) done = list_spares(&scored->ids[i]);

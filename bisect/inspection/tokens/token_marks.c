@@ -37,10 +37,11 @@ typedef struct step_back {
 
 static void look_at_input(void *context, uint32_t v)
 {
-    step_back *s = context;
-    if (v == LB_NONE || s->marking->found) return;
-    s->marking->found |= is_mask_alone(s->marking, v);
-    if (lb_scored_rows_follows(s->marking->run, s->marking->weights, v)) look_back(s->marking, v, s->depth + 1);
+    step_back *back = context;
+    if (v == LB_NONE || back->marking->found) return;
+    back->marking->found |= is_mask_alone(back->marking, v);
+    if (lb_scored_rows_follows(back->marking->run, back->marking->weights, v))
+        look_back(back->marking, v, back->depth + 1);
 }
 
 /* Back from what a softmax reads, by the ops that put a mask there. */
@@ -53,9 +54,9 @@ static void look_back(marking *marking, uint32_t value, int depth)
     const lb_program *program = marking->run->program;
     const uint32_t giver = marking->run->graph.giver[value];
     if (depth > 6 || marking->found || giver == LB_NONE) return;
-    step_back s = {marking, depth};
+    step_back back = {marking, depth};
     if (is_among(lb_op_name(program, &program->ops[giver]), puts, sizeof puts / sizeof *puts))
-        lb_op_each_input(program, &program->ops[giver], look_at_input, &s);
+        lb_op_each_input(program, &program->ops[giver], look_at_input, &back);
 }
 
 /* Does attention read it: under a softmax, or as the mask of a kernel for attention? */

@@ -13,21 +13,21 @@ static int64_t product(const lb_layout *layout, int from)
 
 bool lb_token_rows_of(const lb_layout *layout, int64_t rows, int64_t columns, bool weighed, lb_token_rows *shape)
 {
-    const int64_t *s = layout->shape;
+    const int64_t *sizes = layout->shape;
     const int n = layout->ndim;
     bool square = false;
     if (n < 2) return false;
-    if (s[0] == rows && s[1] == columns)
+    if (sizes[0] == rows && sizes[1] == columns)
         *shape = (lb_token_rows){rows, 1, columns, product(layout, 2), false};
-    else if (n == 4 && s[0] == rows && s[2] == columns)
-        *shape = (lb_token_rows){rows, s[1], columns, s[3], false}, square = s[3] == columns;
-    else if (n == 3 && s[1] == columns && s[0] % rows == 0)
-        *shape = (lb_token_rows){rows, s[0] / rows, columns, s[2], false}, square = s[2] == columns;
-    else if (n == 3 && s[0] == rows && s[2] == columns)
-        *shape = (lb_token_rows){rows, s[1], columns, 1, false};
-    else if (n >= 3 && s[0] == columns && s[1] == rows)
+    else if (n == 4 && sizes[0] == rows && sizes[2] == columns)
+        *shape = (lb_token_rows){rows, sizes[1], columns, sizes[3], false}, square = sizes[3] == columns;
+    else if (n == 3 && sizes[1] == columns && sizes[0] % rows == 0)
+        *shape = (lb_token_rows){rows, sizes[0] / rows, columns, sizes[2], false}, square = sizes[2] == columns;
+    else if (n == 3 && sizes[0] == rows && sizes[2] == columns)
+        *shape = (lb_token_rows){rows, sizes[1], columns, 1, false};
+    else if (n >= 3 && sizes[0] == columns && sizes[1] == rows)
         *shape = (lb_token_rows){rows, 1, columns, product(layout, 2), true};
-    else if (s[0] == rows * columns)
+    else if (sizes[0] == rows * columns)
         *shape = (lb_token_rows){rows, 1, columns, product(layout, 1), false};
     else
         return false;
@@ -44,18 +44,18 @@ static double sign_of(int64_t i)
     return ((double)((x ^ (x >> 31)) >> 11) + 0.5) * 0x1p-52 - 1;
 }
 
-static void add(lb_token_sum *s, double x, int64_t i)
+static void add(lb_token_sum *sum, double x, int64_t i)
 {
     if (!(fabs(x) < 1e30)) return;
-    s->sum += x * sign_of(i), s->norm += x * x;
+    sum->sum += x * sign_of(i), sum->norm += x * x;
 }
 
 lb_token_sum lb_token_rows_sum(const double *numbers, int64_t n, int64_t stride)
 {
-    lb_token_sum s = {0, 0};
-    for (int64_t i = 0; i < n; i++) add(&s, numbers[i * stride], i);
-    s.norm = sqrt(s.norm);
-    return s;
+    lb_token_sum sum = {0, 0};
+    for (int64_t i = 0; i < n; i++) add(&sum, numbers[i * stride], i);
+    sum.norm = sqrt(sum.norm);
+    return sum;
 }
 
 void lb_token_rows_add_up(const lb_token_rows *shape, const double *numbers, lb_token_sum *sums)

@@ -16,20 +16,20 @@ bool lb_token_squares_shape(const lb_layout *layout, int64_t rows, int64_t colum
 }
 
 /* Two numbers; the one that hides is what tokens do not have for themselves, or what a softmax makes nothing of. */
-static bool find_hiding(const lb_token_squares *s, double *hides)
+static bool find_hiding(const lb_token_squares *squares, double *hides)
 {
-    const int64_t n = s->columns * s->columns;
+    const int64_t n = squares->columns * squares->columns;
     int64_t others = 0, own = 0;
     double other = 0;
-    for (int64_t i = 0; i < s->n * n; i++) {
-        const double x = s->numbers[i];
+    for (int64_t i = 0; i < squares->n * n; i++) {
+        const double x = squares->numbers[i];
         if (x != 0 && !others++) other = x;
         if (x != 0 && x != other) return false;
-        own += i % n % (s->columns + 1) == 0 && x == 0;
+        own += i % n % (squares->columns + 1) == 0 && x == 0;
     }
-    if (!others || others == s->n * n || !(other == 1 || other <= -1e3)) return false;
+    if (!others || others == squares->n * n || !(other == 1 || other <= -1e3)) return false;
     *hides = other;
-    if (other == 1 && 2 * own < s->n * s->columns) *hides = 0;
+    if (other == 1 && 2 * own < squares->n * squares->columns) *hides = 0;
     return true;
 }
 

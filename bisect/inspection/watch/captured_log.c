@@ -132,12 +132,12 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
     const uint32_t n = lb_capture_steps(capture, &steps), n_ranks = lb_capture_ranks(capture, &ranks);
     token_hash *before = calloc(n_ranks ? n_ranks : 1, sizeof *before);
     lb_status status = before ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t s = 0; s < n && status == LB_OK; s++) {
-        if (steps[s] <= *last) continue;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        if (steps[i] <= *last) continue;
         for (uint32_t r = 0; r < n_ranks && status == LB_OK; r++) {
             const lb_program *program;
             lb_err none = LB_ERR_INIT;
-            status = lb_capture_program(capture, ranks[r], steps[s], &program, &none);
+            status = lb_capture_program(capture, ranks[r], steps[i], &program, &none);
             if (status == LB_OK)
                 give(log, capture, program, &before[r]);
             else if (status == LB_ERR_NOT_FOUND)
@@ -145,7 +145,7 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
             else
                 lb_fail(err, status, "%s", none.message);
         }
-        *last = steps[s];
+        *last = steps[i];
     }
     free(before);
     lb_capture_close(capture);

@@ -21,9 +21,9 @@ void lb_checkpoint_add(lb_known_checkpoints *known, int64_t step, const char *te
 {
     for (uint64_t i = known->n; i-- > 0 && i + 8 > known->n;)
         if (known->row[i % LB_KNOWN_CHECKPOINTS].step == step) return; /* each rank, or file, of it */
-    lb_watch_checkpoint *c = &known->row[known->n++ % LB_KNOWN_CHECKPOINTS];
-    *c = (lb_watch_checkpoint){.step = step};
-    snprintf(c->text, sizeof c->text, "%s", text ? text : "");
+    lb_watch_checkpoint *checkpoint = &known->row[known->n++ % LB_KNOWN_CHECKPOINTS];
+    *checkpoint = (lb_watch_checkpoint){.step = step};
+    snprintf(checkpoint->text, sizeof checkpoint->text, "%s", text ? text : "");
 }
 
 static uint64_t oldest(const lb_known_checkpoints *known)
@@ -36,10 +36,10 @@ uint32_t lb_checkpoints_inside(const lb_known_checkpoints *known, const lb_watch
 {
     uint32_t n = 0;
     for (uint64_t i = oldest(known); i < known->n && n < room; i++) {
-        const lb_watch_checkpoint *c = &known->row[i % LB_KNOWN_CHECKPOINTS];
+        const lb_watch_checkpoint *checkpoint = &known->row[i % LB_KNOWN_CHECKPOINTS];
         for (uint32_t h = 0; h < n_holds; h++) {
-            if (c->step < holds[h].from || c->step > holds[h].to) continue;
-            inside[n] = *c;
+            if (checkpoint->step < holds[h].from || checkpoint->step > holds[h].to) continue;
+            inside[n] = *checkpoint;
             inside[n].from = holds[h].from, inside[n].to = holds[h].to;
             n++;
             break;

@@ -40,31 +40,31 @@ lb_status lb_match_reader_new(const lb_field_names *names, const char *pattern, 
     int code;
     PCRE2_SIZE at;
     *reader = NULL;
-    lb_match_reader *r = calloc(1, sizeof *r);
-    if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at,
-                            NULL);
-    if (!r->code) {
+    lb_match_reader *made = calloc(1, sizeof *made);
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    made->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code,
+                               &at, NULL);
+    if (!made->code) {
         PCRE2_UCHAR message[120];
         pcre2_get_error_message(code, message, sizeof message);
-        free(r);
+        free(made);
         return lb_fail(err, LB_ERR_INVALID, "pattern \"%s\", at character %zu: %s", pattern, (size_t)at,
                        (char *)message);
     }
-    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* where there is none the interpreter runs */
-    r->match = pcre2_match_data_create_from_pattern(r->code, NULL);
-    r->context = pcre2_match_context_create(NULL);
-    find_groups(r, names);
-    if (!r->match || !r->context || !r->n) {
-        const bool named = r->n > 0;
-        lb_match_reader_free(r);
+    pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE); /* where there is none the interpreter runs */
+    made->match = pcre2_match_data_create_from_pattern(made->code, NULL);
+    made->context = pcre2_match_context_create(NULL);
+    find_groups(made, names);
+    if (!made->match || !made->context || !made->n) {
+        const bool named = made->n > 0;
+        lb_match_reader_free(made);
         if (named) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         return lb_fail(err, LB_ERR_INVALID,
                        "pattern \"%s\" has no group with the name of a field, such as (?<step>\\d+) or (?<loss>\\S+)",
                        pattern);
     }
-    pcre2_set_match_limit(r->context, MATCH_LIMIT);
-    *reader = r;
+    pcre2_set_match_limit(made->context, MATCH_LIMIT);
+    *reader = made;
     return LB_OK;
 }
 

@@ -74,7 +74,7 @@ typedef struct found {
 } found;
 
 /* Of a number at `at`: the field that the one or two words before it name. */
-static lb_watch_field field_before(const lb_pairs_reader *r, const char *line, size_t at, bool *evaluation)
+static lb_watch_field field_before(const lb_pairs_reader *reader, const char *line, size_t at, bool *evaluation)
 {
     bool marked, inner;
     size_t before = at;
@@ -91,20 +91,20 @@ static lb_watch_field field_before(const lb_pairs_reader *r, const char *line, s
     *evaluation = is_evaluation(two) && (holds(two, "loss") || two.n == last.n);
     if (is_evaluation(two)) return LB_WATCH_FIELDS;
     if (two.n < NAME_BYTES && two.n > last.n) {
-        const lb_watch_field field = lb_field_of(r->names, two.text, two.n);
+        const lb_watch_field field = lb_field_of(reader->names, two.text, two.n);
         if (field != LB_WATCH_FIELDS) return field;
     }
     if (last.n == 4 && !strncasecmp(last.text, "time", 4)) return two.n == last.n ? LB_WATCH_dt : LB_WATCH_FIELDS;
     if (!marked && !lb_field_is_plain(last.text, last.n)) return LB_WATCH_FIELDS;
-    return last.n < NAME_BYTES ? lb_field_of(r->names, last.text, last.n) : LB_WATCH_FIELDS;
+    return last.n < NAME_BYTES ? lb_field_of(reader->names, last.text, last.n) : LB_WATCH_FIELDS;
 }
 
 /* "lr=[0.0001, 0.0001]" is one number; "a: 1/b: 2" and a time of day are none. */
-static void take_number(lb_pairs_reader *r, const char *line, size_t n, size_t at, lb_watch_record *record,
+static void take_number(lb_pairs_reader *reader, const char *line, size_t n, size_t at, lb_watch_record *record,
                         found *found)
 {
     bool evaluation;
-    const lb_watch_field field = field_before(r, line, at, &evaluation);
+    const lb_watch_field field = field_before(reader, line, at, &evaluation);
     if (evaluation) found->evaluated = true;
     if (field == LB_WATCH_FIELDS || (field >= LB_WATCH_shard && field < LB_WATCH_step)) return;
     if (lb_watch_has(record, field)) return; /* the first of a name counts */
@@ -116,9 +116,9 @@ static void take_number(lb_pairs_reader *r, const char *line, size_t n, size_t a
     if (field == LB_WATCH_skipped) {
         lb_log_number count;
         lb_log_number_read(line + at, n - at, &count);
-        if (r->skipped >= 0)
-            lb_log_field_record_put_number(record, field, count.number > r->skipped); /* they are counted */
-        r->skipped = count.number;
+        if (reader->skipped >= 0)
+            lb_log_field_record_put_number(record, field, count.number > reader->skipped); /* they are counted */
+        reader->skipped = count.number;
         return;
     }
     if (!lb_log_field_record_put(record, field, line + at, end - at)) return;
@@ -150,7 +150,7 @@ static void take_bar(const char *line, size_t n, lb_watch_record *record, found 
 }
 
 /* "loss: ---": a name whose value is no number. */
-static bool names_without_number(const lb_pairs_reader *r, const char *line, size_t n)
+static bool names_without_number(const lb_pairs_reader *reader, const char *line, size_t n)
 {
     for (size_t at = 1; at + 1 < n; at++) {
         if (line[at] != ':' && line[at] != '=') continue;
@@ -159,7 +159,7 @@ static bool names_without_number(const lb_pairs_reader *r, const char *line, siz
         while (value < n && line[value] == ' ') value++;
         if (value == n || number_begins(line, n, value)) continue;
         const span name = word_before(line, &before, &marked);
-        const lb_watch_field field = name.n ? field_before(r, line, at + 1, &evaluation) : LB_WATCH_FIELDS;
+        const lb_watch_field field = name.n ? field_before(reader, line, at + 1, &evaluation) : LB_WATCH_FIELDS;
         if (field == LB_WATCH_loss || field == LB_WATCH_gnorm)
             return line[value] != '[' && !isupper((unsigned char)line[value]);
     }

@@ -109,23 +109,23 @@ static lb_status look_again(tail *tail, const char *path, int *fd, uint64_t *off
     return LB_OK;
 }
 
-static lb_status read_file(tail *t, const char *path, int fd, bool (*is_over)(tail *, const char *))
+static lb_status read_file(tail *followed, const char *path, int fd, bool (*is_over)(tail *, const char *))
 {
     uint64_t offset = 0;
     struct stat info;
     if (fstat(fd, &info) != 0) {
-        const lb_status refused = cannot(t, "look at");
+        const lb_status refused = cannot(followed, "look at");
         if (fd != STDIN_FILENO) close(fd);
         return refused;
     }
     const bool regular = S_ISREG(info.st_mode);
-    if (regular) t->seen = info.st_mtim;
-    lb_status status = read_rest(t, fd, &offset);
-    while (status == LB_OK && regular && !(is_over && is_over(t, path)) && wait_for_more(t, WAIT_MS)) {
-        status = look_again(t, path, &fd, &offset);
-        if (status == LB_OK) status = read_rest(t, fd, &offset);
+    if (regular) followed->seen = info.st_mtim;
+    lb_status status = read_rest(followed, fd, &offset);
+    while (status == LB_OK && regular && !(is_over && is_over(followed, path)) && wait_for_more(followed, WAIT_MS)) {
+        status = look_again(followed, path, &fd, &offset);
+        if (status == LB_OK) status = read_rest(followed, fd, &offset);
     }
-    if (status == LB_OK) status = lb_watch_log_end(t->log, t->err);
+    if (status == LB_OK) status = lb_watch_log_end(followed->log, followed->err);
     if (fd != STDIN_FILENO) close(fd);
     return status;
 }

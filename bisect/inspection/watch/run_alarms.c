@@ -45,11 +45,11 @@ void lb_run_find(lb_watch *watch, const char *kind, int64_t step, const char *fo
     if (!lb_run_grow(watch, (void **)&watch->findings, watch->n_findings, &watch->room_findings,
                      sizeof *watch->findings))
         return;
-    lb_watch_finding *f = &watch->findings[watch->n_findings++];
-    snprintf(f->kind, sizeof f->kind, "%s", kind);
-    f->step = step;
+    lb_watch_finding *finding = &watch->findings[watch->n_findings++];
+    snprintf(finding->kind, sizeof finding->kind, "%s", kind);
+    finding->step = step;
     va_start(args, format);
-    vsnprintf(f->text, sizeof f->text, format, args);
+    vsnprintf(finding->text, sizeof finding->text, format, args);
     va_end(args);
 }
 
@@ -114,37 +114,39 @@ static void look_for_bad_shard(lb_watch *watch, uint32_t row)
 
 void lb_run_over(lb_watch *watch, lb_run_slot which)
 {
-    lb_run_excursion *e = &watch->excursions[which];
-    if (!e->on) return;
-    e->on = false;
-    const char *border = which == RATE_RULE || which == NONFINITE ? NULL : lb_data_border(&e->place, e->from, e->last);
+    lb_run_excursion *excursion = &watch->excursions[which];
+    if (!excursion->on) return;
+    excursion->on = false;
+    const char *border = which == RATE_RULE || which == NONFINITE
+                             ? NULL
+                             : lb_data_border(&excursion->place, excursion->from, excursion->last);
     for (uint32_t i = 0; border && i < watch->n_findings; i++)
-        if (watch->findings[i].step == e->from || !strcmp(watch->findings[i].kind, border)) border = NULL;
+        if (watch->findings[i].step == excursion->from || !strcmp(watch->findings[i].kind, border)) border = NULL;
     if (border && *border == 'b')
-        lb_run_find(watch, border, e->from,
+        lb_run_find(watch, border, excursion->from,
                     "out of the usual range for %" PRId64
                     " steps from where the shard %.60s began: a border between shards",
-                    e->last - e->from + 1, e->place.shard);
+                    excursion->last - excursion->from + 1, excursion->place.shard);
     else if (border)
-        lb_run_find(watch, border, e->from, "out of the usual range from where the curriculum changed to %.60s",
-                    e->place.curriculum);
+        lb_run_find(watch, border, excursion->from, "out of the usual range from where the curriculum changed to %.60s",
+                    excursion->place.curriculum);
 }
 
 void lb_run_out(lb_watch *watch, lb_run_slot which, lb_watch_alarm *alarm)
 {
-    lb_run_excursion *e = &watch->excursions[which];
-    if (!e->on || alarm->level > e->level) {
-        if (!e->on) e->from = alarm->step, e->place = watch->place;
-        e->level = alarm->level, e->on = true;
-        e->alarm = lb_run_alarm(watch, alarm);
-        look_for_bad_shard(watch, e->alarm);
+    lb_run_excursion *excursion = &watch->excursions[which];
+    if (!excursion->on || alarm->level > excursion->level) {
+        if (!excursion->on) excursion->from = alarm->step, excursion->place = watch->place;
+        excursion->level = alarm->level, excursion->on = true;
+        excursion->alarm = lb_run_alarm(watch, alarm);
+        look_for_bad_shard(watch, excursion->alarm);
     }
-    e->quiet = 0, e->last = alarm->step;
-    if (e->alarm != UINT32_MAX) watch->alarms[e->alarm].until = alarm->step;
+    excursion->quiet = 0, excursion->last = alarm->step;
+    if (excursion->alarm != UINT32_MAX) watch->alarms[excursion->alarm].until = alarm->step;
 }
 
 void lb_run_quiet(lb_watch *watch, lb_run_slot which)
 {
-    lb_run_excursion *e = &watch->excursions[which];
-    if (e->on && ++e->quiet >= QUIET) lb_run_over(watch, which);
+    lb_run_excursion *excursion = &watch->excursions[which];
+    if (excursion->on && ++excursion->quiet >= QUIET) lb_run_over(watch, which);
 }

@@ -60,20 +60,21 @@ uint32_t lb_watch_reruns(lb_watch *const *runs, uint32_t n, bool same_seed, lb_w
         snprintf(alarms[found++].why, sizeof alarms->why, "%.199s", finding->text);
     }
     for (uint32_t i = 0; i < runs[0]->n_alarms && found < room; i++) {
-        const lb_watch_alarm *a = &runs[0]->alarms[i];
-        bool known = !*a->shard || !lb_alarm_is_about_values(a) || alarm_in_shard(runs[0], a->shard) != a;
+        const lb_watch_alarm *alarm = &runs[0]->alarms[i];
+        bool known =
+            !*alarm->shard || !lb_alarm_is_about_values(alarm) || alarm_in_shard(runs[0], alarm->shard) != alarm;
         uint32_t times = 1, same_step = 1;
         for (uint32_t k = 1; k < n && !known; k++) {
-            const lb_watch_alarm *b = alarm_in_shard(runs[k], a->shard);
+            const lb_watch_alarm *b = alarm_in_shard(runs[k], alarm->shard);
             times += b != NULL;
-            same_step += b && b->step == a->step;
+            same_step += b && b->step == alarm->step;
         }
         if (known || times < 2) continue;
-        alarms[found] = *a;
+        alarms[found] = *alarm;
         alarms[found].kind = LB_ALARM_DATA, alarms[found].level = LB_ALARM_WARNING;
         alarms[found].detector = LB_DETECTOR_RULE;
         snprintf(alarms[found++].why, sizeof alarms->why,
-                 "%" PRIu32 " of %" PRIu32 " runs left their usual range in the shard %.60s%s", times, n, a->shard,
+                 "%" PRIu32 " of %" PRIu32 " runs left their usual range in the shard %.60s%s", times, n, alarm->shard,
                  same_step == times ? ", at one step: another order tells the file from the step"
                                     : ", at different steps");
     }

@@ -241,7 +241,7 @@ static void restart(lb_watch *watch, int64_t step)
     lb_run_find(watch, "restart", step,
                 "the log had gone to step %" PRId64 " and goes on at step %" PRId64 ": a restarted run",
                 watch->last_step, step);
-    for (lb_run_slot i = 0; i < SLOTS; i++) lb_run_over(watch, i);
+    for (lb_run_slot slot = 0; slot < SLOTS; slot++) lb_run_over(watch, slot);
     const lb_level_point then = lb_level_history_back(&watch->history, step);
     lb_level_restart(&watch->norm_model, then.norm, (uint64_t)(watch->last_step - step));
     lb_level_restart(&watch->loss_model, then.loss, (uint64_t)(watch->last_step - step));
@@ -326,22 +326,22 @@ static void take_hold(lb_watch *watch, int64_t step, bool nonfinite)
     const bool too_long = watch->hold.on && step - watch->hold.from > LONGEST_HELD && !serious;
     const lb_hold_answer answer = lb_hold_take(&watch->hold, step, is_out(watch, nonfinite) && !too_long);
     if (!watch->hold.on) watch->held_norm = 0;
-    lb_watch_hold *h = watch->n_holds ? &watch->holds[watch->n_holds - 1] : NULL;
+    lb_watch_hold *hold = watch->n_holds ? &watch->holds[watch->n_holds - 1] : NULL;
     if (answer == LB_HOLD_BEGINS) {
         uint32_t room = watch->room_holds;
         if (!lb_run_grow(watch, (void **)&watch->serious, watch->n_holds, &room, sizeof *watch->serious) ||
             !lb_run_grow(watch, (void **)&watch->holds, watch->n_holds, &watch->room_holds, sizeof *watch->holds))
             return;
-        h = &watch->holds[watch->n_holds++];
-        *h = (lb_watch_hold){step, step, true};
+        hold = &watch->holds[watch->n_holds++];
+        *hold = (lb_watch_hold){step, step, true};
         watch->serious[watch->n_holds - 1] = serious;
-    } else if (answer == LB_HOLD_NONE || !h) {
+    } else if (answer == LB_HOLD_NONE || !hold) {
         return;
     }
-    h->to = watch->hold.last_out;
+    hold->to = watch->hold.last_out;
     if (serious) watch->serious[watch->n_holds - 1] = true;
-    h->open = answer != LB_HOLD_ENDS;
-    if (answer != LB_HOLD_LASTS && watch->options.hold) watch->options.hold(watch->options.context, h);
+    hold->open = answer != LB_HOLD_ENDS;
+    if (answer != LB_HOLD_LASTS && watch->options.hold) watch->options.hold(watch->options.context, hold);
 }
 
 static void take_data(lb_watch *watch, const lb_watch_record *record)
@@ -424,30 +424,31 @@ static bool begin_step(lb_watch *watch, lb_watch_record *record)
 
 void lb_watch_take(lb_watch *watch, const lb_watch_record *record)
 {
-    lb_watch_record r = *record;
-    take_data(watch, &r);
-    if (lb_watch_has(&r, LB_WATCH_rank)) {
-        if (!watch->ranked) watch->ranked = true, watch->rank = r.rank;
-        if (r.rank != watch->rank) { /* the run's own numbers are those of the rank that came first */
-            if (lb_watch_has(&r, LB_WATCH_loss) && !isfinite(r.number[LB_WATCH_loss])) guard(watch, &r);
+    lb_watch_record taken = *record;
+    take_data(watch, &taken);
+    if (lb_watch_has(&taken, LB_WATCH_rank)) {
+        if (!watch->ranked) watch->ranked = true, watch->rank = taken.rank;
+        if (taken.rank != watch->rank) { /* the run's own numbers are those of the rank that came first */
+            if (lb_watch_has(&taken, LB_WATCH_loss) && !isfinite(taken.number[LB_WATCH_loss])) guard(watch, &taken);
             return;
         }
     }
-    if (!begin_step(watch, &r)) return;
-    for (int field = 0; field < LB_WATCH_FIELDS; field++) watch->rows[field] += lb_watch_has(&r, (lb_watch_field)field);
-    lb_data_place_take(&watch->place, &r);
-    const bool nonfinite = guard(watch, &r);
-    take_values(watch, &r);
-    keep_first(watch, &r);
-    take_schedule(watch, &r);
-    take_drift(watch, &r);
+    if (!begin_step(watch, &taken)) return;
+    for (int field = 0; field < LB_WATCH_FIELDS; field++)
+        watch->rows[field] += lb_watch_has(&taken, (lb_watch_field)field);
+    lb_data_place_take(&watch->place, &taken);
+    const bool nonfinite = guard(watch, &taken);
+    take_values(watch, &taken);
+    keep_first(watch, &taken);
+    take_schedule(watch, &taken);
+    take_drift(watch, &taken);
     if (nonfinite) lb_schedule_check_skipped(&watch->schedule);
-    take_hold(watch, r.step, nonfinite);
-    if (lb_watch_has(&r, LB_WATCH_checkpoint)) {
-        const lb_watch_word word = r.word[LB_WATCH_checkpoint - LB_WATCH_shard];
+    take_hold(watch, taken.step, nonfinite);
+    if (lb_watch_has(&taken, LB_WATCH_checkpoint)) {
+        const lb_watch_word word = taken.word[LB_WATCH_checkpoint - LB_WATCH_shard];
         char text[160];
         snprintf(text, sizeof text, "%.*s", (int)(word.n < sizeof text ? word.n : sizeof text - 1), word.text);
-        lb_checkpoint_add(&watch->known, r.step, strcmp(text, "1") && strcmp(text, "true") ? text : NULL);
+        lb_checkpoint_add(&watch->known, taken.step, strcmp(text, "1") && strcmp(text, "true") ? text : NULL);
     }
     if (watch->n_early == LB_EARLY_RECORDS && !watch->said_hindsight)
         look_back_at_start(watch), watch->said_hindsight = true;
@@ -491,21 +492,21 @@ void lb_watch_free(lb_watch *watch)
 
 static void find_early_drift(lb_watch *watch)
 {
-    const lb_short_drift *d = lb_token_drift_early(&watch->drift);
-    if (!d) return;
+    const lb_short_drift *drift = lb_token_drift_early(&watch->drift);
+    if (!drift) return;
     const uint32_t n = (uint32_t)watch->drift.n;
-    if (!d->judged)
+    if (!drift->judged)
         lb_run_find(
             watch, "drift", INT64_MIN,
             "token frequencies of %u records: those of the second half lie %.3f nats (KL) from the first half's; "
             "fewer than %d records do not tell whether that is scatter",
-            n, d->distance, LB_SHORT_DRIFT_LEAST);
-    else if (d->told)
-        lb_run_find(watch, "drift", watch->drift.steps[d->cut],
+            n, drift->distance, LB_SHORT_DRIFT_LEAST);
+    else if (drift->told)
+        lb_run_find(watch, "drift", watch->drift.steps[drift->cut],
                     "token frequencies from here on lie %.3f nats (KL) from those before, "
                     "and of %d other orders of these %u records %u part as far: their order matters; "
                     "an alarm takes %d records",
-                    d->distance, LB_SHORT_DRIFT_ORDERS, n, d->as_far, LB_DRIFT_KEPT);
+                    drift->distance, LB_SHORT_DRIFT_ORDERS, n, drift->as_far, LB_DRIFT_KEPT);
 }
 
 /* Findings that counts decide stand behind those that steps gave; they are made anew for each report. */

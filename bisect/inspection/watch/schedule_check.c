@@ -11,9 +11,9 @@ void lb_schedule_check_init(lb_schedule_check *check, const lb_watch_schedule *s
 
 static double expected_of(const lb_schedule_check *check, int variant, int64_t it)
 {
-    lb_watch_schedule s = check->schedule;
-    s.behind_warmup = variant == 1;
-    return lb_schedule_multiplier(&s, it < 0 ? 0 : it);
+    lb_watch_schedule schedule = check->schedule;
+    schedule.behind_warmup = variant == 1;
+    return lb_schedule_multiplier(&schedule, it < 0 ? 0 : it);
 }
 
 /* The log's multiplier: as it stands there, or its rate divided by the one that the first rate stands for. */

@@ -13,9 +13,9 @@ bool lb_watch_schedule_parse(const char *text, lb_watch_schedule_kind *kind)
 }
 
 /* How much of the fall lies behind iteration `it`, 0 to 1. */
-static double progress(const lb_watch_schedule *s, int64_t it, int64_t warmup)
+static double progress(const lb_watch_schedule *schedule, int64_t it, int64_t warmup)
 {
-    const int64_t from = s->behind_warmup ? warmup : 0, range = s->iterations - from;
+    const int64_t from = schedule->behind_warmup ? warmup : 0, range = schedule->iterations - from;
     const double done = (double)(it - from) / (double)(range > 1 ? range : 1);
     return done < 0 ? 0 : done > 1 ? 1 : done;
 }

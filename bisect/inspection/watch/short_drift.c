@@ -21,7 +21,7 @@ static double between(const double *x, const double *y, double all_x, double all
     return sqrt(sum);
 }
 
-static void fill(distances d, const double *counts, uint32_t n, uint32_t bins)
+static void fill(distances distances, const double *counts, uint32_t n, uint32_t bins)
 {
     double all[MOST] = {0};
     for (uint32_t r = 0; r < n; r++) {
@@ -30,19 +30,20 @@ static void fill(distances d, const double *counts, uint32_t n, uint32_t bins)
     }
     for (uint32_t a = 0; a < n; a++)
         for (uint32_t b = 0; b <= a; b++)
-            d[a][b] = d[b][a] = between(counts + (size_t)a * bins, counts + (size_t)b * bins, all[a], all[b], bins);
+            distances[a][b] = distances[b][a] =
+                between(counts + (size_t)a * bins, counts + (size_t)b * bins, all[a], all[b], bins);
 }
 
 /* The largest energy of a cut of the records in this order, and where. */
-static double largest(distances d, const uint8_t *order, uint32_t n, uint32_t *cut)
+static double largest(distances distances, const uint8_t *order, uint32_t n, uint32_t *cut)
 {
     double within_before = 0, within_behind = 0, across = 0, most = -INFINITY;
     for (uint32_t a = 0; a < n; a++)
-        for (uint32_t b = 0; b < a; b++) within_behind += d[order[a]][order[b]];
+        for (uint32_t b = 0; b < a; b++) within_behind += distances[order[a]][order[b]];
     for (uint32_t k = 1; k + SIDE <= n; k++) { /* record k - 1 changes sides */
         double to_before = 0, to_behind = 0;
-        for (uint32_t i = 0; i < k - 1; i++) to_before += d[order[k - 1]][order[i]];
-        for (uint32_t i = k; i < n; i++) to_behind += d[order[k - 1]][order[i]];
+        for (uint32_t i = 0; i < k - 1; i++) to_before += distances[order[k - 1]][order[i]];
+        for (uint32_t i = k; i < n; i++) to_behind += distances[order[k - 1]][order[i]];
         within_before += to_before, within_behind -= to_behind, across += to_behind - to_before;
         if (k < SIDE) continue;
         const double x = k, y = n - k;
@@ -81,21 +82,21 @@ static double divergence(const double *counts, uint32_t n, uint32_t bins, uint32
 lb_short_drift lb_short_drift_of(const double *counts, uint32_t n, uint32_t bins, double least)
 {
     lb_short_drift found = {.cut = n / 2};
-    distances *d = n >= LB_SHORT_DRIFT_LEAST && n <= MOST ? malloc(sizeof *d) : NULL;
+    distances *distances = n >= LB_SHORT_DRIFT_LEAST && n <= MOST ? malloc(sizeof *distances) : NULL;
     uint8_t order[MOST];
     uint32_t elsewhere;
-    if (d) {
-        fill(*d, counts, n, bins);
+    if (distances) {
+        fill(*distances, counts, n, bins);
         for (uint32_t i = 0; i < n; i++) order[i] = (uint8_t)i;
         /* sums of different orders round otherwise */
-        const double most = largest(*d, order, n, &found.cut) * (1 - 1e-12);
+        const double most = largest(*distances, order, n, &found.cut) * (1 - 1e-12);
         for (uint32_t k = 0; k < LB_SHORT_DRIFT_ORDERS; k++) {
             shuffle(order, n, k + 1);
-            found.as_far += largest(*d, order, n, &elsewhere) >= most;
+            found.as_far += largest(*distances, order, n, &elsewhere) >= most;
         }
         found.judged = true;
     }
-    free(d);
+    free(distances);
     found.distance = divergence(counts, n, bins, found.cut);
     found.told = found.judged && found.as_far <= LB_SHORT_DRIFT_RARE && found.distance > least;
     return found;

@@ -81,22 +81,22 @@ static bool read_varint(message *message, uint64_t *out)
 }
 
 /* The next field; false at the end, and where the bytes are none (`m->at` is then not the end). */
-static bool next(message *m, field *field)
+static bool next(message *read, field *field)
 {
     uint64_t key, length = 0;
-    const uint8_t *start = m->at;
-    if (m->at == m->end || !read_varint(m, &key)) return m->at = start, false;
+    const uint8_t *start = read->at;
+    if (read->at == read->end || !read_varint(read, &key)) return read->at = start, false;
     field->number = (uint32_t)(key >> 3), field->wire = key & 7;
     bool whole = true;
     if (field->wire == VARINT)
-        whole = read_varint(m, &field->integer);
+        whole = read_varint(read, &field->integer);
     else if (field->wire == DELIMITED)
-        whole = read_varint(m, &length);
+        whole = read_varint(read, &length);
     else
         length = field->wire == FIXED64 ? 8 : field->wire == FIXED32 ? 4 : UINT64_MAX;
-    if (!whole || length > (uint64_t)(m->end - m->at)) return m->at = start, false;
-    field->bytes = (message){m->at, m->at + length};
-    m->at += length;
+    if (!whole || length > (uint64_t)(read->end - read->at)) return read->at = start, false;
+    field->bytes = (message){read->at, read->at + length};
+    read->at += length;
     return true;
 }
 

@@ -15,56 +15,56 @@ bool lb_history_begins(const char *line, size_t n)
     return n && *line == '{' && (n == 1 || memmem(line, n, "\"log_history\"", sizeof HISTORY + 1));
 }
 
-static void take_text(lb_history_reader *r, char c)
+static void take_text(lb_history_reader *reader, char c)
 {
-    if (r->escaped) {
-        r->escaped = false;
+    if (reader->escaped) {
+        reader->escaped = false;
     } else if (c == '"') {
-        r->text = false;
+        reader->text = false;
         return;
     } else {
-        r->escaped = c == '\\';
+        reader->escaped = c == '\\';
     }
-    if (r->depth == 1 && r->key_bytes < sizeof r->key) r->key[r->key_bytes++] = c;
+    if (reader->depth == 1 && reader->key_bytes < sizeof reader->key) reader->key[reader->key_bytes++] = c;
 }
 
-static bool is_history(const lb_history_reader *r)
+static bool is_history(const lb_history_reader *reader)
 {
-    return r->key_bytes == sizeof HISTORY - 1 && !memcmp(r->key, HISTORY, sizeof HISTORY - 1);
+    return reader->key_bytes == sizeof HISTORY - 1 && !memcmp(reader->key, HISTORY, sizeof HISTORY - 1);
 }
 
 /* Whether an entry is over. */
-static bool take_bracket(lb_history_reader *r, char c)
+static bool take_bracket(lb_history_reader *reader, char c)
 {
     if (c == '{' || c == '[') {
-        if (c == '[' && r->depth == 1) r->inside = is_history(r);
-        if (r->inside && r->depth == 2) r->n = 0, r->too_long = false;
-        r->depth++;
+        if (c == '[' && reader->depth == 1) reader->inside = is_history(reader);
+        if (reader->inside && reader->depth == 2) reader->n = 0, reader->too_long = false;
+        reader->depth++;
         return false;
     }
-    if (r->depth) r->depth--;
-    if (r->depth == 1) r->inside = false;
-    return c == '}' && r->inside && r->depth == 2;
+    if (reader->depth) reader->depth--;
+    if (reader->depth == 1) reader->inside = false;
+    return c == '}' && reader->inside && reader->depth == 2;
 }
 
-static bool take_byte(lb_history_reader *r, char c)
+static bool take_byte(lb_history_reader *reader, char c)
 {
-    if (r->text) return take_text(r, c), false;
-    if (c == '"') r->text = true, r->key_bytes = r->depth == 1 ? 0 : r->key_bytes;
-    return strchr("{}[]", c) && c ? take_bracket(r, c) : false;
+    if (reader->text) return take_text(reader, c), false;
+    if (c == '"') reader->text = true, reader->key_bytes = reader->depth == 1 ? 0 : reader->key_bytes;
+    return strchr("{}[]", c) && c ? take_bracket(reader, c) : false;
 }
 
 /* On one line, as objects are read. */
-static void keep(lb_history_reader *r, char c)
+static void keep(lb_history_reader *reader, char c)
 {
-    r->too_long |= r->n == sizeof r->entry;
-    if (!r->too_long) r->entry[r->n++] = c == '\n' ? ' ' : c;
+    reader->too_long |= reader->n == sizeof reader->entry;
+    if (!reader->too_long) reader->entry[reader->n++] = c == '\n' ? ' ' : c;
 }
 
 /* The Trainer's summary of a run ("train_loss" is a mean over it) stands among the entries. */
-static bool is_summary(const lb_history_reader *r)
+static bool is_summary(const lb_history_reader *reader)
 {
-    return memmem(r->entry, r->n, "\"train_runtime\"", 15) != NULL;
+    return memmem(reader->entry, reader->n, "\"train_runtime\"", 15) != NULL;
 }
 
 static bool has_number(const lb_watch_record *record)
@@ -72,14 +72,14 @@ static bool has_number(const lb_watch_record *record)
     return (record->has & ((1u << LB_WATCH_N_NUMBERS) - 1)) != 0;
 }
 
-static lb_history_answer take_entry(lb_history_reader *r, const lb_field_names *names, lb_watch_record *record,
+static lb_history_answer take_entry(lb_history_reader *reader, const lb_field_names *names, lb_watch_record *record,
                                     const char **why)
 {
     *why = "an entry of log_history is longer than 16 KB";
-    if (r->too_long || !lb_object_read(names, r->entry, r->n, record, why)) return LB_HISTORY_COMPLAINT;
-    if (is_summary(r) || !has_number(record) || !lb_watch_has(record, LB_WATCH_step)) return LB_HISTORY_MORE;
-    if (r->given && record->step <= r->until) return LB_HISTORY_MORE;
-    r->given = true, r->until = record->step;
+    if (reader->too_long || !lb_object_read(names, reader->entry, reader->n, record, why)) return LB_HISTORY_COMPLAINT;
+    if (is_summary(reader) || !has_number(record) || !lb_watch_has(record, LB_WATCH_step)) return LB_HISTORY_MORE;
+    if (reader->given && record->step <= reader->until) return LB_HISTORY_MORE;
+    reader->given = true, reader->until = record->step;
     return LB_HISTORY_RECORD;
 }
 

@@ -46,53 +46,57 @@ typedef struct stepping {
     lb_ranks_report *report;
 } stepping;
 
-static void name_record(lb_part_record *r, char **text)
+static void name_record(lb_part_record *record, char **text)
 {
     const char *there = *text;
-    lb_part_record_name(r, &there);
-    if (!r->reading) return;
+    lb_part_record_name(record, &there);
+    if (!record->reading) return;
     *text = strdup(there);
-    if (!*text && r->status == LB_OK) r->status = lb_fail(r->cursor.err, LB_ERR_NOMEM, "out of memory for a name");
+    if (!*text && record->status == LB_OK)
+        record->status = lb_fail(record->cursor.err, LB_ERR_NOMEM, "out of memory for a name");
 }
 
-static void numbers_record(lb_part_record *r, lb_ranks_row *row)
+static void numbers_record(lb_part_record *record, lb_ranks_row *row)
 {
-    lb_part_record_f64(r, &row->grad_norm_mean), lb_part_record_f64(r, &row->grad_norm_std);
-    lb_part_record_f64(r, &row->grad_cosine_mean), lb_part_record_f64(r, &row->grad_cosine_min);
+    lb_part_record_f64(record, &row->grad_norm_mean), lb_part_record_f64(record, &row->grad_norm_std);
+    lb_part_record_f64(record, &row->grad_cosine_mean), lb_part_record_f64(record, &row->grad_cosine_min);
 }
 
-static void row_record(lb_part_record *r, lb_ranks_row *row)
+static void row_record(lb_part_record *record, lb_ranks_row *row)
 {
-    name_record(r, &row->layer);
-    numbers_record(r, row);
+    name_record(record, &row->layer);
+    numbers_record(record, row);
 }
 
-static void step_record(lb_part_record *r, lb_ranks_step *s)
+static void step_record(lb_part_record *record, lb_ranks_step *step)
 {
-    lb_part_record_i64(r, &s->step);
-    lb_part_record_f64(r, &s->loss_mean), lb_part_record_f64(r, &s->loss_std), lb_part_record_f64(r, &s->loss_range);
-    numbers_record(r, &s->all);
-    s->workers = lb_part_record_rows(r, s->workers, &s->n_workers, sizeof *s->workers);
-    for (uint32_t i = 0; i < s->n_workers; i++) {
-        lb_ranks_worker *w = &s->workers[i];
-        lb_part_record_i32(r, &w->rank);
-        lb_part_record_f64(r, &w->loss), lb_part_record_f64(r, &w->grad_norm), lb_part_record_f64(r, &w->cosine);
+    lb_part_record_i64(record, &step->step);
+    lb_part_record_f64(record, &step->loss_mean), lb_part_record_f64(record, &step->loss_std),
+        lb_part_record_f64(record, &step->loss_range);
+    numbers_record(record, &step->all);
+    step->workers = lb_part_record_rows(record, step->workers, &step->n_workers, sizeof *step->workers);
+    for (uint32_t i = 0; i < step->n_workers; i++) {
+        lb_ranks_worker *worker = &step->workers[i];
+        lb_part_record_i32(record, &worker->rank);
+        lb_part_record_f64(record, &worker->loss), lb_part_record_f64(record, &worker->grad_norm),
+            lb_part_record_f64(record, &worker->cosine);
     }
-    s->layers = lb_part_record_rows(r, s->layers, &s->n_layers, sizeof *s->layers);
-    for (uint32_t i = 0; i < s->n_layers; i++) row_record(r, &s->layers[i]);
-    s->blocks = lb_part_record_rows(r, s->blocks, &s->n_blocks, sizeof *s->blocks);
-    for (uint32_t i = 0; i < s->n_blocks; i++) row_record(r, &s->blocks[i]);
-    lb_part_record_u32(r, &s->gradients), lb_part_record_u32(r, &s->lacking), lb_part_record_bool(r, &s->approximate);
+    step->layers = lb_part_record_rows(record, step->layers, &step->n_layers, sizeof *step->layers);
+    for (uint32_t i = 0; i < step->n_layers; i++) row_record(record, &step->layers[i]);
+    step->blocks = lb_part_record_rows(record, step->blocks, &step->n_blocks, sizeof *step->blocks);
+    for (uint32_t i = 0; i < step->n_blocks; i++) row_record(record, &step->blocks[i]);
+    lb_part_record_u32(record, &step->gradients), lb_part_record_u32(record, &step->lacking),
+        lb_part_record_bool(record, &step->approximate);
 }
 
 static void step_release(lb_ranks_step *s);
 
 static lb_status work_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const stepping *x = context;
+    const stepping *stepping = context;
     lb_ranks_step step = {0};
-    if (x->options->progress) x->options->progress("gradients", unit, x->steps->n_steps);
-    const lb_status status = lb_worker_dispersion_of(x->steps, &x->steps->steps[unit], &step, err);
+    if (stepping->options->progress) stepping->options->progress("gradients", unit, stepping->steps->n_steps);
+    const lb_status status = lb_worker_dispersion_of(stepping->steps, &stepping->steps->steps[unit], &step, err);
     if (status == LB_OK) step_record(record, &step);
     step_release(&step);
     return status;
@@ -101,37 +105,41 @@ static lb_status work_step(void *context, uint64_t unit, lb_part_record *record,
 static lb_status fold_step(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     (void)err;
-    const stepping *x = context;
-    lb_ranks_step *step = &x->report->steps[x->report->n_steps++];
+    const stepping *stepping = context;
+    lb_ranks_step *step = &stepping->report->steps[stepping->report->n_steps++];
     step_record(record, step);
-    if (step->step != x->steps->steps[unit].step)
+    if (step->step != stepping->steps->steps[unit].step)
         lb_part_record_refuse(record, "step", "%lld, expected %lld", (long long)step->step,
-                              (long long)x->steps->steps[unit].step);
+                              (long long)stepping->steps->steps[unit].step);
     for (uint32_t i = 0; i < step->n_workers; i++)
-        if (!bsearch(&step->workers[i].rank, x->steps->ranks, x->steps->n_ranks, sizeof(int32_t), lb_by_i32))
+        if (!bsearch(&step->workers[i].rank, stepping->steps->ranks, stepping->steps->n_ranks, sizeof(int32_t),
+                     lb_by_i32))
             lb_part_record_refuse(record, "rank", "%d is none of the capture's", step->workers[i].rank);
     return record->status;
 }
 
 /* ---- findings of the room below ---------------------------------------------------------------------------------- */
 
-static bool in_window(const lb_ranks_options *o, int64_t step)
+static bool in_window(const lb_ranks_options *options, int64_t step)
 {
-    return step >= o->first_step && step <= o->last_step;
+    return step >= options->first_step && step <= options->last_step;
 }
 
-static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
-                                 lb_worker_findings *f, lb_err *err)
+static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report *out,
+                                 lb_worker_findings *findings, lb_err *err)
 {
     lb_collective_calls calls;
     LB_TRY(lb_collective_calls_check(capture, &calls, err));
     lb_status status = LB_OK;
     out->collectives = calls.compared;
     for (uint32_t i = 0; i < calls.n && status == LB_OK; i++) {
-        const lb_call_mismatch *x = &calls.list[i];
-        const lb_ranks_finding row = {
-            .kind = LB_RANKS_COLLECTIVE, .step = x->step, .ranks = x->ranks, .n_ranks = x->n_ranks};
-        if (in_window(o, x->step)) status = lb_worker_findings_add(f, &row, strdup(x->message), err);
+        const lb_call_mismatch *mismatch = &calls.list[i];
+        const lb_ranks_finding row = {.kind = LB_RANKS_COLLECTIVE,
+                                      .step = mismatch->step,
+                                      .ranks = mismatch->ranks,
+                                      .n_ranks = mismatch->n_ranks};
+        if (in_window(options, mismatch->step))
+            status = lb_worker_findings_add(findings, &row, strdup(mismatch->message), err);
     }
     lb_collective_calls_release(&calls);
     return status;
@@ -144,37 +152,37 @@ typedef struct checking {
     lb_collective_results *results;
 } checking;
 
-static void result_record(lb_part_record *r, lb_collective_finding *f)
+static void result_record(lb_part_record *record, lb_collective_finding *finding)
 {
-    uint32_t kind = f->kind;
-    lb_part_record_word(r, &kind, LB_COLLECTIVE_NONFINITE);
-    f->kind = (lb_collective_fault)kind;
-    lb_part_record_bool(r, &f->note), lb_part_record_i64(r, &f->step);
-    f->ranks = lb_part_record_rows(r, f->ranks, &f->n_ranks, sizeof *f->ranks);
-    for (uint32_t i = 0; i < f->n_ranks; i++) lb_part_record_i32(r, &f->ranks[i]);
-    int64_t rank = f->rank, from = f->from, to = f->to, bit = f->bit; /* -1: not known */
-    int64_t *const places[] = {&rank, &from, &to, &bit, &f->element};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_tally(r, places[i], -1);
+    uint32_t kind = finding->kind;
+    lb_part_record_word(record, &kind, LB_COLLECTIVE_NONFINITE);
+    finding->kind = (lb_collective_fault)kind;
+    lb_part_record_bool(record, &finding->note), lb_part_record_i64(record, &finding->step);
+    finding->ranks = lb_part_record_rows(record, finding->ranks, &finding->n_ranks, sizeof *finding->ranks);
+    for (uint32_t i = 0; i < finding->n_ranks; i++) lb_part_record_i32(record, &finding->ranks[i]);
+    int64_t rank = finding->rank, from = finding->from, to = finding->to, bit = finding->bit; /* -1: not known */
+    int64_t *const places[] = {&rank, &from, &to, &bit, &finding->element};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) lb_part_record_tally(record, places[i], -1);
     if (rank > INT32_MAX || from > INT32_MAX || to > INT32_MAX || bit > 127)
-        lb_part_record_refuse(r, "place", "rank %lld, hop %lld to %lld, bit %lld", (long long)rank, (long long)from,
-                              (long long)to, (long long)bit);
-    f->rank = (int32_t)rank, f->from = (int32_t)from, f->to = (int32_t)to, f->bit = (int)bit;
-    lb_part_record_u32(r, &f->op);
-    name_record(r, &f->message);
+        lb_part_record_refuse(record, "place", "rank %lld, hop %lld to %lld, bit %lld", (long long)rank,
+                              (long long)from, (long long)to, (long long)bit);
+    finding->rank = (int32_t)rank, finding->from = (int32_t)from, finding->to = (int32_t)to, finding->bit = (int)bit;
+    lb_part_record_u32(record, &finding->op);
+    name_record(record, &finding->message);
 }
 
-static void results_record(lb_part_record *r, lb_collective_results *x)
+static void results_record(lb_part_record *record, lb_collective_results *results)
 {
-    lb_part_record_u32(r, &x->compared);
-    x->list = lb_part_record_rows(r, x->list, &x->n, sizeof *x->list);
-    for (uint32_t i = 0; i < x->n; i++) result_record(r, &x->list[i]);
+    lb_part_record_u32(record, &results->compared);
+    results->list = lb_part_record_rows(record, results->list, &results->n, sizeof *results->list);
+    for (uint32_t i = 0; i < results->n; i++) result_record(record, &results->list[i]);
 }
 
 static lb_status work_results(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const checking *c = context;
+    const checking *checking = context;
     lb_collective_results one;
-    LB_TRY(lb_collective_results_check_received(c->capture, c->steps[unit], &one, err));
+    LB_TRY(lb_collective_results_check_received(checking->capture, checking->steps[unit], &one, err));
     results_record(record, &one);
     lb_collective_results_release(&one);
     return LB_OK;
@@ -182,13 +190,13 @@ static lb_status work_results(void *context, uint64_t unit, lb_part_record *reco
 
 static lb_status fold_results(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
-    const checking *c = context;
-    lb_collective_results one = {0}, *all = c->results;
+    const checking *checking = context;
+    lb_collective_results one = {0}, *all = checking->results;
     results_record(record, &one);
     for (uint32_t i = 0; i < one.n; i++)
-        if (one.list[i].step != c->steps[unit] || !one.list[i].n_ranks)
+        if (one.list[i].step != checking->steps[unit] || !one.list[i].n_ranks)
             lb_part_record_refuse(record, "finding", "of step %lld and %u ranks, expected step %lld",
-                                  (long long)one.list[i].step, one.list[i].n_ranks, (long long)c->steps[unit]);
+                                  (long long)one.list[i].step, one.list[i].n_ranks, (long long)checking->steps[unit]);
     all->compared += one.compared;
     for (uint32_t i = 0; i < one.n && record->status == LB_OK; i++) {
         lb_collective_finding *grown = lb_array_grow(all->list, all->n, sizeof *grown);
@@ -202,14 +210,15 @@ static lb_status fold_results(void *context, uint64_t unit, lb_part_record *reco
 }
 
 /* Calls that do not match give what they like. */
-static lb_status add_results(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
-                             lb_worker_findings *f, lb_err *err)
+static lb_status add_results(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report *out,
+                             lb_worker_findings *findings, lb_err *err)
 {
     lb_collective_results results = {0};
-    checking c = {.capture = capture, .results = &results};
-    const lb_parts_loop loop = {"collectives", lb_capture_steps(capture, &c.steps), work_results, fold_results, &c};
+    checking checking = {.capture = capture, .results = &results};
+    const lb_parts_loop loop = {"collectives", lb_capture_steps(capture, &checking.steps), work_results, fold_results,
+                                &checking};
     lb_status checked = lb_collective_results_check_finite(capture, &results, err);
-    if (checked == LB_OK) checked = lb_parts_each(o->parts, &loop, err);
+    if (checked == LB_OK) checked = lb_parts_each(options->parts, &loop, err);
     if (checked != LB_OK) {
         lb_collective_results_release(&results);
         return checked;
@@ -217,156 +226,168 @@ static lb_status add_results(lb_capture *capture, const lb_ranks_options *o, lb_
     lb_status status = LB_OK;
     out->results = results.compared;
     for (uint32_t i = 0; i < results.n && status == LB_OK; i++) {
-        const lb_collective_finding *x = &results.list[i];
-        const lb_ranks_finding row = {.kind = x->kind == LB_COLLECTIVE_RESULT ? LB_RANKS_RESULT : LB_RANKS_NONFINITE,
-                                      .note = x->note,
-                                      .step = x->step,
-                                      .ranks = x->ranks,
-                                      .n_ranks = x->n_ranks,
-                                      .from = x->from,
-                                      .to = x->to,
-                                      .bit = x->bit,
-                                      .element = x->element};
-        if (in_window(o, x->step)) status = lb_worker_findings_add(f, &row, strdup(x->message), err);
+        const lb_collective_finding *finding = &results.list[i];
+        const lb_ranks_finding row = {.kind =
+                                          finding->kind == LB_COLLECTIVE_RESULT ? LB_RANKS_RESULT : LB_RANKS_NONFINITE,
+                                      .note = finding->note,
+                                      .step = finding->step,
+                                      .ranks = finding->ranks,
+                                      .n_ranks = finding->n_ranks,
+                                      .from = finding->from,
+                                      .to = finding->to,
+                                      .bit = finding->bit,
+                                      .element = finding->element};
+        if (in_window(options, finding->step))
+            status = lb_worker_findings_add(findings, &row, strdup(finding->message), err);
     }
     lb_collective_results_release(&results);
     return status;
 }
 
-static lb_status add_lost(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+static lb_status add_lost(lb_capture *capture, const lb_ranks_options *options, lb_worker_findings *findings,
+                          lb_err *err)
 {
     lb_lost_ranks lost;
     LB_TRY(lb_lost_ranks_find(capture, &lost, err));
     const lb_ranks_finding row = {.kind = LB_RANKS_LOST, .step = lost.step, .ranks = lost.ranks, .n_ranks = lost.n};
-    const lb_status status =
-        lost.n && in_window(o, lost.step) ? lb_worker_findings_add(f, &row, strdup(lost.message), err) : LB_OK;
+    const lb_status status = lost.n && in_window(options, lost.step)
+                                 ? lb_worker_findings_add(findings, &row, strdup(lost.message), err)
+                                 : LB_OK;
     lb_lost_ranks_release(&lost);
     return status;
 }
 
 /* What Python does between two steps is recorded with the first. */
-static bool after_optimizer(const lb_program *p, uint32_t op)
+static bool after_optimizer(const lb_program *program, uint32_t op)
 {
-    bool after = p->n_groups > 0;
-    for (uint32_t g = 0; g < p->n_groups; g++) after &= op >= p->groups[g].first_op + p->groups[g].ops;
+    bool after = program->n_groups > 0;
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        after &= op >= program->groups[g].first_op + program->groups[g].ops;
     return after;
 }
 
-static char *replica_message(lb_capture *capture, const lb_unequal *u)
+static char *replica_message(lb_capture *capture, const lb_unequal *unequal)
 {
     static const char *const nouns[] = {"parameter", "optimizer state", "buffer"};
     char *text = NULL, words[96], more[80] = "", where[400] = "";
-    const lb_program *p = NULL;
-    if (u->count > 1) snprintf(more, sizeof more, " and %u more", u->count - 1);
-    if (u->op != LB_NONE && lb_capture_program(capture, u->rank, u->step, &p, NULL) == LB_OK)
-        snprintf(where, sizeof where, "in step %lld, at op %u of rank %d (%.60s, %s%s%.120s)", (long long)u->step,
-                 u->op, u->rank, lb_op_name(p, &p->ops[u->op]),
-                 after_optimizer(p, u->op) ? "after the optimizer" : lb_phase_name((lb_phase)p->ops[u->op].phase),
-                 *lb_op_layer(p, &p->ops[u->op]) ? ", " : "", lb_op_layer(p, &p->ops[u->op]));
-    else if (u->at_first)
-        snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)u->step);
+    const lb_program *program = NULL;
+    if (unequal->count > 1) snprintf(more, sizeof more, " and %u more", unequal->count - 1);
+    if (unequal->op != LB_NONE && lb_capture_program(capture, unequal->rank, unequal->step, &program, NULL) == LB_OK)
+        snprintf(where, sizeof where, "in step %lld, at op %u of rank %d (%.60s, %s%s%.120s)", (long long)unequal->step,
+                 unequal->op, unequal->rank, lb_op_name(program, &program->ops[unequal->op]),
+                 after_optimizer(program, unequal->op) ? "after the optimizer"
+                                                       : lb_phase_name((lb_phase)program->ops[unequal->op].phase),
+                 *lb_op_layer(program, &program->ops[unequal->op]) ? ", " : "",
+                 lb_op_layer(program, &program->ops[unequal->op]));
+    else if (unequal->at_first)
+        snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)unequal->step);
     else
         snprintf(where, sizeof where,
                  "between step %lld and the recorded step before it, by no recorded write of all of it",
-                 (long long)u->step);
+                 (long long)unequal->step);
     const int n =
-        u->kind == LB_REPLICA_BUFFER
+        unequal->kind == LB_REPLICA_BUFFER
             ? asprintf(&text,
                        "buffer %s%s %s not the same on all ranks (%s): "
                        "running statistics are each rank's own unless they are broadcast or synchronised; it began %s",
-                       u->tensor, more, u->count > 1 ? "are" : "is", lb_worker_rank_words(u->ranks, u->n_ranks, words),
-                       where)
+                       unequal->tensor, more, unequal->count > 1 ? "are" : "is",
+                       lb_worker_rank_words(unequal->ranks, unequal->n_ranks, words), where)
             : asprintf(&text, "%s %s%s %s no longer the same on the %u ranks that hold %s: %s %s; it began %s%s",
-                       nouns[u->kind], u->tensor, more, u->count > 1 ? "are" : "is", u->members,
-                       u->count > 1 ? "them" : "it", lb_worker_rank_words(u->ranks, u->n_ranks, words),
-                       u->n_ranks == u->members ? "differ from each other"
-                       : u->n_ranks == 1        ? "differs"
-                                                : "differ",
-                       where, u->unreduced ? "; its gradient is not summed over them" : "");
+                       nouns[unequal->kind], unequal->tensor, more, unequal->count > 1 ? "are" : "is", unequal->members,
+                       unequal->count > 1 ? "them" : "it",
+                       lb_worker_rank_words(unequal->ranks, unequal->n_ranks, words),
+                       unequal->n_ranks == unequal->members ? "differ from each other"
+                       : unequal->n_ranks == 1              ? "differs"
+                                                            : "differ",
+                       where, unequal->unreduced ? "; its gradient is not summed over them" : "");
     return n < 0 ? NULL : text;
 }
 
-static lb_status add_replicas(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
-                              lb_worker_findings *f, lb_err *err)
+static lb_status add_replicas(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report *out,
+                              lb_worker_findings *findings, lb_err *err)
 {
     lb_replicas replicas;
     LB_TRY(lb_replicas_check(capture, &replicas, err));
     lb_status status = LB_OK;
     out->replicas = replicas.compared;
     for (uint32_t i = 0; i < replicas.n && status == LB_OK; i++) {
-        const lb_unequal *u = &replicas.list[i];
-        const lb_ranks_finding row = {.kind = u->kind == LB_REPLICA_BUFFER ? LB_RANKS_BUFFER
-                                              : u->at_first                ? LB_RANKS_INITIAL
-                                                                           : LB_RANKS_REPLICA,
-                                      .note = u->kind == LB_REPLICA_BUFFER,
-                                      .step = u->step,
-                                      .ranks = u->ranks,
-                                      .n_ranks = u->n_ranks,
-                                      .tensor = u->tensor};
-        if (in_window(o, u->step)) status = lb_worker_findings_add(f, &row, replica_message(capture, u), err);
+        const lb_unequal *unequal = &replicas.list[i];
+        const lb_ranks_finding row = {.kind = unequal->kind == LB_REPLICA_BUFFER ? LB_RANKS_BUFFER
+                                              : unequal->at_first                ? LB_RANKS_INITIAL
+                                                                                 : LB_RANKS_REPLICA,
+                                      .note = unequal->kind == LB_REPLICA_BUFFER,
+                                      .step = unequal->step,
+                                      .ranks = unequal->ranks,
+                                      .n_ranks = unequal->n_ranks,
+                                      .tensor = unequal->tensor};
+        if (in_window(options, unequal->step))
+            status = lb_worker_findings_add(findings, &row, replica_message(capture, unequal), err);
     }
     lb_replicas_release(&replicas);
     return status;
 }
 
 /* Layers that one seed initialised. */
-static lb_status add_twins(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+static lb_status add_twins(lb_capture *capture, const lb_ranks_options *options, lb_worker_findings *findings,
+                           lb_err *err)
 {
     lb_held_copies copies;
     LB_TRY(lb_held_copies_find(capture, &copies, err));
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < copies.n_twins && status == LB_OK; i++) {
-        const lb_held_twins *t = &copies.twins[i];
+        const lb_held_twins *twins = &copies.twins[i];
         char *message = NULL, more[60] = "";
-        if (!in_window(o, copies.step)) continue;
-        if (t->parameters > 1) snprintf(more, sizeof more, ", and %u more of their parameters", t->parameters - 1);
+        if (!in_window(options, copies.step)) continue;
+        if (twins->parameters > 1)
+            snprintf(more, sizeof more, ", and %u more of their parameters", twins->parameters - 1);
         if (asprintf(&message,
                      "%s on rank %d and %s on rank %d begin with the same random numbers%s: "
                      "parts of one model that were drawn from one seed",
-                     t->names[0], t->ranks[0], t->names[1], t->ranks[1], more) < 0)
+                     twins->names[0], twins->ranks[0], twins->names[1], twins->ranks[1], more) < 0)
             message = NULL;
         const lb_ranks_finding row = {.kind = LB_RANKS_ALIKE,
                                       .step = copies.step,
-                                      .ranks = (int32_t *)t->ranks,
-                                      .n_ranks = t->ranks[0] == t->ranks[1] ? 1 : 2,
-                                      .tensor = (char *)t->names[0]};
-        status = lb_worker_findings_add(f, &row, message, err);
+                                      .ranks = (int32_t *)twins->ranks,
+                                      .n_ranks = twins->ranks[0] == twins->ranks[1] ? 1 : 2,
+                                      .tensor = (char *)twins->names[0]};
+        status = lb_worker_findings_add(findings, &row, message, err);
     }
     lb_held_copies_release(&copies);
     return status;
 }
 
-static lb_status add_note(lb_worker_findings *f, const int32_t *ranks, uint32_t n, int64_t step, char *message,
+static lb_status add_note(lb_worker_findings *findings, const int32_t *ranks, uint32_t n, int64_t step, char *message,
                           lb_err *err)
 {
     const lb_ranks_finding row = {
         .kind = LB_RANKS_COVERAGE, .note = true, .step = step, .ranks = (int32_t *)ranks, .n_ranks = n};
-    return lb_worker_findings_add(f, &row, message, err);
+    return lb_worker_findings_add(findings, &row, message, err);
 }
 
 /* What was not seen, and why some numbers are missing. */
-static lb_status add_coverage(const lb_worker_steps *s, lb_worker_findings *f, lb_err *err)
+static lb_status add_coverage(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err)
 {
     bool workers = false;
     int32_t world = 0;
     char *message = NULL;
-    for (uint32_t r = 0; r < s->n_ranks; r++) workers |= lb_worker_steps_has(s, r);
-    for (uint32_t i = 0; i < s->n_steps; i++)
-        for (uint32_t r = 0; r < s->n_ranks; r++) {
-            const lb_program *p = s->steps[i].workers[r].program;
-            if (p && p->world > world) world = p->world;
-            if (p) continue;
-            if (asprintf(&message, "rank %d recorded no step %lld", s->ranks[r], (long long)s->steps[i].step) < 0)
+    for (uint32_t r = 0; r < steps->n_ranks; r++) workers |= lb_worker_steps_has(steps, r);
+    for (uint32_t i = 0; i < steps->n_steps; i++)
+        for (uint32_t r = 0; r < steps->n_ranks; r++) {
+            const lb_program *program = steps->steps[i].workers[r].program;
+            if (program && program->world > world) world = program->world;
+            if (program) continue;
+            if (asprintf(&message, "rank %d recorded no step %lld", steps->ranks[r], (long long)steps->steps[i].step) <
+                0)
                 message = NULL;
-            LB_TRY(add_note(f, &s->ranks[r], 1, s->steps[i].step, message, err));
+            LB_TRY(add_note(findings, &steps->ranks[r], 1, steps->steps[i].step, message, err));
         }
-    if (world > (int32_t)s->n_ranks) {
-        if (asprintf(&message, "%u of %d ranks were recorded", s->n_ranks, world) < 0) message = NULL;
-        LB_TRY(add_note(f, NULL, 0, INT64_MIN, message, err));
+    if (world > (int32_t)steps->n_ranks) {
+        if (asprintf(&message, "%u of %d ranks were recorded", steps->n_ranks, world) < 0) message = NULL;
+        LB_TRY(add_note(findings, NULL, 0, INT64_MIN, message, err));
     }
-    if (s->n_ranks > 1 && !workers)
+    if (steps->n_ranks > 1 && !workers)
         LB_TRY(add_note(
-            f, NULL, 0, INT64_MIN,
+            findings, NULL, 0, INT64_MIN,
             strdup("these ranks are no data-parallel workers (they share out one model, or exchange no gradients): "
                    "their gradients are not compared"),
             err));
@@ -387,49 +408,51 @@ static int by_kind(const void *x, const void *y)
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static char *record_again(const lb_worker_steps *s, const lb_ranks_report *r)
+static char *record_again(const lb_worker_steps *steps, const lb_ranks_report *report)
 {
     lb_lack lack = {0};
-    for (uint32_t i = 0; i < r->n_steps; i++) {
-        if (!r->steps[i].lacking) continue;
-        for (uint32_t k = 0; k < s->n_ranks; k++)
-            if (s->steps[i].workers[k].program) lb_lack_add(&lack, s->steps[i].workers[k].program, LB_NONE);
+    for (uint32_t i = 0; i < report->n_steps; i++) {
+        if (!report->steps[i].lacking) continue;
+        for (uint32_t k = 0; k < steps->n_ranks; k++)
+            if (steps->steps[i].workers[k].program) lb_lack_add(&lack, steps->steps[i].workers[k].program, LB_NONE);
     }
-    return lb_lack_command(&lack, s->capture, NULL);
+    return lb_lack_command(&lack, steps->capture, NULL);
 }
 
-static void judge(const lb_worker_steps *s, lb_ranks_report *r)
+static void judge(const lb_worker_steps *steps, lb_ranks_report *report)
 {
-    bool seen = r->replicas || r->collectives || r->results;
-    for (uint32_t i = 0; i < r->n_steps; i++)
-        seen |= !isnan(r->steps[i].loss_mean) || !isnan(r->steps[i].all.grad_norm_mean);
-    r->verdict = s->n_ranks < 2 || !seen ? LB_RANKS_UNTESTABLE : LB_RANKS_CLEAN;
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        if (!r->findings[i].note) r->verdict = LB_RANKS_FOUND;
+    bool seen = report->replicas || report->collectives || report->results;
+    for (uint32_t i = 0; i < report->n_steps; i++)
+        seen |= !isnan(report->steps[i].loss_mean) || !isnan(report->steps[i].all.grad_norm_mean);
+    report->verdict = steps->n_ranks < 2 || !seen ? LB_RANKS_UNTESTABLE : LB_RANKS_CLEAN;
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        if (!report->findings[i].note) report->verdict = LB_RANKS_FOUND;
 }
 
-static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_ranks_report *r, lb_err *err)
+static lb_status fill_report(lb_worker_steps *steps, const lb_ranks_options *options, lb_ranks_report *report,
+                             lb_err *err)
 {
-    lb_worker_findings f = {0};
-    r->steps = calloc(s->n_steps + 1, sizeof *r->steps);
-    lb_status status = r->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", s->n_steps);
-    if (status == LB_OK) status = add_collectives(s->capture, o, r, &f, err);
-    const bool match = !f.n;
-    if (status == LB_OK) status = add_lost(s->capture, o, &f, err);
-    if (status == LB_OK && match) status = add_results(s->capture, o, r, &f, err);
-    stepping x = {s, o, r};
-    const lb_parts_loop loop = {"step", s->n_steps, work_step, fold_step, &x};
-    if (status == LB_ERR_PARTIAL) (void)lb_parts_each(o->parts, &loop, NULL); /* a part does its share of this, too */
-    if (status == LB_OK) status = add_twins(s->capture, o, &f, err);
-    if (status == LB_OK) status = lb_worker_findings_of_gradients(s, &f, err);
-    if (status == LB_OK) status = add_replicas(s->capture, o, r, &f, err);
-    if (status == LB_OK) status = lb_worker_findings_of_data(s, &r->seeds, &f, err);
-    if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);
-    if (status == LB_OK) status = add_coverage(s, &f, err);
-    if (status == LB_OK) status = lb_parts_each(o->parts, &loop, err);
-    if (f.n) qsort(f.list, f.n, sizeof *f.list, by_kind);
-    r->findings = f.list, r->n_findings = f.n;
-    if (status == LB_OK) judge(s, r), r->again = record_again(s, r);
+    lb_worker_findings findings = {0};
+    report->steps = calloc(steps->n_steps + 1, sizeof *report->steps);
+    lb_status status = report->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", steps->n_steps);
+    if (status == LB_OK) status = add_collectives(steps->capture, options, report, &findings, err);
+    const bool match = !findings.n;
+    if (status == LB_OK) status = add_lost(steps->capture, options, &findings, err);
+    if (status == LB_OK && match) status = add_results(steps->capture, options, report, &findings, err);
+    stepping stepping = {steps, options, report};
+    const lb_parts_loop loop = {"step", steps->n_steps, work_step, fold_step, &stepping};
+    if (status == LB_ERR_PARTIAL)
+        (void)lb_parts_each(options->parts, &loop, NULL); /* a part does its share of this, too */
+    if (status == LB_OK) status = add_twins(steps->capture, options, &findings, err);
+    if (status == LB_OK) status = lb_worker_findings_of_gradients(steps, &findings, err);
+    if (status == LB_OK) status = add_replicas(steps->capture, options, report, &findings, err);
+    if (status == LB_OK) status = lb_worker_findings_of_data(steps, &report->seeds, &findings, err);
+    if (status == LB_OK) status = lb_worker_findings_of_settings(steps, &findings, err);
+    if (status == LB_OK) status = add_coverage(steps, &findings, err);
+    if (status == LB_OK) status = lb_parts_each(options->parts, &loop, err);
+    if (findings.n) qsort(findings.list, findings.n, sizeof *findings.list, by_kind);
+    report->findings = findings.list, report->n_findings = findings.n;
+    if (status == LB_OK) judge(steps, report), report->again = record_again(steps, report);
     return status;
 }
 
@@ -450,17 +473,17 @@ lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_
     return status;
 }
 
-static void step_release(lb_ranks_step *s)
+static void step_release(lb_ranks_step *step)
 {
-    lb_worker_dispersion_free(s->layers, s->n_layers), lb_worker_dispersion_free(s->blocks, s->n_blocks);
-    free(s->workers);
+    lb_worker_dispersion_free(step->layers, step->n_layers), lb_worker_dispersion_free(step->blocks, step->n_blocks);
+    free(step->workers);
 }
 
 void lb_ranks_report_free(lb_ranks_report *report)
 {
     if (!report) return;
     for (uint32_t i = 0; i < report->n_steps; i++) step_release(&report->steps[i]);
-    lb_worker_findings f = {report->findings, report->n_findings};
-    lb_worker_findings_release(&f);
+    lb_worker_findings findings = {report->findings, report->n_findings};
+    lb_worker_findings_release(&findings);
     free(report->steps), free(report->again), free(report);
 }

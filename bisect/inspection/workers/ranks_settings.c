@@ -120,33 +120,33 @@ lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint3
                                     lb_err *err)
 {
     int64_t *steps = malloc((reports[0]->n_steps + 1) * sizeof *steps);
-    lb_ranks_settings *s = calloc(1, sizeof *s);
+    lb_ranks_settings *made = calloc(1, sizeof *made);
     *settings = NULL;
-    if (s) s->list = calloc(n + 1, sizeof *s->list);
-    lb_status status = steps && s && s->list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for settings");
-    if (status == LB_OK) s->n = n, s->n_steps = common_steps(reports, n, steps);
-    if (status == LB_OK && !s->n_steps)
+    if (made) made->list = calloc(n + 1, sizeof *made->list);
+    lb_status status = steps && made && made->list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for settings");
+    if (status == LB_OK) made->n = n, made->n_steps = common_steps(reports, n, steps);
+    if (status == LB_OK && !made->n_steps)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "these captures have no step in common: record the same steps of each");
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        lb_ranks_setting *setting = &s->list[i];
-        setting->loss_mean = mean_of(reports[i], steps, s->n_steps, loss_mean);
-        setting->loss_std = mean_of(reports[i], steps, s->n_steps, loss_std);
-        setting->loss_range = mean_of(reports[i], steps, s->n_steps, loss_range);
-        setting->grad_norm_mean = mean_of(reports[i], steps, s->n_steps, norm_mean);
-        setting->grad_norm_std = mean_of(reports[i], steps, s->n_steps, norm_std);
-        setting->grad_cosine_mean = mean_of(reports[i], steps, s->n_steps, cosine);
-        if (setting->loss_std < s->list[s->closest].loss_std) s->closest = i;
+        lb_ranks_setting *setting = &made->list[i];
+        setting->loss_mean = mean_of(reports[i], steps, made->n_steps, loss_mean);
+        setting->loss_std = mean_of(reports[i], steps, made->n_steps, loss_std);
+        setting->loss_range = mean_of(reports[i], steps, made->n_steps, loss_range);
+        setting->grad_norm_mean = mean_of(reports[i], steps, made->n_steps, norm_mean);
+        setting->grad_norm_std = mean_of(reports[i], steps, made->n_steps, norm_std);
+        setting->grad_cosine_mean = mean_of(reports[i], steps, made->n_steps, cosine);
+        if (setting->loss_std < made->list[made->closest].loss_std) made->closest = i;
     }
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        if (i != s->closest) judge(reports[i], reports[s->closest], steps, s->n_steps, &s->list[i]);
-        s->found |= s->list[i].inconsistent;
+        if (i != made->closest) judge(reports[i], reports[made->closest], steps, made->n_steps, &made->list[i]);
+        made->found |= made->list[i].inconsistent;
     }
     free(steps);
-    if (status == LB_OK) s->verdict = verdict_of(s, reports);
+    if (status == LB_OK) made->verdict = verdict_of(made, reports);
     if (status == LB_OK)
-        *settings = s;
+        *settings = made;
     else
-        lb_ranks_settings_free(s);
+        lb_ranks_settings_free(made);
     return status;
 }
 
@@ -160,9 +160,9 @@ void lb_ranks_settings_free(lb_ranks_settings *settings)
 
 static void print_reading(FILE *out, const lb_ranks_settings *settings, uint32_t i, const char *const *names)
 {
-    const lb_ranks_setting *x = &settings->list[i], *c = &settings->list[settings->closest];
+    const lb_ranks_setting *x = &settings->list[i], *closest = &settings->list[settings->closest];
     const double mine[] = {x->loss_std, x->grad_norm_std, 1 - x->grad_cosine_mean},
-                 theirs[] = {c->loss_std, c->grad_norm_std, 1 - c->grad_cosine_mean};
+                 theirs[] = {closest->loss_std, closest->grad_norm_std, 1 - closest->grad_cosine_mean};
     fprintf(out, "%s: %s", names[i],
             x->inconsistent ? "silent inconsistency: its workers are further apart"
             : x->untold     ? "its workers are further apart in every step, which are too few to rule out chance"
@@ -173,7 +173,7 @@ static void print_reading(FILE *out, const lb_ranks_settings *settings, uint32_t
                     x->wider[m], settings->n_steps);
     char t[2][16];
     fprintf(out, "; mean loss %s for %s\n", lb_number_word(x->loss_mean, 5, t[0]),
-            lb_number_word(c->loss_mean, 5, t[1]));
+            lb_number_word(closest->loss_mean, 5, t[1]));
 }
 
 static void print_steps(FILE *out, const lb_ranks_settings *settings, const lb_ranks_report *const *reports,

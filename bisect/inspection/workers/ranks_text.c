@@ -17,12 +17,12 @@ static const char *number(double x, char text[16])
 static void print_findings(FILE *out, const lb_ranks_report *report)
 {
     for (uint32_t i = 0; i < report->n_findings; i++) {
-        const lb_ranks_finding *f = &report->findings[i];
-        fprintf(out, "%-11s %s", f->note ? "note" : lb_ranks_finding_name(f->kind), f->message);
-        if (f->steps > 1 && f->step != INT64_MIN)
-            fprintf(out, " (in %u steps, first in %" PRId64 ")", f->steps, f->step);
-        else if (f->kind == LB_RANKS_TOKENS || f->kind == LB_RANKS_SEED || f->kind == LB_RANKS_OPTION)
-            fprintf(out, " (in step %" PRId64 ")", f->step);
+        const lb_ranks_finding *finding = &report->findings[i];
+        fprintf(out, "%-11s %s", finding->note ? "note" : lb_ranks_finding_name(finding->kind), finding->message);
+        if (finding->steps > 1 && finding->step != INT64_MIN)
+            fprintf(out, " (in %u steps, first in %" PRId64 ")", finding->steps, finding->step);
+        else if (finding->kind == LB_RANKS_TOKENS || finding->kind == LB_RANKS_SEED || finding->kind == LB_RANKS_OPTION)
+            fprintf(out, " (in step %" PRId64 ")", finding->step);
         fputc('\n', out);
     }
     if (report->n_findings) fputc('\n', out);

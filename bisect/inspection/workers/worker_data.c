@@ -50,14 +50,14 @@ static bool tells_apart(const lb_program *program, const lb_value *value)
            !((statistics->min == 0 && statistics->max == 1) || counts_up(statistics, last));
 }
 
-static lb_status add_digest(digests *d, lb_digest digest, lb_err *err)
+static lb_status add_digest(digests *digests, lb_digest digest, lb_err *err)
 {
-    for (uint32_t i = 0; i < d->n; i++)
-        if (lb_digest_equal(d->list[i], digest)) return LB_OK;
-    lb_digest *grown = realloc(d->list, (d->n + 1) * sizeof *grown);
+    for (uint32_t i = 0; i < digests->n; i++)
+        if (lb_digest_equal(digests->list[i], digest)) return LB_OK;
+    lb_digest *grown = realloc(digests->list, (digests->n + 1) * sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for batches");
-    d->list = grown;
-    d->list[d->n++] = digest;
+    digests->list = grown;
+    digests->list[digests->n++] = digest;
     return LB_OK;
 }
 
@@ -134,28 +134,28 @@ static uint32_t crew_of(const lb_worker_steps *steps, uint32_t rank)
 
 /* Workers that `same` puts together, each set once: told with this text, which takes their names; where it is all of
  * them, with `of_all` as a note (NULL: with the same text, and no note). */
-static lb_status tell_sets(data *d, uint32_t step, lb_ranks_finding_kind kind,
-                           bool (*same)(const data *d, uint32_t step, uint32_t a, uint32_t b), const char *text,
-                           const char *of_all)
+static lb_status tell_sets(data *data, uint32_t step, lb_ranks_finding_kind kind,
+                           bool (*same)(const struct data *data, uint32_t step, uint32_t a, uint32_t b),
+                           const char *text, const char *of_all)
 {
-    const lb_worker_steps *steps = d->steps;
+    const lb_worker_steps *steps = data->steps;
     int32_t *ranks = malloc((steps->n_ranks + 1) * sizeof *ranks);
     bool *done = calloc(steps->n_ranks + 1, sizeof *done);
-    lb_status status = ranks && done ? LB_OK : lb_fail(d->err, LB_ERR_NOMEM, "out of memory for findings");
+    lb_status status = ranks && done ? LB_OK : lb_fail(data->err, LB_ERR_NOMEM, "out of memory for findings");
     for (uint32_t a = 0; a < steps->n_ranks && status == LB_OK; a++) {
         uint32_t n = 0;
         char words[96], *message = NULL;
         if (done[a]) continue;
         ranks[n++] = steps->ranks[a];
         for (uint32_t b = a + 1; b < steps->n_ranks; b++)
-            if (!done[b] && lb_workers_pair(steps, a, b) && same(d, step, a, b))
+            if (!done[b] && lb_workers_pair(steps, a, b) && same(data, step, a, b))
                 done[b] = true, ranks[n++] = steps->ranks[b];
         if (n < 2) continue;
         const bool all = of_all && n == crew_of(steps, a);
-        const lb_ranks_finding f = {
+        const lb_ranks_finding finding = {
             .kind = kind, .note = all, .step = steps->steps[step].step, .ranks = ranks, .n_ranks = n};
         if (asprintf(&message, "%s %s", lb_worker_rank_words(ranks, n, words), all ? of_all : text) < 0) message = NULL;
-        status = lb_worker_findings_add(d->findings, &f, message, d->err);
+        status = lb_worker_findings_add(data->findings, &finding, message, data->err);
     }
     free(ranks);
     free(done);
@@ -186,39 +186,40 @@ static uint32_t earlier(const data *data, uint32_t step, uint32_t rank, uint32_t
 static lb_status tell_repeats(data *data, uint32_t step)
 {
     const lb_worker_steps *steps = data->steps;
-    for (uint32_t r = 0; r < steps->n_ranks; r++) {
+    for (uint32_t rank = 0; rank < steps->n_ranks; rank++) {
         uint32_t others = 0, repeat = 0;
-        const uint32_t before = earlier(data, step, r, r);
+        const uint32_t before = earlier(data, step, rank, rank);
         char *message = NULL;
-        if (!lb_worker_steps_has(steps, r)) continue;
+        if (!lb_worker_steps_has(steps, rank)) continue;
         for (uint32_t q = 0; q < steps->n_ranks; q++) {
-            if (!lb_workers_pair(steps, r, q) || !at(data, data->batches, step, q)->n) continue;
+            if (!lb_workers_pair(steps, rank, q) || !at(data, data->batches, step, q)->n) continue;
             others++, repeat += before != LB_NONE &&
                                 in_common(at(data, data->batches, step, q), at(data, data->batches, before, q)) > 0;
         }
-        lb_ranks_finding f = {.kind = LB_RANKS_BATCH,
-                              .step = steps->steps[step].step,
-                              .ranks = (int32_t *)&steps->ranks[r],
-                              .n_ranks = 1};
+        lb_ranks_finding finding = {.kind = LB_RANKS_BATCH,
+                                    .step = steps->steps[step].step,
+                                    .ranks = (int32_t *)&steps->ranks[rank],
+                                    .n_ranks = 1};
         if (before != LB_NONE && others && repeat < others) {
-            f.note = before + 1 != step; /* another epoch may bring a batch again */
+            finding.note = before + 1 != step; /* another epoch may bring a batch again */
             if (asprintf(&message,
                          "rank %d reads in step %lld the batch that it read in step %lld, and %s: it repeated a batch",
-                         steps->ranks[r], (long long)f.step, (long long)steps->steps[before].step,
+                         steps->ranks[rank], (long long)finding.step, (long long)steps->steps[before].step,
                          repeat ? "not every other worker does" : "no other worker does") < 0)
                 message = NULL;
-            LB_TRY(lb_worker_findings_add(data->findings, &f, message, data->err));
+            LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
         }
         for (uint32_t q = 0; q < steps->n_ranks && before == LB_NONE; q++) {
-            const uint32_t theirs = lb_workers_pair(steps, r, q) ? earlier(data, step, r, q) : LB_NONE;
+            const uint32_t theirs = lb_workers_pair(steps, rank, q) ? earlier(data, step, rank, q) : LB_NONE;
             if (theirs == LB_NONE) continue;
-            f.note = true;
+            finding.note = true;
             if (asprintf(&message,
                          "rank %d reads in step %lld the batch that rank %d read in step %lld: "
                          "one of them skipped or repeated a batch, or this is another epoch",
-                         steps->ranks[r], (long long)f.step, steps->ranks[q], (long long)steps->steps[theirs].step) < 0)
+                         steps->ranks[rank], (long long)finding.step, steps->ranks[q],
+                         (long long)steps->steps[theirs].step) < 0)
                 message = NULL;
-            LB_TRY(lb_worker_findings_add(data->findings, &f, message, data->err));
+            LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
             break;
         }
     }
@@ -234,27 +235,27 @@ static uint32_t backwards(const data *data, uint32_t step, uint32_t rank)
 static lb_status tell_counts(data *data, uint32_t step)
 {
     const lb_worker_steps *steps = data->steps;
-    for (uint32_t r = 0; r < steps->n_ranks; r++) {
+    for (uint32_t rank = 0; rank < steps->n_ranks; rank++) {
         uint32_t others = 0, differ = 0, usual = 0;
         char *message = NULL;
-        const lb_worker *w = &steps->steps[step].workers[r];
-        if (!w->program || !w->program->complete) continue;
+        const lb_worker *worker = &steps->steps[step].workers[rank];
+        if (!worker->program || !worker->program->complete) continue;
         for (uint32_t q = 0; q < steps->n_ranks; q++) {
             const lb_worker *x = &steps->steps[step].workers[q];
-            if (!lb_workers_pair(steps, r, q) || !x->program || !x->program->complete) continue;
+            if (!lb_workers_pair(steps, rank, q) || !x->program || !x->program->complete) continue;
             others++;
-            if (backwards(data, step, q) != backwards(data, step, r)) differ++, usual = backwards(data, step, q);
+            if (backwards(data, step, q) != backwards(data, step, rank)) differ++, usual = backwards(data, step, q);
         }
-        if (!differ || (2 * differ <= others && others > 1) || (others == 1 && backwards(data, step, r) > usual))
+        if (!differ || (2 * differ <= others && others > 1) || (others == 1 && backwards(data, step, rank) > usual))
             continue;
-        const lb_ranks_finding f = {.kind = LB_RANKS_BATCH,
-                                    .step = steps->steps[step].step,
-                                    .ranks = (int32_t *)&steps->ranks[r],
-                                    .n_ranks = 1};
-        if (asprintf(&message, "rank %d ran %u micro-batches in step %lld, others %u", steps->ranks[r],
-                     backwards(data, step, r), (long long)f.step, usual) < 0)
+        const lb_ranks_finding finding = {.kind = LB_RANKS_BATCH,
+                                          .step = steps->steps[step].step,
+                                          .ranks = (int32_t *)&steps->ranks[rank],
+                                          .n_ranks = 1};
+        if (asprintf(&message, "rank %d ran %u micro-batches in step %lld, others %u", steps->ranks[rank],
+                     backwards(data, step, rank), (long long)finding.step, usual) < 0)
             message = NULL;
-        LB_TRY(lb_worker_findings_add(data->findings, &f, message, data->err));
+        LB_TRY(lb_worker_findings_add(data->findings, &finding, message, data->err));
     }
     return LB_OK;
 }

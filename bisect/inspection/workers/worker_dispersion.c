@@ -130,21 +130,21 @@ static lb_status add_key(const crew *crew, row_sums *row_sums, uint32_t key, con
 }
 
 /* The innermost residual block of each layer. */
-static lb_status block_paths(const lb_worker_step *step, const lb_worker_products *p, path *paths, lb_err *err)
+static lb_status block_paths(const lb_worker_step *step, const lb_worker_products *products, path *paths, lb_err *err)
 {
     const lb_program *program = NULL;
     lb_slice_flow *flow;
     lb_blocks blocks = {0};
-    for (uint32_t r = 0; r < p->n && !program; r++) program = step->workers[r].program;
+    for (uint32_t r = 0; r < products->n && !program; r++) program = step->workers[r].program;
     if (!program) return LB_OK;
     LB_TRY(lb_slice_flow_new(program, &flow, err));
     lb_status status = lb_blocks_find(program, flow, &blocks, err);
-    for (uint32_t k = 0; k < p->n_keys && status == LB_OK; k++)
+    for (uint32_t k = 0; k < products->n_keys && status == LB_OK; k++)
         for (uint32_t b = 0; b < blocks.n; b++) {
             const char *text = lb_program_text(program, program->scopes[blocks.rows[b].scope].path);
             const size_t n = strlen(text);
-            if (n > p->layer_chars[k] || strncmp(text, p->layers[k], n) || n < paths[k].n) continue;
-            if (n == p->layer_chars[k] || p->layers[k][n] == '.') paths[k] = (path){text, n};
+            if (n > products->layer_chars[k] || strncmp(text, products->layers[k], n) || n < paths[k].n) continue;
+            if (n == products->layer_chars[k] || products->layers[k][n] == '.') paths[k] = (path){text, n};
         }
     lb_blocks_release(&blocks);
     lb_slice_flow_free(flow);
@@ -169,23 +169,24 @@ static lb_status take_key(void *context, uint32_t key, const double *products)
 }
 
 /* Workers of whose gradients nothing lacks. */
-static void choose_crew(crew *crew, const lb_worker_products *p)
+static void choose_crew(crew *crew, const lb_worker_products *products)
 {
     crew->n = 0;
-    for (uint32_t r = 0; r < p->n; r++)
-        if (p->whole[r] && lb_worker_steps_has(crew->steps, r)) crew->rows[crew->n++] = r;
+    for (uint32_t r = 0; r < products->n; r++)
+        if (products->whole[r] && lb_worker_steps_has(crew->steps, r)) crew->rows[crew->n++] = r;
 }
 
-static lb_status begin(const lb_worker_step *step, const lb_worker_products *p, adding *adding)
+static lb_status begin(const lb_worker_step *step, const lb_worker_products *products, adding *adding)
 {
-    path *paths = calloc(p->n_keys + 1, sizeof *paths);
-    adding->all = calloc((size_t)p->n * p->n + 1, sizeof *adding->all);
+    path *paths = calloc(products->n_keys + 1, sizeof *paths);
+    adding->all = calloc((size_t)products->n * products->n + 1, sizeof *adding->all);
     lb_status status = paths && adding->all ? LB_OK : lb_fail(adding->err, LB_ERR_NOMEM, "out of memory for layers");
-    for (uint32_t k = 0; paths && k < p->n_keys; k++) paths[k] = (path){p->layers[k], p->layer_chars[k]};
-    if (status == LB_OK) status = list_rows(paths, p->n_keys, adding->layers, adding->err);
-    if (paths) memset(paths, 0, p->n_keys * sizeof *paths);
-    if (status == LB_OK) status = block_paths(step, p, paths, adding->err);
-    if (status == LB_OK) status = list_rows(paths, p->n_keys, adding->blocks, adding->err);
+    for (uint32_t k = 0; paths && k < products->n_keys; k++)
+        paths[k] = (path){products->layers[k], products->layer_chars[k]};
+    if (status == LB_OK) status = list_rows(paths, products->n_keys, adding->layers, adding->err);
+    if (paths) memset(paths, 0, products->n_keys * sizeof *paths);
+    if (status == LB_OK) status = block_paths(step, products, paths, adding->err);
+    if (status == LB_OK) status = list_rows(paths, products->n_keys, adding->blocks, adding->err);
     free(paths);
     return status;
 }
@@ -198,14 +199,14 @@ static void end(adding *adding)
 
 /* Rows are filled by a crew that is known behind the last gradient only. Where it turns out to be a smaller one, which
  * is so where something lacks, all is done again. */
-static lb_status add_keys(const lb_worker_step *step, lb_worker_products *p, adding *adding)
+static lb_status add_keys(const lb_worker_step *step, lb_worker_products *products, adding *adding)
 {
     for (uint32_t before = adding->crew->n;; before = adding->crew->n) {
         *adding->layers = *adding->blocks = (row_sums){0};
-        lb_status status = begin(step, p, adding);
+        lb_status status = begin(step, products, adding);
         if (status == LB_OK)
-            status = lb_worker_products_each(adding->crew->steps, step, p, take_key, adding, adding->err);
-        choose_crew(adding->crew, p);
+            status = lb_worker_products_each(adding->crew->steps, step, products, take_key, adding, adding->err);
+        choose_crew(adding->crew, products);
         if (status != LB_OK || adding->crew->n == before) return status;
         lb_worker_dispersion_free(adding->layers->rows, adding->layers->n);
         lb_worker_dispersion_free(adding->blocks->rows, adding->blocks->n);
@@ -219,30 +220,30 @@ static void fill_workers(const crew *crew, const double *all, lb_ranks_step *out
     for (uint32_t i = 0; i < crew->n; i++) {
         double sum = 0;
         uint32_t n = 0;
-        lb_ranks_worker *w = &out->workers[crew->rows[i]];
-        w->grad_norm = sqrt(all[(size_t)crew->rows[i] * n_ranks + crew->rows[i]]);
+        lb_ranks_worker *worker = &out->workers[crew->rows[i]];
+        worker->grad_norm = sqrt(all[(size_t)crew->rows[i] * n_ranks + crew->rows[i]]);
         for (uint32_t k = 0; k < crew->n; k++) {
             const double x = k == i || !lb_workers_pair(crew->steps, crew->rows[i], crew->rows[k])
                                  ? NAN
                                  : cosine(all, n_ranks, crew->rows[i], crew->rows[k]);
             if (!isnan(x)) sum += x, n++;
         }
-        if (n) w->cosine = sum / n;
+        if (n) worker->cosine = sum / n;
     }
 }
 
 static lb_status fill_gradients(const lb_worker_steps *steps, const lb_worker_step *step, crew *crew,
                                 lb_ranks_step *out, lb_err *err)
 {
-    lb_worker_products p;
+    lb_worker_products products;
     row_sums layers = {0}, blocks = {0};
     adding adding = {crew, &layers, &blocks, NULL, err};
-    LB_TRY(lb_worker_products_init(steps, step, &p, err));
-    out->gradients = p.n_keys, out->approximate = p.approximate;
-    choose_crew(crew, &p);
-    lb_status status = p.n_keys ? add_keys(step, &p, &adding) : LB_OK;
-    out->lacking = p.lacking;
-    if (status == LB_OK && crew->n && p.n_keys) {
+    LB_TRY(lb_worker_products_init(steps, step, &products, err));
+    out->gradients = products.n_keys, out->approximate = products.approximate;
+    choose_crew(crew, &products);
+    lb_status status = products.n_keys ? add_keys(step, &products, &adding) : LB_OK;
+    out->lacking = products.lacking;
+    if (status == LB_OK && crew->n && products.n_keys) {
         fill_row(crew, adding.all, &out->all);
         fill_workers(crew, adding.all, out);
         out->layers = layers.rows, out->n_layers = layers.n;
@@ -252,7 +253,7 @@ static lb_status fill_gradients(const lb_worker_steps *steps, const lb_worker_st
         lb_worker_dispersion_free(blocks.rows, blocks.n);
     }
     end(&adding);
-    lb_worker_products_release(&p);
+    lb_worker_products_release(&products);
     return status;
 }
 

@@ -53,9 +53,9 @@ static lb_status tell_late(const lb_worker_steps *steps, const lb_worker_step *s
                      lb_worker_rank_words(ranks, n, words), first->key, more,
                      program->collectives[first->collective].op, by->rank, first->late) < 0)
             message = NULL;
-        const lb_ranks_finding f = {
+        const lb_ranks_finding finding = {
             .kind = LB_RANKS_LATE, .step = step->step, .ranks = ranks, .n_ranks = n, .tensor = first->key};
-        status = lb_worker_findings_add(findings, &f, message, err);
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     free(ranks);
     return status;
@@ -123,12 +123,12 @@ typedef struct leaves {
 
 static void note_leaf(void *context, uint32_t value)
 {
-    leaves *l = context;
-    if (value == LB_NONE || !holds_gradient(l->program, l->program->values[value].storage)) return;
-    l->gradients = true;
-    for (uint32_t i = 0; i < l->x->n; i++)
-        if (l->x->leaves[i].value == value) return;
-    l->x->leaves[l->x->n++].value = value;
+    leaves *leaves = context;
+    if (value == LB_NONE || !holds_gradient(leaves->program, leaves->program->values[value].storage)) return;
+    leaves->gradients = true;
+    for (uint32_t i = 0; i < leaves->x->n; i++)
+        if (leaves->x->leaves[i].value == value) return;
+    leaves->x->leaves[leaves->x->n++].value = value;
 }
 
 /* From op `from`, which reads `value`, back to norms of gradients. */
@@ -140,11 +140,11 @@ static void follow(const lb_program *program, const lb_slice_flow *flow, uint32_
     for (uint32_t k = 0; k < first && k < 8; k++) queue[n++] = defs[k];
     for (uint32_t k = 0; k < n; k++) {
         const lb_op *op = &program->ops[queue[k]];
-        leaves l = {program, norm, false};
+        leaves leaves = {program, norm, false};
         if (op->phase == LB_PHASE_BACKWARD || lb_op_is_source(program, op)) continue;
         for (uint32_t r = 0; r < lb_op_outcomes(op); r++) note_scalar(norm, program, lb_op_outcome(program, op, r));
-        if (is_norm(program, op)) lb_op_each_input(program, op, note_leaf, &l);
-        for (uint32_t d = flow->first_def[queue[k]]; !l.gradients && d < flow->first_def[queue[k] + 1]; d++) {
+        if (is_norm(program, op)) lb_op_each_input(program, op, note_leaf, &leaves);
+        for (uint32_t d = flow->first_def[queue[k]]; !leaves.gradients && d < flow->first_def[queue[k] + 1]; d++) {
             bool known = n == FOLLOWED;
             for (uint32_t t = 0; t < n && !known; t++) known = queue[t] == flow->defs[d];
             if (!known) queue[n++] = flow->defs[d];
@@ -359,16 +359,16 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
                             uint32_t k, lb_worker_findings *findings, lb_err *err)
 {
     const side *sides = sharing->sides;
-    const uint32_t r = sharing->rank;
-    const norm *x = &sides[r].list[k];
-    const lb_program *program = sides[r].worker->program;
+    const uint32_t rank = sharing->rank;
+    const norm *x = &sides[rank].list[k];
+    const lb_program *program = sides[rank].worker->program;
     held_set theirs = {0};
     uint32_t n = 0;
     bool known = true, room = true;
     const double own = all_squares(x);
     double all = own, counted = own, mine = 0;
     for (uint32_t q = 0; q < steps->n_ranks && known && room; q++) {
-        if (q == r || !sharing->shared[q]) continue;
+        if (q == rank || !sharing->shared[q]) continue;
         known &= sides[q].worker->program && k < sides[q].n && sides[q].list[k].scales == x->scales;
         if (!known) break;
         const norm *y = &sides[q].list[k];
@@ -386,13 +386,13 @@ static lb_status judge_norm(const lb_worker_steps *steps, const lb_worker_step *
         if (asprintf(
                 &message, "%s rank %d is %s: %.6g, where all parts of the model together, each once, have %.6g%s%s",
                 x->scales ? "the norm by which gradients are clipped on" : "the norm of the gradients that is read on",
-                steps->ranks[r],
+                steps->ranks[rank],
                 twice ? "a sum in which copies are counted once for every rank" : "that of its own part alone",
                 sqrt(twice ? counted : own), sqrt(all), *where ? " — " : "", where) < 0)
             message = NULL;
-        const lb_ranks_finding f = {
-            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[r], .n_ranks = 1};
-        status = lb_worker_findings_add(findings, &f, message, err);
+        const lb_ranks_finding finding = {
+            .kind = LB_RANKS_CLIP, .step = step->step, .ranks = (int32_t *)&steps->ranks[rank], .n_ranks = 1};
+        status = lb_worker_findings_add(findings, &finding, message, err);
     }
     release_held(&theirs);
     return status;

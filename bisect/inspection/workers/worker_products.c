@@ -79,23 +79,25 @@ static void store_release(store *store, uint32_t n)
     free(store->at);
 }
 
-static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *step, store *s, lb_err *err)
+static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *step, store *made, lb_err *err)
 {
     lb_status status = LB_OK;
-    *s = (store){.file = lb_output_scratch(NULL, NULL), .at = calloc(steps->n_ranks + 1, sizeof *s->at)};
-    if (!s->file || !s->at) status = lb_fail(err, LB_ERR_IO, "could not make a file in TMPDIR for gradients");
+    *made = (store){.file = lb_output_scratch(NULL, NULL), .at = calloc(steps->n_ranks + 1, sizeof *made->at)};
+    if (!made->file || !made->at) status = lb_fail(err, LB_ERR_IO, "could not make a file in TMPDIR for gradients");
     for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
         const lb_worker *worker = &step->workers[r];
-        s->at[r] = malloc((worker->own.n_values + 1) * sizeof **s->at);
-        if (!s->at[r]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
-        if (status == LB_OK && worker->program) status = regenerate(steps->capture, worker, s, s->at[r], err);
+        made->at[r] = malloc((worker->own.n_values + 1) * sizeof **made->at);
+        if (!made->at[r]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+        if (status == LB_OK && worker->program) status = regenerate(steps->capture, worker, made, made->at[r], err);
     }
-    if (status == LB_OK && s->size) {
-        s->bytes =
-            fflush(s->file) ? MAP_FAILED : mmap(NULL, (size_t)s->size, PROT_READ, MAP_PRIVATE, fileno(s->file), 0);
-        if (s->bytes == MAP_FAILED) s->bytes = NULL, status = lb_fail(err, LB_ERR_IO, "could not read gradients back");
+    if (status == LB_OK && made->size) {
+        made->bytes = fflush(made->file)
+                          ? MAP_FAILED
+                          : mmap(NULL, (size_t)made->size, PROT_READ, MAP_PRIVATE, fileno(made->file), 0);
+        if (made->bytes == MAP_FAILED)
+            made->bytes = NULL, status = lb_fail(err, LB_ERR_IO, "could not read gradients back");
     }
-    if (status != LB_OK) store_release(s, steps->n_ranks);
+    if (status != LB_OK) store_release(made, steps->n_ranks);
     return status;
 }
 
@@ -251,28 +253,28 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
     addends *addends = calloc(n + 1, sizeof *addends);
     int64_t elements = 0;
     lb_status status = addends ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
-    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
-        const lb_worker *worker = &step->workers[r];
+    for (uint32_t rank = 0; rank < n && status == LB_OK; rank++) {
+        const lb_worker *worker = &step->workers[rank];
         const lb_own_gradient *gradient =
             worker->program ? find_gradient(worker, out->keys[key], out->places[key]) : NULL;
-        if (!gradient || !lb_worker_steps_has(steps, r)) continue;
-        status = addends_init(steps->capture, worker, gradient, out->store, out->store->at[r], &addends[r], err);
+        if (!gradient || !lb_worker_steps_has(steps, rank)) continue;
+        status = addends_init(steps->capture, worker, gradient, out->store, out->store->at[rank], &addends[rank], err);
         /* Another size under one name cannot be compared. */
-        const bool other = status == LB_OK && elements && addends[r].elements != elements;
+        const bool other = status == LB_OK && elements && addends[rank].elements != elements;
         if (status == LB_ERR_NOT_CAPTURED || other) {
-            addends_release(&addends[r]);
-            out->lacking++, out->whole[r] = false;
+            addends_release(&addends[rank]);
+            out->lacking++, out->whole[rank] = false;
             status = LB_OK;
         }
-        if (addends[r].n) elements = addends[r].elements;
+        if (addends[rank].n) elements = addends[rank].elements;
     }
     if (status == LB_OK) status = add_products(addends, (uint32_t)n, elements, into, err);
-    for (uint32_t r = 0; r < n && status == LB_OK; r++)
+    for (uint32_t rank = 0; rank < n && status == LB_OK; rank++)
         for (uint32_t q = 0; q < n; q++) {
-            const double scale = step->workers[r].own.scale * step->workers[q].own.scale;
-            if (scale != 1) into[r * n + q] /= scale;
+            const double scale = step->workers[rank].own.scale * step->workers[q].own.scale;
+            if (scale != 1) into[rank * n + q] /= scale;
         }
-    for (uint32_t r = 0; addends && r < n; r++) addends_release(&addends[r]);
+    for (uint32_t rank = 0; addends && rank < n; rank++) addends_release(&addends[rank]);
     free(addends);
     return status;
 }
@@ -280,10 +282,10 @@ static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_s
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 /* Workers mostly have the same gradients in the same order. */
-static bool is_next_key(const lb_worker_products *p, uint32_t place, uint32_t *next, const char *key)
+static bool is_next_key(const lb_worker_products *products, uint32_t place, uint32_t *next, const char *key)
 {
-    while (*next < p->n_keys && p->places[*next] < place) ++*next;
-    return *next < p->n_keys && p->places[*next] == place && !strcmp(p->keys[*next], key);
+    while (*next < products->n_keys && products->places[*next] < place) ++*next;
+    return *next < products->n_keys && products->places[*next] == place && !strcmp(products->keys[*next], key);
 }
 
 static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_products *out,

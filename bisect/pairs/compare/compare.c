@@ -55,9 +55,9 @@ typedef struct products {
     vec4 aa[2], bb[2], dd[2], ab[2];
 } products;
 
-static inline vec4 *halves(vec *v)
+static inline vec4 *halves(vec *vec)
 {
-    return (vec4 *)v;
+    return (vec4 *)vec;
 }
 
 typedef struct sums {
@@ -160,46 +160,47 @@ static size_t pad(double *x, size_t n)
     return padded;
 }
 
-static void count_distances(pass *p, const double *ulp, size_t n, int64_t start)
+static void count_distances(pass *pass, const double *ulp, size_t n, int64_t start)
 {
-    for (size_t i = 0; i < n && p->first < 0; i++)
-        if (ulp[i] >= 0) p->first = start + (int64_t)i;
+    for (size_t i = 0; i < n && pass->first < 0; i++)
+        if (ulp[i] >= 0) pass->first = start + (int64_t)i;
     for (size_t i = 0; i < n; i++) {
         int64_t bits;
         memcpy(&bits, &ulp[i], sizeof bits);
         int bucket = (int)(bits >> 52) - 1022; /* in [2^(bucket-1), 2^bucket) */
         bucket = bucket < 1 ? 1 : bucket > BUCKETS - 1 ? BUCKETS - 1 : bucket;
-        p->buckets[bits < 0 ? 0 : bucket]++;
+        pass->buckets[bits < 0 ? 0 : bucket]++;
     }
 }
 
 /* The least power of two that no more than a hundredth of the distances reach. */
-static double percentile_ulp(const pass *p, int64_t elements)
+static double percentile_ulp(const pass *pass, int64_t elements)
 {
     int64_t above = 0;
     int i = BUCKETS - 1;
-    while (i > 0 && above + p->buckets[i] <= elements / 100) above += p->buckets[i--];
+    while (i > 0 && above + pass->buckets[i] <= elements / 100) above += pass->buckets[i--];
     return i == 0 ? 0 : i == BUCKETS - 1 ? INFINITY : i == 1 ? 1 : ldexp(1.0, i);
 }
 
 /* Adds the distances that no bucket has yet to what a merge takes. */
-static void settle(pass *p)
+static void settle(pass *pass)
 {
     int64_t counts[BUCKETS] = {0};
-    const int shift = p->half ? 16 : 0;
-    DISPATCH(count_planes, (p->distances.planes, shift, counts));
-    for (int i = 1; i < BUCKETS; i++) p->buckets[i] += counts[i], p->sums.differing[0] += (double)counts[i];
+    const int shift = pass->half ? 16 : 0;
+    DISPATCH(count_planes, (pass->distances.planes, shift, counts));
+    for (int i = 1; i < BUCKETS; i++) pass->buckets[i] += counts[i], pass->sums.differing[0] += (double)counts[i];
     for (int l = 0; l < 2 * LANES; l++)
-        if (p->distances.farthest[l] > p->sums.max_abs[0]) p->sums.max_abs[0] = p->distances.farthest[l];
+        if (pass->distances.farthest[l] > pass->sums.max_abs[0]) pass->sums.max_abs[0] = pass->distances.farthest[l];
     for (int l = 0; l < 2 * LANES; l++)
-        if (p->distances.most[l] >> shift > p->sums.max_ulp[0]) p->sums.max_ulp[0] = p->distances.most[l] >> shift;
+        if (pass->distances.most[l] >> shift > pass->sums.max_ulp[0])
+            pass->sums.max_ulp[0] = pass->distances.most[l] >> shift;
 }
 
 /* `from`: where the first group begins that differs. */
-static void note_first(pass *p, const float *a, const float *b, size_t from, size_t n, int64_t start)
+static void note_first(pass *pass, const float *a, const float *b, size_t from, size_t n, int64_t start)
 {
-    for (size_t i = from; i < n && p->first < 0; i++)
-        if (memcmp(a + i, b + i, sizeof *a) != 0) p->first = start + (int64_t)i;
+    for (size_t i = from; i < n && pass->first < 0; i++)
+        if (memcmp(a + i, b + i, sizeof *a) != 0) pass->first = start + (int64_t)i;
 }
 
 static size_t pad_f32(float *x, size_t n)
@@ -217,7 +218,7 @@ typedef struct run {
 } run;
 
 /* Both of dtypes whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
-static bool measure_floats(pass *p, run ra, run rb, size_t n, int64_t start)
+static bool measure_floats(pass *pass, run ra, run rb, size_t n, int64_t start)
 {
     float x[BLOCK], y[BLOCK];
     const float *a = (const float *)ra.at, *b = (const float *)rb.at;
@@ -231,29 +232,29 @@ static bool measure_floats(pass *p, run ra, run rb, size_t n, int64_t start)
         b = y, padded = pad_f32(y, n);
     }
     outcome block = {0};
-    p->half = ra.dtype == LB_BF16 || rb.dtype == LB_BF16;
+    pass->half = ra.dtype == LB_BF16 || rb.dtype == LB_BF16;
     if (ra.dtype != rb.dtype) {
-        DISPATCH(block = add_mixed, (&p->sums, &p->distances, a, b, padded));
+        DISPATCH(block = add_mixed, (&pass->sums, &pass->distances, a, b, padded));
     } else {
-        DISPATCH(block = add_floats, (&p->sums, &p->distances, p->half ? 1 << 16 : 1, a, b, padded));
+        DISPATCH(block = add_floats, (&pass->sums, &pass->distances, pass->half ? 1 << 16 : 1, a, b, padded));
     }
-    if (block.finite) note_first(p, a, b, block.first, n, start);
+    if (block.finite) note_first(pass, a, b, block.first, n, start);
     return block.finite;
 }
 
 /* ---- the pass ---- */
 
-static void add_block(pass *p, run a, run b, size_t n, int64_t start)
+static void add_block(pass *pass, run a, run b, size_t n, int64_t start)
 {
     double x[BLOCK], y[BLOCK], ulp[BLOCK];
     bool same_dtype = a.dtype == b.dtype, dense = a.stride == 1 && b.stride == 1;
     bool floats = (a.dtype == LB_F32 || a.dtype == LB_BF16) && (b.dtype == LB_F32 || b.dtype == LB_BF16);
-    if (floats && measure_floats(p, a, b, n, start)) return;
+    if (floats && measure_floats(pass, a, b, n, start)) return;
     bool same = same_dtype && dense && memcmp(a.at, b.at, lb_dtype_bytes(a.dtype, n)) == 0;
     lb_load_f64_strided(x, a.dtype, a.at, a.stride, n);
     size_t padded = pad(x, n);
     if (same) {
-        DISPATCH(add_equal, (&p->sums, x, padded));
+        DISPATCH(add_equal, (&pass->sums, x, padded));
         return;
     }
     lb_load_f64_strided(y, b.dtype, b.at, b.stride, n);
@@ -263,8 +264,8 @@ static void add_block(pass *p, run a, run b, size_t n, int64_t start)
         for (size_t i = 0; i < n; i++)
             if (x[i] == y[i] && memcmp(a.at + (ptrdiff_t)i * a.stride * 8, b.at + (ptrdiff_t)i * b.stride * 8, 8) != 0)
                 y[i] = nextafter(y[i], INFINITY);
-    DISPATCH(add_differing, (&p->sums, &p->grid, x, y, ulp, padded));
-    count_distances(p, ulp, n, start);
+    DISPATCH(add_differing, (&pass->sums, &pass->grid, x, y, ulp, padded));
+    count_distances(pass, ulp, n, start);
 }
 
 static run run_at(const lb_tensor *t, int64_t offset, ptrdiff_t stride)
@@ -272,16 +273,16 @@ static run run_at(const lb_tensor *t, int64_t offset, ptrdiff_t stride)
     return (run){t->dtype, (const char *)t->data + offset * (int64_t)(lb_dtype_bits(t->dtype) / 8), stride};
 }
 
-static pass new_pass(const grid *g)
+static pass new_pass(const grid *grid)
 {
-    pass p = {.first = -1, .grid = *g};
+    pass p = {.first = -1, .grid = *grid};
     p.sums.largest.a = p.sums.largest.a + 1; /* 0 / 1: no error yet */
     return p;
 }
 
-static void merge(pass *p, const pass *part)
+static void merge(pass *merged, const pass *part)
 {
-    sums *s = &p->sums;
+    sums *s = &merged->sums;
     const sums *t = &part->sums;
     s->aa += t->aa, s->bb += t->bb, s->dd += t->dd, s->ab += t->ab;
     s->differing += t->differing, s->nonfinite += t->nonfinite;
@@ -291,16 +292,16 @@ static void merge(pass *p, const pass *part)
         if (t->largest.d[l] * s->largest.a[l] > s->largest.d[l] * t->largest.a[l])
             s->largest.d[l] = t->largest.d[l], s->largest.a[l] = t->largest.a[l];
     }
-    for (int i = 0; i < BUCKETS; i++) p->buckets[i] += part->buckets[i];
-    if (p->first < 0) p->first = part->first;
+    for (int i = 0; i < BUCKETS; i++) merged->buckets[i] += part->buckets[i];
+    if (merged->first < 0) merged->first = part->first;
 }
 
 /* Copies of at most BLOCK elements at a time in row-major order: both sides' rows end at different places. */
-static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+static void run_pass(pass *shared, const lb_tensor *a, const lb_tensor *b, int64_t elements)
 {
     lb_rows ra = lb_rows_of(&a->layout), rb = lb_rows_of(&b->layout);
     int64_t left_a = 0, left_b = 0, at_a = 0, at_b = 0, done = 0;
-    pass part = new_pass(&p->grid);
+    pass part = new_pass(&shared->grid);
     while (done < elements) {
         if (left_a == 0) {
             LB_CHECK(lb_rows_next(&ra));
@@ -318,8 +319,8 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
         left_a -= n, left_b -= n, done += n;
         if (done % CHUNK == 0 || done == elements) {
             settle(&part);
-            merge(p, &part);
-            part = new_pass(&p->grid);
+            merge(shared, &part);
+            part = new_pass(&shared->grid);
         }
     }
 }
@@ -336,50 +337,52 @@ static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, 
 }
 
 /* The same where both sides are dense: chunks by as many threads as there are. False: no memory for their sums. */
-static bool run_chunks(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t elements)
+static bool run_chunks(pass *shared, const lb_tensor *a, const lb_tensor *b, int64_t elements)
 {
     const int64_t chunks = (elements + CHUNK - 1) / CHUNK;
     pass *parts = aligned_alloc(sizeof(vec), (size_t)chunks * sizeof *parts);
     if (!parts) return false;
 #pragma omp parallel for schedule(static) if (chunks > 1)
     for (int64_t c = 0; c < chunks; c++) {
-        parts[c] = new_pass(&p->grid);
+        parts[c] = new_pass(&shared->grid);
         run_chunk(&parts[c], a, b, c * CHUNK, elements);
     }
-    for (int64_t c = 0; c < chunks; c++) merge(p, &parts[c]);
+    for (int64_t c = 0; c < chunks; c++) merge(shared, &parts[c]);
     free(parts);
     return true;
 }
 
-static double sum_lanes(vec v)
+static double sum_lanes(vec vec)
 {
     double s = 0;
-    for (int l = 0; l < LANES; l++) s += v[l];
+    for (int l = 0; l < LANES; l++) s += vec[l];
     return s;
 }
 
-static double max_lanes(vec v)
+static double max_lanes(vec vec)
 {
     double m = 0;
-    for (int l = 0; l < LANES; l++) m = v[l] > m ? v[l] : m;
+    for (int l = 0; l < LANES; l++) m = vec[l] > m ? vec[l] : m;
     return m;
 }
 
-static void finish(const pass *p, int64_t elements, lb_difference *d)
+static void finish(const pass *pass, int64_t elements, lb_difference *difference)
 {
-    const sums *s = &p->sums;
-    d->differing = (int64_t)sum_lanes(s->differing), d->nonfinite = (int64_t)sum_lanes(s->nonfinite);
-    d->first = p->first;
-    d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp), d->p99_ulp = percentile_ulp(p, elements);
-    d->max_rel = max_lanes(s->largest.d / s->largest.a);
-    const double aa = sum_lanes(s->aa), bb = sum_lanes(s->bb), dd = sum_lanes(s->dd), ab = sum_lanes(s->ab);
-    d->rel_l2 = dd == 0 ? 0 : aa == 0 ? INFINITY : sqrt(dd / aa);
-    if (d->differing == 0)
-        d->cosine = 1;
+    const sums *sums = &pass->sums;
+    difference->differing = (int64_t)sum_lanes(sums->differing),
+    difference->nonfinite = (int64_t)sum_lanes(sums->nonfinite);
+    difference->first = pass->first;
+    difference->max_abs = max_lanes(sums->max_abs), difference->max_ulp = max_lanes(sums->max_ulp),
+    difference->p99_ulp = percentile_ulp(pass, elements);
+    difference->max_rel = max_lanes(sums->largest.d / sums->largest.a);
+    const double aa = sum_lanes(sums->aa), bb = sum_lanes(sums->bb), dd = sum_lanes(sums->dd), ab = sum_lanes(sums->ab);
+    difference->rel_l2 = dd == 0 ? 0 : aa == 0 ? INFINITY : sqrt(dd / aa);
+    if (difference->differing == 0)
+        difference->cosine = 1;
     else if (aa == 0 || bb == 0)
-        d->cosine = aa == bb ? 1 : 0;
+        difference->cosine = aa == bb ? 1 : 0;
     else
-        d->cosine = fmax(-1, fmin(1, ab / (sqrt(aa) * sqrt(bb))));
+        difference->cosine = fmax(-1, fmin(1, ab / (sqrt(aa) * sqrt(bb))));
 }
 
 /* Whether f32 holds every number of a type. */
@@ -423,47 +426,48 @@ static void add_counts(const int64_t buckets[BUCKETS], int64_t elements, int64_t
     for (int i = 1; i < BUCKETS; i++) counts[i] += buckets[i], counts[0] -= buckets[i];
 }
 
-lb_status lb_compare_counted(const lb_tensor *a, const lb_tensor *b, lb_difference *d, int64_t counts[BUCKETS],
+lb_status lb_compare_counted(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, int64_t counts[BUCKETS],
                              lb_err *err)
 {
     lb_tensor x, y;
     if (lb_dtype_is_complex(a->dtype) && lb_dtype_is_complex(b->dtype) && lb_complex_tensor_parts(a, &x) &&
         lb_complex_tensor_parts(b, &y))
-        return lb_compare_counted(&x, &y, d, counts, err);
-    memset(d, 0, sizeof *d);
-    d->first = -1, d->cosine = 1;
+        return lb_compare_counted(&x, &y, difference, counts, err);
+    memset(difference, 0, sizeof *difference);
+    difference->first = -1, difference->cosine = 1;
     if (!lb_layout_same_shape(&a->layout, &b->layout))
         return lb_fail(err, LB_ERR_INVALID, "compare: the shapes of the two values differ");
     if (lb_dtype_bits(a->dtype) < 8 || lb_dtype_bits(b->dtype) < 8)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "compare: dtype %s has elements below one byte",
                        lb_dtype_name(lb_dtype_bits(a->dtype) < 8 ? a->dtype : b->dtype));
-    d->elements = lb_layout_numel(&a->layout);
-    if (d->elements < 0) return lb_fail(err, LB_ERR_INVALID, "compare: the shape overflows");
+    difference->elements = lb_layout_numel(&a->layout);
+    if (difference->elements < 0) return lb_fail(err, LB_ERR_INVALID, "compare: the shape overflows");
 
     bool narrower_b = lb_dtype_precision(b->dtype) < lb_dtype_precision(a->dtype);
-    const grid g = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
-    pass p = new_pass(&g);
+    const grid grid = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
+    pass pass = new_pass(&grid);
     bool dense = lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
     const bool same =
-        dense && (a->dtype == b->dtype ? memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0
-                                       : is_converted(a, b, d->elements));
+        dense &&
+        (a->dtype == b->dtype ? memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)difference->elements)) == 0
+                              : is_converted(a, b, difference->elements));
     if (!same) {
-        if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
-        finish(&p, d->elements, d);
+        if (!dense || !run_chunks(&pass, a, b, difference->elements)) run_pass(&pass, a, b, difference->elements);
+        finish(&pass, difference->elements, difference);
     }
-    add_counts(p.buckets, d->elements, counts);
+    add_counts(pass.buckets, difference->elements, counts);
     return LB_OK;
 }
 
-lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
+lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err)
 {
     int64_t counts[BUCKETS] = {0};
-    return lb_compare_counted(a, b, d, counts, err);
+    return lb_compare_counted(a, b, difference, counts, err);
 }
 
-lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
+lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err)
 {
-    LB_TRY(lb_compare_numbers(a, b, d, err));
-    lb_pattern_find(a, b, d);
+    LB_TRY(lb_compare_numbers(a, b, difference, err));
+    lb_pattern_find(a, b, difference);
     return LB_OK;
 }

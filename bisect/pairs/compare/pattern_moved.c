@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t lb_pattern_sides_inner(const lb_pattern_sides *s, int dim)
+int64_t lb_pattern_sides_inner(const lb_pattern_sides *sides, int dim)
 {
     int64_t n = 1;
-    for (int i = dim + 1; i < s->ndim; i++) n *= s->shape[i];
+    for (int i = dim + 1; i < sides->ndim; i++) n *= sides->shape[i];
     return n;
 }
 
@@ -22,26 +22,27 @@ static bool same(double x, double y)
 
 /* Is b what a gives when dimensions p and p + 1, of sizes P and Q, change places in memory? a: (outer, P, Q, inner). Of
  * a square that is the transpose, of another shape the elements of the transpose under the shape of the original. */
-static bool is_turned(const lb_pattern_sides *s, int p)
+static bool is_turned(const lb_pattern_sides *sides, int p)
 {
-    const int64_t inner = lb_pattern_sides_inner(s, p + 1), rows = s->shape[p], columns = s->shape[p + 1];
-    for (int64_t outer = 0; outer < s->n; outer += rows * columns * inner)
+    const int64_t inner = lb_pattern_sides_inner(sides, p + 1), rows = sides->shape[p], columns = sides->shape[p + 1];
+    for (int64_t outer = 0; outer < sides->n; outer += rows * columns * inner)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
                 for (int64_t k = 0; k < inner; k++)
-                    if (!same(s->a[outer + (i * columns + j) * inner + k], s->b[outer + (j * rows + i) * inner + k]))
+                    if (!same(sides->a[outer + (i * columns + j) * inner + k],
+                              sides->b[outer + (j * rows + i) * inner + k]))
                         return false;
     return true;
 }
 
-bool lb_pattern_transposed(const lb_pattern_sides *s, lb_difference *d)
+bool lb_pattern_transposed(const lb_pattern_sides *sides, lb_difference *difference)
 {
-    for (int p = s->ndim - 2; p >= 0; p--) {
-        const int64_t rows = s->shape[p], columns = s->shape[p + 1];
-        if (rows < 2 || columns < 2 || !is_turned(s, p)) continue;
-        d->pattern = LB_PATTERN_TRANSPOSED;
-        snprintf(d->detail, sizeof d->detail, "dimensions %d and %d, %lld by %lld%s", p, p + 1, (long long)rows,
-                 (long long)columns, rows == columns ? "" : ", under the shape of the other");
+    for (int p = sides->ndim - 2; p >= 0; p--) {
+        const int64_t rows = sides->shape[p], columns = sides->shape[p + 1];
+        if (rows < 2 || columns < 2 || !is_turned(sides, p)) continue;
+        difference->pattern = LB_PATTERN_TRANSPOSED;
+        snprintf(difference->detail, sizeof difference->detail, "dimensions %d and %d, %lld by %lld%s", p, p + 1,
+                 (long long)rows, (long long)columns, rows == columns ? "" : ", under the shape of the other");
         return true;
     }
     return false;
@@ -54,10 +55,11 @@ typedef struct slice {
     int64_t index;
 } slice;
 
-static uint64_t hash_slice(const lb_pattern_sides *s, const double *values, int64_t size, int64_t inner, int64_t index)
+static uint64_t hash_slice(const lb_pattern_sides *sides, const double *values, int64_t size, int64_t inner,
+                           int64_t index)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int64_t outer = 0; outer < s->n; outer += size * inner)
+    for (int64_t outer = 0; outer < sides->n; outer += size * inner)
         for (int64_t k = 0; k < inner; k++) {
             uint64_t bits;
             memcpy(&bits, &values[outer + index * inner + k], sizeof bits);
@@ -82,45 +84,47 @@ static bool mostly_distinct(const slice *rows, int64_t n)
     return distinct * 2 > n;
 }
 
-static bool is_slice(const lb_pattern_sides *s, int dim, int64_t of_a, int64_t of_b)
+static bool is_slice(const lb_pattern_sides *sides, int dim, int64_t of_a, int64_t of_b)
 {
-    const int64_t size = s->shape[dim], inner = lb_pattern_sides_inner(s, dim);
-    for (int64_t outer = 0; outer < s->n; outer += size * inner)
-        if (memcmp(&s->a[outer + of_a * inner], &s->b[outer + of_b * inner], (size_t)inner * sizeof *s->a) != 0)
+    const int64_t size = sides->shape[dim], inner = lb_pattern_sides_inner(sides, dim);
+    for (int64_t outer = 0; outer < sides->n; outer += size * inner)
+        if (memcmp(&sides->a[outer + of_a * inner], &sides->b[outer + of_b * inner],
+                   (size_t)inner * sizeof *sides->a) != 0)
             return false;
     return true;
 }
 
 /* Has the first of b's touched slices come from anywhere? Rounding alone nearly always says no, long before all slices
  * are read. */
-static bool first_is_found(const lb_pattern_sides *s, int dim, const uint8_t *touched)
+static bool first_is_found(const lb_pattern_sides *sides, int dim, const uint8_t *touched)
 {
     int64_t first = 0;
     while (!touched[first]) first++;
-    for (int64_t j = 0; j < s->shape[dim]; j++)
-        if (touched[j] && is_slice(s, dim, j, first)) return true;
+    for (int64_t j = 0; j < sides->shape[dim]; j++)
+        if (touched[j] && is_slice(sides, dim, j, first)) return true;
     return false;
 }
 
-bool lb_pattern_permuted(const lb_pattern_sides *s, int dim, const uint8_t *touched, int64_t count, lb_difference *d)
+bool lb_pattern_permuted(const lb_pattern_sides *sides, int dim, const uint8_t *touched, int64_t count,
+                         lb_difference *difference)
 {
-    const int64_t size = s->shape[dim], inner = lb_pattern_sides_inner(s, dim);
-    if (count < 3 || !first_is_found(s, dim, touched)) return false;
+    const int64_t size = sides->shape[dim], inner = lb_pattern_sides_inner(sides, dim);
+    if (count < 3 || !first_is_found(sides, dim, touched)) return false;
     slice *rows = count > 2 ? malloc(2 * (size_t)count * sizeof *rows) : NULL, *others = rows + (rows ? count : 0);
     if (!rows) return false;
     for (int64_t j = 0, n = 0; j < size; j++) {
         if (!touched[j]) continue;
-        rows[n] = (slice){hash_slice(s, s->a, size, inner, j), j};
-        others[n++] = (slice){hash_slice(s, s->b, size, inner, j), j};
+        rows[n] = (slice){hash_slice(sides, sides->a, size, inner, j), j};
+        others[n++] = (slice){hash_slice(sides, sides->b, size, inner, j), j};
     }
     qsort(rows, (size_t)count, sizeof *rows, by_hash), qsort(others, (size_t)count, sizeof *others, by_hash);
     bool all = mostly_distinct(rows, count);
     for (int64_t i = 0; i < count && all; i++) all = rows[i].hash == others[i].hash;
     free(rows);
     if (!all) return false;
-    d->pattern = LB_PATTERN_PERMUTED;
-    snprintf(d->detail, sizeof d->detail, "dimension %d, %lld of its %lld slices in another order", dim,
-             (long long)count, (long long)size);
+    difference->pattern = LB_PATTERN_PERMUTED;
+    snprintf(difference->detail, sizeof difference->detail, "dimension %d, %lld of its %lld slices in another order",
+             dim, (long long)count, (long long)size);
     return true;
 }
 
@@ -137,15 +141,15 @@ static bool is_of_type(double x, lb_dtype type)
 }
 
 /* Are all that differ values of a narrower type on that side, and not on the other? */
-static bool holds_type(const lb_pattern_sides *s, const double *grid, const double *other, lb_dtype type)
+static bool holds_type(const lb_pattern_sides *sides, const double *grid, const double *other, lb_dtype type)
 {
     int64_t off = 0;
-    for (int64_t i = s->first; i <= s->last; i++) {
-        if (!s->differs[i]) continue;
+    for (int64_t i = sides->first; i <= sides->last; i++) {
+        if (!sides->differs[i]) continue;
         if (!is_of_type(grid[i], type)) return false;
         off += !is_of_type(other[i], type) && fabs(grid[i] - other[i]) <= fabs(other[i]) / 2;
     }
-    return off * 2 > s->count;
+    return off * 2 > sides->count;
 }
 
 static int by_value(const void *x, const void *y)
@@ -166,17 +170,17 @@ static double least_gap(double *numbers, size_t n, double least)
 
 /* The step of which all differing elements of that side are multiples, at most MOST_LEVELS of them; 0: there is
  * none. */
-static double step_of(const lb_pattern_sides *s, const double *grid)
+static double step_of(const lb_pattern_sides *sides, const double *grid)
 {
     double *sorted = malloc((MOST_SORTED + 1) * sizeof *sorted), step = INFINITY, top = 0;
     size_t n = 1;
     if (!sorted) return 0;
     sorted[0] = 0;
-    for (int64_t i = s->first; i <= s->last; i++) {
-        if (!s->differs[i]) continue;
+    for (int64_t i = sides->first; i <= sides->last; i++) {
+        if (!sides->differs[i]) continue;
         const double x = fabs(grid[i]);
         if (!isfinite(x))
-            n = 0, i = s->last;
+            n = 0, i = sides->last;
         else if (n && n <= MOST_SORTED)
             sorted[n++] = x;
         top = x > top ? x : top;
@@ -188,60 +192,62 @@ static double step_of(const lb_pattern_sides *s, const double *grid)
     free(sorted);
     if (!isfinite(step) || !(top > 0) || top / step > MOST_LEVELS) return 0;
     step = top / round(top / step);
-    for (int64_t i = s->first; i <= s->last; i++)
-        if (s->differs[i] && fabs(grid[i] / step - round(grid[i] / step)) > 1e-3) return 0;
+    for (int64_t i = sides->first; i <= sides->last; i++)
+        if (sides->differs[i] && fabs(grid[i] / step - round(grid[i] / step)) > 1e-3) return 0;
     return step;
 }
 
 /* How far apart are the sides at most? */
-static double farthest(const lb_pattern_sides *s)
+static double farthest(const lb_pattern_sides *sides)
 {
     double most = 0;
-    for (int64_t i = s->first; i <= s->last; i++)
-        if (s->differs[i]) most = fmax(most, fabs(s->a[i] - s->b[i]));
+    for (int64_t i = sides->first; i <= sides->last; i++)
+        if (sides->differs[i]) most = fmax(most, fabs(sides->a[i] - sides->b[i]));
     return most;
 }
 
 /* Largest magnitude of what differs, on either side. */
-static double largest(const lb_pattern_sides *s)
+static double largest(const lb_pattern_sides *sides)
 {
     double most = 0;
-    for (int64_t i = s->first; i <= s->last; i++)
-        if (s->differs[i]) most = fmax(most, fmax(fabs(s->a[i]), fabs(s->b[i])));
+    for (int64_t i = sides->first; i <= sides->last; i++)
+        if (sides->differs[i]) most = fmax(most, fmax(fabs(sides->a[i]), fabs(sides->b[i])));
     return most;
 }
 
 /* Every float lies on steps of its own type: only what is coarser says something. `roundoff`: of the coarser type of
  * both. */
-static bool on_steps(const lb_pattern_sides *s, double roundoff, lb_difference *d)
+static bool on_steps(const lb_pattern_sides *sides, double roundoff, lb_difference *difference)
 {
-    const double steps[2] = {step_of(s, s->a), step_of(s, s->b)}, step = fmax(steps[0], steps[1]);
+    const double steps[2] = {step_of(sides, sides->a), step_of(sides, sides->b)}, step = fmax(steps[0], steps[1]);
     if (!(step > 0)) return false;
-    const double far = farthest(s), top = largest(s);
+    const double far = farthest(sides), top = largest(sides);
     if (!(step > 16 * roundoff * top) || far > 8 * step || top < 2 * step) return false;
     const bool both = steps[0] > 0 && steps[1] > 0 && fabs(steps[0] - steps[1]) <= 1e-3 * step;
     if (!both && far > step * 1.001) return false;
-    d->pattern = LB_PATTERN_QUANTISED;
+    difference->pattern = LB_PATTERN_QUANTISED;
     if (both)
-        snprintf(d->detail, sizeof d->detail, "both lie on steps of %.6g, %.0f apart at most", step, round(far / step));
+        snprintf(difference->detail, sizeof difference->detail, "both lie on steps of %.6g, %.0f apart at most", step,
+                 round(far / step));
     else
-        snprintf(d->detail, sizeof d->detail, "%s lies on steps of %.6g", steps[0] == step ? "the first" : "the second",
-                 step);
+        snprintf(difference->detail, sizeof difference->detail, "%s lies on steps of %.6g",
+                 steps[0] == step ? "the first" : "the second", step);
     return true;
 }
 
-bool lb_pattern_quantised(const lb_pattern_sides *s, lb_dtype dtype_a, lb_dtype dtype_b, lb_difference *d)
+bool lb_pattern_quantised(const lb_pattern_sides *sides, lb_dtype dtype_a, lb_dtype dtype_b, lb_difference *difference)
 {
     static const lb_dtype types[] = {LB_E4M3FN, LB_E5M2, LB_BF16, LB_F16};
-    if (s->count < FEW || !lb_dtype_is_float(dtype_a) || !lb_dtype_is_float(dtype_b)) return false;
-    if (on_steps(s, fmax(lb_dtype_unit_roundoff(dtype_a), lb_dtype_unit_roundoff(dtype_b)), d)) return true;
+    if (sides->count < FEW || !lb_dtype_is_float(dtype_a) || !lb_dtype_is_float(dtype_b)) return false;
+    if (on_steps(sides, fmax(lb_dtype_unit_roundoff(dtype_a), lb_dtype_unit_roundoff(dtype_b)), difference))
+        return true;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (int side = 0; side < 2; side++) {
             if (lb_dtype_bits(types[i]) >= lb_dtype_bits(side ? dtype_b : dtype_a)) continue;
-            if (!holds_type(s, side ? s->b : s->a, side ? s->a : s->b, types[i])) continue;
-            d->pattern = LB_PATTERN_QUANTISED;
-            snprintf(d->detail, sizeof d->detail, "%s holds values of %s", side ? "the second" : "the first",
-                     lb_dtype_name(types[i]));
+            if (!holds_type(sides, side ? sides->b : sides->a, side ? sides->a : sides->b, types[i])) continue;
+            difference->pattern = LB_PATTERN_QUANTISED;
+            snprintf(difference->detail, sizeof difference->detail, "%s holds values of %s",
+                     side ? "the second" : "the first", lb_dtype_name(types[i]));
             return true;
         }
     return false;

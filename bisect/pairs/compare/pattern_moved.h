@@ -18,11 +18,11 @@ typedef struct lb_pattern_sides {
 int64_t lb_pattern_sides_inner(const lb_pattern_sides *sides,
                                int dim); /* elements of one index of `dim` and those before it */
 
-/* Fill `d` where they hold. */
-bool lb_pattern_transposed(const lb_pattern_sides *sides, lb_difference *d);
+/* Fill `difference` where they hold. */
+bool lb_pattern_transposed(const lb_pattern_sides *sides, lb_difference *difference);
 /* `touched`: which slices of `dim` hold a difference, `count` of them. */
 bool lb_pattern_permuted(const lb_pattern_sides *sides, int dim, const uint8_t *touched, int64_t count,
-                         lb_difference *d);
-bool lb_pattern_quantised(const lb_pattern_sides *sides, lb_dtype dtype_a, lb_dtype dtype_b, lb_difference *d);
+                         lb_difference *difference);
+bool lb_pattern_quantised(const lb_pattern_sides *sides, lb_dtype dtype_a, lb_dtype dtype_b, lb_difference *difference);
 
 #endif

@@ -15,23 +15,25 @@ void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more)
         if (more->lone[side] < in->lone[side]) in->lone[side] = more->lone[side];
 }
 
-static bool values_differ(const lb_diff_walk *w, int side, uint32_t mine, uint32_t theirs)
+static bool values_differ(const lb_diff_walk *walk, int side, uint32_t mine, uint32_t theirs)
 {
-    return side ? lb_diff_walk_value_differs(w, theirs, mine) : lb_diff_walk_value_differs(w, mine, theirs);
+    return side ? lb_diff_walk_value_differs(walk, theirs, mine) : lb_diff_walk_value_differs(walk, mine, theirs);
 }
 
 /* Equal bits bring nothing, whatever wrote the rest of their storage. Views have no digest: what is known of their
  * storage counts. */
-static void note_input(lb_diff_walk *w, int side, lb_diff_flow_source *in, uint32_t mine, uint32_t theirs)
+static void note_input(lb_diff_walk *walk, int side, lb_diff_flow_source *in, uint32_t mine, uint32_t theirs)
 {
     if (mine == LB_NONE) return;
-    const lb_value *v = &lb_diff_walk_side(w, side)->values[mine];
-    const bool unknown = theirs == LB_NONE || lb_digest_is_none(v->logical) ||
-                         lb_digest_is_none(lb_diff_walk_side(w, !side)->values[theirs].logical);
-    if (!unknown && !values_differ(w, side, mine, theirs)) return;
-    const lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
+    const lb_value *value = &lb_diff_walk_side(walk, side)->values[mine];
+    const bool unknown = theirs == LB_NONE || lb_digest_is_none(value->logical) ||
+                         lb_digest_is_none(lb_diff_walk_side(walk, !side)->values[theirs].logical);
+    if (!unknown && !values_differ(walk, side, mine, theirs)) return;
+    const lb_taint *taint = lb_taint_of(&walk->storages[side], value->storage);
     lb_diff_flow_add(
-        in, &(lb_diff_flow_source){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}, t->met});
+        in,
+        &(lb_diff_flow_source){
+            taint->verdict, taint->carried, !unknown || taint->differs, {taint->lone[0], taint->lone[1]}, taint->met});
 }
 
 typedef struct args {
@@ -39,9 +41,9 @@ typedef struct args {
     uint32_t n;
 } args;
 
-static args elements_of(const lb_program *p, const lb_arg *list)
+static args elements_of(const lb_program *program, const lb_arg *list)
 {
-    return list ? (args){p->args + list->u.first, list->count} : (args){NULL, 0};
+    return list ? (args){program->args + list->u.first, list->count} : (args){NULL, 0};
 }
 
 static args one_of(args all, uint32_t i)
@@ -49,50 +51,51 @@ static args one_of(args all, uint32_t i)
     return i < all.n ? (args){all.list + i, 1} : (args){NULL, 0};
 }
 
-static void note_args(lb_diff_walk *w, int side, lb_diff_flow_source *in, args mine, args theirs, int element)
+static void note_args(lb_diff_walk *walk, int side, lb_diff_flow_source *in, args mine, args theirs, int element)
 {
     for (uint32_t i = 0; i < mine.n; i++) {
-        const lb_arg *a = &mine.list[i], *other = i < theirs.n && theirs.list[i].tag == a->tag ? &theirs.list[i] : NULL;
-        if (a->tag == LB_ARG_VALUE) note_input(w, side, in, a->u.value, other ? other->u.value : LB_NONE);
-        if (a->tag != LB_ARG_LIST) continue;
-        args list = elements_of(lb_diff_walk_side(w, side), a),
-             others = elements_of(lb_diff_walk_side(w, !side), other);
+        const lb_arg *arg = &mine.list[i],
+                     *other = i < theirs.n && theirs.list[i].tag == arg->tag ? &theirs.list[i] : NULL;
+        if (arg->tag == LB_ARG_VALUE) note_input(walk, side, in, arg->u.value, other ? other->u.value : LB_NONE);
+        if (arg->tag != LB_ARG_LIST) continue;
+        args list = elements_of(lb_diff_walk_side(walk, side), arg),
+             others = elements_of(lb_diff_walk_side(walk, !side), other);
         if (element != LB_ALL_ELEMENTS)
             list = one_of(list, (uint32_t)element), others = one_of(others, (uint32_t)element);
-        note_args(w, side, in, list, others, LB_ALL_ELEMENTS);
+        note_args(walk, side, in, list, others, LB_ALL_ELEMENTS);
     }
 }
 
-void lb_flow_in(lb_diff_walk *w, int side, uint32_t op, uint32_t other, int element, lb_diff_flow_source *in)
+void lb_flow_in(lb_diff_walk *walk, int side, uint32_t op, uint32_t other, int element, lb_diff_flow_source *in)
 {
-    const lb_program *mine = lb_diff_walk_side(w, side), *theirs = lb_diff_walk_side(w, !side);
+    const lb_program *mine = lb_diff_walk_side(walk, side), *theirs = lb_diff_walk_side(walk, !side);
     const lb_op *a = &mine->ops[op], *b = other == LB_NONE ? NULL : &theirs->ops[other];
-    note_args(w, side, in, (args){lb_op_args(mine, a), a->args},
+    note_args(walk, side, in, (args){lb_op_args(mine, a), a->args},
               b ? (args){lb_op_args(theirs, b), b->args} : (args){NULL, 0}, element);
 }
 
 /* Elements of the storage that any value of the program reaches. */
-static bool covers(const lb_diff_walk *w, int side, const lb_value *v)
+static bool covers(const lb_diff_walk *walk, int side, const lb_value *value)
 {
     int64_t first, last;
-    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return false;
-    if (first != 0 || last - first != lb_layout_numel(&v->layout)) return false;
-    const uint32_t storage = lb_slice_flow_storage(w->merged.flows[side], v->storage);
-    return storage != LB_NONE && last >= w->extents[side][storage];
+    if (lb_layout_dense_range(&value->layout, &first, &last, NULL) != LB_OK) return false;
+    if (first != 0 || last - first != lb_layout_numel(&value->layout)) return false;
+    const uint32_t storage = lb_slice_flow_storage(walk->merged.flows[side], value->storage);
+    return storage != LB_NONE && last >= walk->extents[side][storage];
 }
 
-void lb_flow_out(lb_diff_walk *w, int side, uint32_t op, uint32_t i, const lb_diff_flow_source *left)
+void lb_flow_out(lb_diff_walk *walk, int side, uint32_t op, uint32_t i, const lb_diff_flow_source *left)
 {
-    const lb_program *p = lb_diff_walk_side(w, side);
-    const uint32_t value = lb_op_outcome(p, &p->ops[op], i);
+    const lb_program *program = lb_diff_walk_side(walk, side);
+    const uint32_t value = lb_op_outcome(program, &program->ops[op], i);
     if (value == LB_NONE) return;
-    const lb_value *v = &p->values[value];
-    lb_taint *t = lb_taint_of(&w->storages[side], v->storage);
-    if (covers(w, side, v)) *t = LB_TAINT_CLEAN(t->storage);
-    t->verdict = lb_verdict_worse(t->verdict, left->verdict);
-    t->carried = lb_verdict_worse(t->carried, left->carried);
-    t->differs |= left->differ;
-    if (left->met > t->met) t->met = left->met;
+    const lb_value *v = &program->values[value];
+    lb_taint *taint = lb_taint_of(&walk->storages[side], v->storage);
+    if (covers(walk, side, v)) *taint = LB_TAINT_CLEAN(taint->storage);
+    taint->verdict = lb_verdict_worse(taint->verdict, left->verdict);
+    taint->carried = lb_verdict_worse(taint->carried, left->carried);
+    taint->differs |= left->differ;
+    if (left->met > taint->met) taint->met = left->met;
     for (int k = 0; k < 2; k++)
-        if (left->lone[k] < t->lone[k]) t->lone[k] = left->lone[k];
+        if (left->lone[k] < taint->lone[k]) taint->lone[k] = left->lone[k];
 }

@@ -23,27 +23,29 @@ typedef struct lb_collective_exchange {
     bool sums, proven; /* `proven`: by what was sent, not by what the others received */
 } lb_collective_exchange;
 
-lb_status lb_collective_exchange_open(const lb_collective_meeting *meeting, lb_collective_exchange *x, lb_err *err);
-void lb_collective_exchange_close(lb_collective_exchange *x);
+lb_status lb_collective_exchange_open(const lb_collective_meeting *meeting, lb_collective_exchange *exchange,
+                                      lb_err *err);
+void lb_collective_exchange_close(lb_collective_exchange *exchange);
 /* Reads bytes, fills `right` and marks the members that received something else; their number. 0 where bytes lack. */
-lb_status lb_collective_exchange_mark(lb_capture *capture, lb_collective_exchange *x, bool *wrong, uint32_t *n,
+lb_status lb_collective_exchange_mark(lb_capture *capture, lb_collective_exchange *exchange, bool *wrong, uint32_t *n,
                                       lb_err *err);
 /* Reads what the members sent to another meeting of theirs, an earlier one. */
-lb_status lb_collective_exchange_read_earlier(lb_capture *capture, lb_collective_exchange *x,
+lb_status lb_collective_exchange_read_earlier(lb_capture *capture, lb_collective_exchange *exchange,
                                               const lb_collective_meeting *earlier, lb_err *err);
 /* Where what was sent decides nothing: `right` of those marked is what one of the others received. */
-void lb_collective_exchange_compare(lb_collective_exchange *x, const bool *wrong);
+void lb_collective_exchange_compare(lb_collective_exchange *exchange, const bool *wrong);
 
 /* Bytes of an element that this member received. */
-size_t lb_collective_exchange_width(const lb_collective_exchange *x, uint32_t member);
+size_t lb_collective_exchange_width(const lb_collective_exchange *exchange, uint32_t member);
 /* What is added up, where all of it is known; `inputs` has room for the members. */
-bool lb_collective_exchange_terms(const lb_collective_exchange *x, const void **inputs, lb_rank_terms *terms);
+bool lb_collective_exchange_terms(const lb_collective_exchange *exchange, const void **inputs, lb_rank_terms *terms);
 /* 1 + the place of the member that alone receives element `at` of the sum, where that matters to the order; 0. */
-uint32_t lb_collective_exchange_home(const lb_collective_exchange *x, const lb_collective_order *order, int64_t at);
+uint32_t lb_collective_exchange_home(const lb_collective_exchange *exchange, const lb_collective_order *order,
+                                     int64_t at);
 /* Does this order give as much of what was received as the best does? */
-bool lb_collective_exchange_fits(const lb_collective_exchange *x, const lb_collective_order *order);
+bool lb_collective_exchange_fits(const lb_collective_exchange *exchange, const lb_collective_order *order);
 /* Where in the sum what this member received begins; -1: sizes do not fit. */
-int64_t lb_collective_exchange_part(const lb_collective_exchange *x, const lb_rank_terms *terms, uint32_t who);
+int64_t lb_collective_exchange_part(const lb_collective_exchange *exchange, const lb_rank_terms *terms, uint32_t who);
 
 static inline const lb_collective *lb_collective_member_row(const lb_collective_member *m)
 {

@@ -36,6 +36,6 @@ lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memo
 /* Adds a swap to those that make the change: one that rounds what is stored to `dtype`; or the swaps of a candidate,
  * and then such a rounding to `narrow` (NULL: none). */
 void lb_attribution_add_rounding(lb_attribution_found *found, const char *dtype);
-void lb_attribution_add_swaps(lb_attribution_found *found, const lb_candidate *c, const char *narrow);
+void lb_attribution_add_swaps(lb_attribution_found *found, const lb_candidate *candidate, const char *narrow);
 
 #endif

@@ -40,28 +40,27 @@ typedef struct lb_attribution_finder {
 /* ---- trying (attribution_scan.c) ---- */
 
 /* One candidate on the whole place. */
-lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_score *score);
+lb_status lb_attribution_try(lb_attribution_finder *finder, int runner, int bits, uint32_t row, lb_score *score);
 /* Tries all candidates of the runner, and ranks those that match. */
-lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
-void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
+lb_status lb_attribution_scan_all(lb_attribution_finder *finder, int runner, int bits, lb_attribution_scan *scan);
 
 /* ---- where B is parts (attribution_scan.c) ---- */
 
-lb_status lb_attribution_by_parts(lb_attribution_finder *f, bool *done);
+lb_status lb_attribution_by_parts(lb_attribution_finder *finder, bool *done);
 
 /* ---- saying it (attribution_told.c) ---- */
 
-const lb_value *lb_attribution_output(const lb_attribution_finder *f, int side);
+const lb_value *lb_attribution_output(const lb_attribution_finder *finder, int side);
 /* What the runner's ops do by themselves; the name of row `row`, which for row 0 is the same and else the candidate's.
  */
-const char *lb_attribution_own_name(const lb_attribution_finder *f, int runner);
-const char *lb_attribution_name(const lb_attribution_finder *f, int runner, uint32_t row);
-bool lb_attribution_rounds_at_end(const lb_attribution_finder *f, int runner, int bits);
-void lb_attribution_tell_match(lb_attribution_finder *f, int runner, int bits, const lb_attribution_scan *s);
-void lb_attribution_tell_input(lb_attribution_finder *f, lb_proof proof, const lb_score *score, const char *why);
-void lb_attribution_tell_unexplained(lb_attribution_finder *f);
+const char *lb_attribution_own_name(const lb_attribution_finder *finder, int runner);
+const char *lb_attribution_name(const lb_attribution_finder *finder, int runner, uint32_t row);
+bool lb_attribution_rounds_at_end(const lb_attribution_finder *finder, int runner, int bits);
+void lb_attribution_tell_match(lb_attribution_finder *finder, int runner, int bits, const lb_attribution_scan *scan);
+void lb_attribution_tell_input(lb_attribution_finder *finder, lb_proof proof, const lb_score *score, const char *why);
+void lb_attribution_tell_unexplained(lb_attribution_finder *finder);
 /* What A's program needs to give A's own bits. */
-void lb_attribution_keep_own(lb_attribution_finder *f, const lb_candidate *c);
+void lb_attribution_keep_own(lb_attribution_finder *finder, const lb_candidate *candidate);
 
 static inline bool lb_candidate_is_fused(const lb_candidate *c)
 {

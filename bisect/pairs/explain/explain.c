@@ -35,72 +35,71 @@ typedef struct lacking {
     char why[160]; /* of the first */
 } lacking;
 
-static void tell_lacking(lb_explain_session *session, const lb_step_pair *s, const lacking *kinds)
+static void tell_lacking(lb_explain_session *session, const lb_step_pair *pair, const lacking *kinds)
 {
-    const lb_program *p = s->sides[0].program;
+    const lb_program *program = pair->sides[0].program;
     for (int kind = LACKS_BYTES; kind < LACKS; kind++) {
-        const lacking *l = &kinds[kind];
+        const lacking *kind_of = &kinds[kind];
         char text[600];
-        if (!l->n) continue;
-        const uint32_t op = lb_explain_place_op(s, l->first, 0);
+        if (!kind_of->n) continue;
+        const uint32_t op = lb_explain_place_op(pair, kind_of->first, 0);
         const int used = snprintf(
-            text, sizeof text,
-            "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ", (long long)p->step,
-            p->rank, l->n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]));
+            text, sizeof text, "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ",
+            (long long)program->step, program->rank, kind_of->n,
+            op == LB_NONE ? "(outside)" : lb_op_layer(program, &program->ops[op]));
         if (kind == LACKS_BYTES)
             snprintf(text + used, sizeof text - (size_t)used,
-                     "bytes were not kept on one side. Record both sides again with --level ops --steps %lld, and "
-                     "--layers if that "
-                     "is too much",
-                     (long long)p->step);
+                     "bytes were not kept on one side. Record both sides again with --level ops --steps %lld, "
+                     "and --layers if that is too much",
+                     (long long)program->step);
         else
             snprintf(text + used, sizeof text - (size_t)used,
-                     "what rows of a larger batch went through there cannot be run on them alone (%.150s). Record both "
-                     "sides with "
-                     "batches of one size",
-                     l->why);
+                     "what rows of a larger batch went through there cannot be run on them alone (%.150s). "
+                     "Record both sides with batches of one size",
+                     kind_of->why);
         lb_explain_findings_add_missing(session->report, text);
     }
 }
 
 /* A collective's result that the other side has not: what made it on all ranks is told where all ranks are looked
  * at. */
-static bool is_for_ranks(const lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region)
+static bool is_for_ranks(const lb_explain_session *session, const lb_step_pair *pair, const lb_matched_region *region)
 {
     for (int side = 0; side < 2; side++) {
         const lb_matched_region_side *x = &region->sides[side];
         for (uint32_t i = 0; i < x->n_leaves; i++)
-            if (x->partners[i] == LB_NONE && lb_explain_meets(session, s, side, x->leaves[i])) return true;
+            if (x->partners[i] == LB_NONE && lb_explain_meets(session, pair, side, x->leaves[i])) return true;
     }
     return false;
 }
 
 /* It is told as what it is: no candidate could make one function of another. */
-static bool is_of_other_function(const lb_step_pair *s, const lb_matched_region *region)
+static bool is_of_other_function(const lb_step_pair *pair, const lb_matched_region *region)
 {
     for (int k = 0; k < 2; k++)
-        for (uint32_t i = 0; s->other_function[k] && i < region->sides[k].n_ops; i++)
-            if (s->other_function[k][region->sides[k].ops[i]]) return true;
+        for (uint32_t i = 0; pair->other_function[k] && i < region->sides[k].n_ops; i++)
+            if (pair->other_function[k][region->sides[k].ops[i]]) return true;
     return false;
 }
 
-static bool is_looked_at(const lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region)
+static bool is_looked_at(const lb_explain_session *session, const lb_step_pair *pair, const lb_matched_region *region)
 {
-    if (!lb_explain_place_wanted(s, region) || is_of_other_function(s, region)) return false;
-    if (!s->ranks) return !is_for_ranks(session, s, region);
-    return lb_matched_region_meets(&s->source, region, 0) || lb_matched_region_meets(&s->source, region, 1);
+    if (!lb_explain_place_wanted(pair, region) || is_of_other_function(pair, region)) return false;
+    if (!pair->ranks) return !is_for_ranks(session, pair, region);
+    return lb_matched_region_meets(&pair->source, region, 0) || lb_matched_region_meets(&pair->source, region, 1);
 }
 
 /* One op, the same rows, other bits: what ran is chosen by the number of rows. */
 static void tell_rows(const lb_match_site *site, const lb_batch_rows *rows, lb_attribution_found *found)
 {
     char why[sizeof found->why], count[64] = "";
-    lb_difference d;
+    lb_difference difference;
     const bool same = lb_match_site_same_inputs(site);
     if (found->cause == LB_CAUSE_INPUT || (found->cause == LB_CAUSE_UNEXPLAINED && !same)) return;
     if (same && site->targets[0] && site->targets[1] &&
-        lb_compare_numbers(&site->targets[0][0], &site->targets[1][0], &d, NULL) == LB_OK)
-        snprintf(count, sizeof count, " in %lld of %lld elements", (long long)d.differing, (long long)d.elements);
+        lb_compare_numbers(&site->targets[0][0], &site->targets[1][0], &difference, NULL) == LB_OK)
+        snprintf(count, sizeof count, " in %lld of %lld elements", (long long)difference.differing,
+                 (long long)difference.elements);
     snprintf(why, sizeof why,
              "these rows have other bits in a batch of %lld than in one of %lld from the same inputs%s%s%.160s",
              (long long)rows->many, (long long)rows->few, count, *found->why ? "; " : "", found->why);
@@ -109,13 +108,13 @@ static void tell_rows(const lb_match_site *site, const lb_batch_rows *rows, lb_a
 
 /* Of a larger batch's rows other ops than ours are only looked at: what other ops in another type may give is not
  * known. */
-static bool lacks_a_way(const lb_step_pair *s, const lb_matched_region *region, const lb_attribution_found *found)
+static bool lacks_a_way(const lb_step_pair *pair, const lb_matched_region *region, const lb_attribution_found *found)
 {
     const uint32_t few = region->sides[0].outputs[0], many = region->sides[1].outputs[0];
     if (found->cause != LB_CAUSE_UNEXPLAINED) return false;
-    return !found->elements ||
-           (region->parts && !region->sides[1].n_ops &&
-            lb_matched_region_value(&s->source, 0, few)->dtype != lb_matched_region_value(&s->source, 1, many)->dtype);
+    return !found->elements || (region->parts && !region->sides[1].n_ops &&
+                                lb_matched_region_value(&pair->source, 0, few)->dtype !=
+                                    lb_matched_region_value(&pair->source, 1, many)->dtype);
 }
 
 /* What was found at a place is worth telling unless `own`. */
@@ -146,32 +145,32 @@ static lb_status tell_same_quantity(const lb_match_site *site, lb_attribution_fo
     if (same_kinds(site)) {
         found->cause = LB_CAUSE_INPUT, found->proof = LB_PROOF_EXACT;
         snprintf(found->why, sizeof found->why,
-                 "the same ops on both sides, laid out otherwise; each side's bits are as near to the exact result as "
-                 "its own ops come");
+                 "the same ops on both sides, laid out otherwise; "
+                 "each side's bits are as near to the exact result as its own ops come");
         return LB_OK;
     }
     found->cause = LB_CAUSE_KERNEL, found->proof = LB_PROOF_EXACT, found->reversed = false;
     found->excluded = found->tried;
     snprintf(found->schedule, sizeof found->schedule, "the second side's own ops");
     snprintf(found->why, sizeof found->why,
-             "other ops, the same function: in exact arithmetic the whole step gives this quantity on both sides, and "
-             "each side's bits are as near to it as its own ops come");
+             "other ops, the same function: in exact arithmetic the whole step gives this quantity on both sides, "
+             "and each side's bits are as near to it as its own ops come");
     return LB_OK;
 }
 
-static lb_status explain_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
+static lb_status explain_place(lb_explain_session *session, const lb_step_pair *pair, const lb_matched_region *region,
                                lb_attribution_found *found, outlook *out, lb_err *err)
 {
     lb_match_site site;
     *out = (outlook){0};
-    LB_TRY(lb_match_site_open(region, &s->source, &site, err));
+    LB_TRY(lb_match_site_open(region, &pair->source, &site, err));
     lb_status status = session->b ? lb_attribution_find(&site, &session->memory, found, err)
                                   : lb_attribution_identify(&site, &session->memory, &out->own, found, err);
-    if (status == LB_OK && s->held[0]) status = tell_same_quantity(&site, found, err);
-    if (status == LB_OK && s->rows && region->parts) tell_rows(&site, s->rows, found);
+    if (status == LB_OK && pair->held[0]) status = tell_same_quantity(&site, found, err);
+    if (status == LB_OK && pair->rows && region->parts) tell_rows(&site, pair->rows, found);
     if (status == LB_OK && !out->own) status = lb_rank_terms_tell(&site, found, err);
     if (status == LB_OK && session->b && lacks_bytes(&site, found)) out->lacks = LACKS_BYTES;
-    if (status == LB_OK && s->rows && !out->lacks && lacks_a_way(s, region, found)) out->lacks = LACKS_A_WAY;
+    if (status == LB_OK && pair->rows && !out->lacks && lacks_a_way(pair, region, found)) out->lacks = LACKS_A_WAY;
     snprintf(out->why, sizeof out->why, "%s", *site.why ? site.why : "other ops there, in another type");
     lb_match_site_release(&site);
     /* A value that one side alone copies or widens is where it was. */
@@ -208,16 +207,16 @@ static bool is_part(const lb_matched_region *part, const lb_matched_region *whol
 
 /* A composite's kernel that gives the bits of the whole says more than its parts' ops, as does what became of a rank's
  * contribution: it is told in their place. */
-static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, uint32_t at,
+static lb_status try_whole(lb_explain_session *session, const lb_step_pair *pair, lb_answer *answers, uint32_t at,
                            lb_err *err)
 {
     const lb_matched_region *whole = answers[at].region->whole;
     lb_attribution_found *found = calloc(1, sizeof *found);
     outlook out;
     if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = explain_place(session, s, whole, found, &out, err);
+    lb_status status = explain_place(session, pair, whole, found, &out, err);
     if (status == LB_OK && !out.own && (found->fused || found->fault)) {
-        for (uint32_t i = 0; i < s->regions.n; i++)
+        for (uint32_t i = 0; i < pair->regions.n; i++)
             if (answers[i].region && is_part(answers[i].region, whole)) answers[i].region = NULL;
         answers[at] = (lb_answer){whole, *found};
     }
@@ -230,17 +229,17 @@ static bool is_late(const lb_explain_session *session)
     return session->options->stop_after > 0 && lb_clock_seconds() - session->begun > session->options->stop_after;
 }
 
-static void tell_late(lb_explain_session *session, const lb_step_pair *s, uint32_t places)
+static void tell_late(lb_explain_session *session, const lb_step_pair *pair, uint32_t places)
 {
-    const lb_program *p = s->sides[0].program;
+    const lb_program *program = pair->sides[0].program;
     char text[200];
     snprintf(text, sizeof text,
              "step %lld, rank %d: stopped after %g seconds, before %u of the places that differ were looked at",
-             (long long)p->step, p->rank, session->options->stop_after, places);
+             (long long)program->step, program->rank, session->options->stop_after, places);
     lb_explain_findings_add_missing(session->report, text);
 }
 
-/* Whoever asks whether all that differs is an order needs nothing behind the first place where it is not. */
+/* A caller that asks whether all differences are orders needs nothing behind the first place where one is not. */
 static bool is_settled(const lb_explain_session *session, const lb_attribution_found *found, const outlook *out)
 {
     if (!session->options->only_orders) return false;
@@ -248,20 +247,20 @@ static bool is_settled(const lb_explain_session *session, const lb_attribution_f
     return out->lacks != LACKS_NOTHING || (!out->own && found->cause != LB_CAUSE_INPUT && !proven);
 }
 
-static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, lb_err *err)
+static lb_status answer_all(lb_explain_session *session, const lb_step_pair *pair, lb_answer *answers, lb_err *err)
 {
     lacking kinds[LACKS] = {{0}};
     uint32_t late = 0;
-    for (uint32_t i = 0; i < s->regions.n; i++) {
-        const lb_matched_region *region = &s->regions.list[i];
+    for (uint32_t i = 0; i < pair->regions.n; i++) {
+        const lb_matched_region *region = &pair->regions.list[i];
         outlook out;
-        if (session->options->progress) session->options->progress("explaining", i, s->regions.n);
-        if (!is_looked_at(session, s, region)) continue;
+        if (session->options->progress) session->options->progress("explaining", i, pair->regions.n);
+        if (!is_looked_at(session, pair, region)) continue;
         if (is_late(session)) {
             late++;
             continue;
         }
-        LB_TRY(explain_place(session, s, region, &answers[i].found, &out, err));
+        LB_TRY(explain_place(session, pair, region, &answers[i].found, &out, err));
         if (!kinds[out.lacks].n++) {
             kinds[out.lacks].first = region;
             snprintf(kinds[out.lacks].why, sizeof kinds[out.lacks].why, "%s", out.why);
@@ -272,38 +271,39 @@ static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, 
             break;
         }
     }
-    tell_lacking(session, s, kinds);
-    if (late) tell_late(session, s, late);
+    tell_lacking(session, pair, kinds);
+    if (late) tell_late(session, pair, late);
     if (session->settled) return LB_OK;
-    for (uint32_t i = 0; i < s->regions.n && session->b && !late; i++)
+    for (uint32_t i = 0; i < pair->regions.n && session->b && !late; i++)
         if (answers[i].region && answers[i].region->whole &&
             (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].region, &answers[i].found)))
-            LB_TRY(try_whole(session, s, answers, i, err));
-    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, &session->memory.digests, err)
+            LB_TRY(try_whole(session, pair, answers, i, err));
+    return session->b ? lb_order_consensus_reach(&pair->source, answers, pair->regions.n, &session->memory.digests, err)
                       : LB_OK;
 }
 
-lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
+lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *scene, lb_err *err)
 {
-    lb_answer *answers = calloc(s->regions.n + 1, sizeof *answers);
-    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", s->regions.n);
-    lb_status status = answer_all(session, s, answers, err);
-    for (uint32_t i = 0; i < s->regions.n && status == LB_OK; i++)
+    lb_answer *answers = calloc(scene->regions.n + 1, sizeof *answers);
+    if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", scene->regions.n);
+    lb_status status = answer_all(session, scene, answers, err);
+    for (uint32_t i = 0; i < scene->regions.n && status == LB_OK; i++)
         if (answers[i].region)
-            status = lb_explain_findings_add_place(session, s, answers[i].region, &answers[i].found, err);
+            status = lb_explain_findings_add_place(session, scene, answers[i].region, &answers[i].found, err);
     free(answers);
     return status;
 }
 
-static void count_ops(lb_explain_session *session, const lb_step_pair *s)
+static void count_ops(lb_explain_session *session, const lb_step_pair *pair)
 {
-    const lb_program *p = s->sides[0].program;
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        session->report->ops += s->alignment.b_of_a[i] != LB_NONE ||
-                                (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
-    for (uint32_t i = 0; i < p->n_ops && s->selected; i++) session->chosen += s->selected[i];
-    for (uint32_t i = 0; i < s->regions.n; i++)
-        session->report->differing += s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
+    const lb_program *program = pair->sides[0].program;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        session->report->ops += pair->alignment.b_of_a[i] != LB_NONE ||
+                                (pair->alignment.join_of_a[i] != LB_NONE && lb_op_computes(program, &program->ops[i]));
+    for (uint32_t i = 0; i < program->n_ops && pair->selected; i++) session->chosen += pair->selected[i];
+    for (uint32_t i = 0; i < pair->regions.n; i++)
+        session->report->differing +=
+            pair->regions.list[i].pair || (pair->rows && pair->regions.list[i].sides[1].op != LB_NONE);
 }
 
 static void count_regenerated(lb_explain_session *session, const lb_regenerated *bytes, uint32_t fraction)
@@ -330,48 +330,50 @@ void lb_explain_grant_work(lb_explain_session *session, const lb_program_pair *m
     session->memory.most_work = fmax(session->options->most_replays * work, LEAST);
 }
 
-static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
+static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *pair,
+                               lb_err *err)
 {
     lb_explain_grant_work(session, matter);
-    LB_TRY(lb_step_pair_align(session, matter, s, err));
-    LB_TRY(lb_step_pair_mark_passes(s, err));
-    LB_TRY(lb_step_pair_read(session, s, err));
-    for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k], 0);
-    count_ops(session, s);
+    LB_TRY(lb_step_pair_align(session, matter, pair, err));
+    LB_TRY(lb_step_pair_mark_passes(pair, err));
+    LB_TRY(lb_step_pair_read(session, pair, err));
+    for (int k = 0; k < 2; k++) count_regenerated(session, &pair->bytes[k], 0);
+    count_ops(session, pair);
     session->report->turned |= session->turned;
-    if (s->rows) LB_TRY(lb_explain_findings_add_rows(session->report, s, err));
-    if (session->b) LB_TRY(lb_explain_sources(session, s, err));
+    if (pair->rows) LB_TRY(lb_explain_findings_add_rows(session->report, pair, err));
+    if (session->b) LB_TRY(lb_explain_sources(session, pair, err));
     const uint32_t first = session->report->n_findings;
-    lb_explain_note_passes(session, s);
-    LB_TRY(lb_explain_passes(session, s, err));
-    LB_TRY(lb_explain_places(session, s, err));
+    lb_explain_note_passes(session, pair);
+    LB_TRY(lb_explain_passes(session, pair, err));
+    LB_TRY(lb_explain_places(session, pair, err));
     LB_TRY(lb_explain_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector && !s->rows && !session->settled)
-        LB_TRY(lb_explain_routing(session, s, err));
-    return lb_explain_note_step_end(session, s, err);
+    if (session->b && !session->turned && !session->selector && !pair->rows && !session->settled)
+        LB_TRY(lb_explain_routing(session, pair, err));
+    return lb_explain_note_step_end(session, pair, err);
 }
 
 /* All that its ops read and give was asked for. */
-static bool is_read(const lb_step_pair *s, const lb_matched_region *region)
+static bool is_read(const lb_step_pair *pair, const lb_matched_region *region)
 {
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < region->sides[k].n_ops; i++)
-            if (region->sides[k].ops[i] >= s->sides[k].program->n_ops / s->fraction) return false;
+            if (region->sides[k].ops[i] >= pair->sides[k].program->n_ops / pair->fraction) return false;
     return true;
 }
 
 /* The first place that is no order, where it lies among the first ops. */
-static lb_status look_at_first(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
+static lb_status look_at_first(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *pair,
+                               lb_err *err)
 {
-    LB_TRY(lb_step_pair_align(session, matter, s, err));
-    LB_TRY(lb_step_pair_mark_passes(s, err));
-    LB_TRY(lb_step_pair_read(session, s, err));
-    for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k], s->fraction);
-    for (uint32_t i = 0; i < s->regions.n && !session->settled && is_read(s, &s->regions.list[i]); i++) {
+    LB_TRY(lb_step_pair_align(session, matter, pair, err));
+    LB_TRY(lb_step_pair_mark_passes(pair, err));
+    LB_TRY(lb_step_pair_read(session, pair, err));
+    for (int k = 0; k < 2; k++) count_regenerated(session, &pair->bytes[k], pair->fraction);
+    for (uint32_t i = 0; i < pair->regions.n && !session->settled && is_read(pair, &pair->regions.list[i]); i++) {
         lb_attribution_found found = {0};
         outlook out;
-        if (!is_looked_at(session, s, &s->regions.list[i])) continue;
-        LB_TRY(explain_place(session, s, &s->regions.list[i], &found, &out, err));
+        if (!is_looked_at(session, pair, &pair->regions.list[i])) continue;
+        LB_TRY(explain_place(session, pair, &pair->regions.list[i], &found, &out, err));
         session->settled = is_settled(session, &found, &out);
     }
     return LB_OK;
@@ -382,36 +384,36 @@ static lb_status look_at_first(lb_explain_session *session, const lb_program_pai
 static lb_status screen(lb_explain_session *session, const lb_program_pair *matter, lb_err *err)
 {
     enum { FRACTION = 4 };
-    lb_step_pair s = {.fraction = FRACTION};
+    lb_step_pair pair = {.fraction = FRACTION};
     if (!session->options->only_orders || !session->b || session->rows.places) return LB_OK;
     lb_explain_grant_work(session, matter);
-    lb_status status = look_at_first(session, matter, &s, err);
-    lb_step_pair_close(&s);
+    lb_status status = look_at_first(session, matter, &pair, err);
+    lb_step_pair_close(&pair);
     return status;
 }
 
 static lb_status explain_programs(lb_explain_session *session, const lb_program_pair *matter, lb_err *err)
 {
-    lb_step_pair s = {0};
+    lb_step_pair pair = {0};
     session->shared++;
     LB_TRY(screen(session, matter, err));
     if (session->settled) return LB_OK;
-    lb_status status = explain_scene(session, matter, &s, err);
-    lb_step_pair_close(&s);
+    lb_status status = explain_scene(session, matter, &pair, err);
+    lb_step_pair_close(&pair);
     return status;
 }
 
-/* Batches of different sizes: which rows are whose. `*strange`: they cannot be held against each other, and it was said
+/* Batches of different sizes: which rows are whose. `*strange`: they cannot be compared, and it was said
  * why. */
-static lb_status find_rows(lb_explain_session *session, const lb_program_pair *m, bool *strange, lb_err *err)
+static lb_status find_rows(lb_explain_session *session, const lb_program_pair *pair, bool *strange, lb_err *err)
 {
     lb_capture *captures[] = {session->a, session->b};
-    const lb_program *p = m->programs[0][0];
+    const lb_program *program = pair->programs[0][0];
     const lb_batch_rows before = session->rows;
     lb_program_view sides[2] = {{0}};
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++)
-        status = lb_program_view_init(captures[k], m->programs[k], m->n[k], &sides[k], err);
+        status = lb_program_view_init(captures[k], pair->programs[k], pair->n[k], &sides[k], err);
     if (status == LB_OK)
         status = lb_batch_rows_find(&sides[0], &sides[1], session->rules, &before, &session->rows, err);
     for (int k = 0; k < 2; k++) lb_program_view_release(&sides[k]);
@@ -421,7 +423,8 @@ static lb_status find_rows(lb_explain_session *session, const lb_program_pair *m
     if (session->rows.places) session->turned = session->rows.turned;
     if (!*strange) return LB_OK;
     char text[600];
-    snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)p->step, p->rank, session->rows.missing);
+    snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)program->step, program->rank,
+             session->rows.missing);
     lb_explain_findings_add_missing(session->report, text);
     session->shared++;
     return LB_OK;
@@ -440,15 +443,15 @@ lb_status lb_explain_rank_step(lb_explain_session *session, int32_t rank, int64_
             session->absent++;
             return LB_OK;
         }
-    const lb_program_pair m = {{&programs[0], &programs[1]}, {1, 1}};
+    const lb_program_pair pair = {{&programs[0], &programs[1]}, {1, 1}};
     bool strange = false;
-    if (session->implementations) return lb_explain_implementations(session, &m, &session->sources, err);
+    if (session->implementations) return lb_explain_implementations(session, &pair, &session->sources, err);
     session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
     if (session->b && lb_batch_rows_apply(programs[0], programs[1]))
-        LB_TRY(find_rows(session, &m, &strange, err));
+        LB_TRY(find_rows(session, &pair, &strange, err));
     else
         lb_batch_rows_release(&session->rows); /* those of a step before */
-    return strange ? LB_OK : explain_programs(session, &m, err);
+    return strange ? LB_OK : explain_programs(session, &pair, err);
 }
 
 /* ---- a prefill and decode steps against one forward pass ---- */
@@ -477,24 +480,24 @@ static const lb_program **forward_passes(lb_capture *capture, int32_t rank, uint
 }
 
 /* One side is one forward pass and the other several, which are taken together. Programs are the caller's to free. */
-static bool is_decoding(const lb_explain_session *session, int32_t rank, lb_program_pair *m)
+static bool is_decoding(const lb_explain_session *session, int32_t rank, lb_program_pair *pair)
 {
-    *m = (lb_program_pair){{NULL, NULL}, {0, 0}};
+    *pair = (lb_program_pair){{NULL, NULL}, {0, 0}};
     if (!session->b || session->options->first_step != INT64_MIN || session->implementations) return false;
-    m->programs[0] = forward_passes(session->a, rank, &m->n[0]);
-    if (m->programs[0]) m->programs[1] = forward_passes(session->b, rank, &m->n[1]);
-    return m->programs[1] && m->n[0] && m->n[1] && (m->n[0] == 1) != (m->n[1] == 1);
+    pair->programs[0] = forward_passes(session->a, rank, &pair->n[0]);
+    if (pair->programs[0]) pair->programs[1] = forward_passes(session->b, rank, &pair->n[1]);
+    return pair->programs[1] && pair->n[0] && pair->n[1] && (pair->n[0] == 1) != (pair->n[1] == 1);
 }
 
 lb_status lb_explain_rank_decoding(lb_explain_session *session, int32_t rank, lb_err *err)
 {
-    lb_program_pair m;
+    lb_program_pair pair;
     lb_status status = LB_OK;
-    if (is_decoding(session, rank, &m)) {
-        session->turned = m.n[0] > 1;
-        status = explain_programs(session, &m, err);
+    if (is_decoding(session, rank, &pair)) {
+        session->turned = pair.n[0] > 1;
+        status = explain_programs(session, &pair, err);
     }
-    free(m.programs[0]), free(m.programs[1]);
+    free(pair.programs[0]), free(pair.programs[1]);
     return status;
 }
 
@@ -515,10 +518,10 @@ static bool have_other_batches(const lb_explain_session *session, int32_t rank)
 
 lb_explain_cut lb_explain_cut_of(const lb_explain_session *session, int32_t rank)
 {
-    lb_program_pair m;
+    lb_program_pair pair;
     if (!session->b) return LB_EXPLAIN_CUT_RANK; /* of its own bits one step alone may say too little */
-    const bool decoding = is_decoding(session, rank, &m);
-    free(m.programs[0]), free(m.programs[1]);
+    const bool decoding = is_decoding(session, rank, &pair);
+    free(pair.programs[0]), free(pair.programs[1]);
     if (decoding) return LB_EXPLAIN_CUT_DECODING;
     return session->implementations || have_other_batches(session, rank) ? LB_EXPLAIN_CUT_RANK : LB_EXPLAIN_CUT_STEPS;
 }

@@ -19,71 +19,72 @@ static lb_capture *capture_of(const lb_explain_session *session, int side)
 }
 
 /* Have both sides the program of the rank that sent what this op receives? */
-static bool has_sender(const lb_explain_session *session, const lb_program *p, const lb_collective *row)
+static bool has_sender(const lb_explain_session *session, const lb_program *program, const lb_collective *row)
 {
     lb_message_key key;
-    if (lb_message_key_of(p, row, &key) != LB_MESSAGE_RECEIVED) return false;
-    return lb_capture_has_program(capture_of(session, 0), key.sender, p->step) &&
-           lb_capture_has_program(capture_of(session, 1), key.sender, p->step);
+    if (lb_message_key_of(program, row, &key) != LB_MESSAGE_RECEIVED) return false;
+    return lb_capture_has_program(capture_of(session, 0), key.sender, program->step) &&
+           lb_capture_has_program(capture_of(session, 1), key.sender, program->step);
 }
 
-bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, int side, uint32_t value)
+bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *scene, int side, uint32_t value)
 {
     uint32_t row;
-    const lb_program *p = lb_program_view_recorded(&s->sides[side], value, &row);
-    for (uint32_t c = 0; c < p->n_collectives; c++) {
-        const lb_collective *x = &p->collectives[c];
-        const lb_op *op = &p->ops[x->op];
-        bool gives = false, all = x->ranks > 1 && lb_collective_run_knows(lb_op_name(p, op));
-        for (uint32_t k = 0; k < op->results + op->written; k++) gives |= (lb_op_outcome(p, op, k)) == row;
-        for (uint32_t r = 0; gives && all && r < x->ranks; r++)
+    const lb_program *program = lb_program_view_recorded(&scene->sides[side], value, &row);
+    for (uint32_t c = 0; c < program->n_collectives; c++) {
+        const lb_collective *collective = &program->collectives[c];
+        const lb_op *op = &program->ops[collective->op];
+        bool gives = false, all = collective->ranks > 1 && lb_collective_run_knows(lb_op_name(program, op));
+        for (uint32_t k = 0; k < op->results + op->written; k++) gives |= (lb_op_outcome(program, op, k)) == row;
+        for (uint32_t r = 0; gives && all && r < collective->ranks; r++)
             for (int k = 0; k < 2; k++)
-                all &= lb_capture_has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step);
-        if (gives) return all || has_sender(session, p, x);
+                all &= lb_capture_has_program(capture_of(session, k),
+                                              (int32_t)program->refs[collective->first_rank + r], program->step);
+        if (gives) return all || has_sender(session, program, collective);
     }
     return false;
 }
 
 /* The programs of that step of all ranks that both sides have. */
-static lb_status gather_programs(const lb_explain_session *session, int64_t step, lb_program_pair *m, lb_err *err)
+static lb_status gather_programs(const lb_explain_session *session, int64_t step, lb_program_pair *pair, lb_err *err)
 {
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(session->a, &ranks);
-    for (int k = 0; k < 2; k++) m->programs[k] = calloc(n + 1, sizeof *m->programs[k]), m->n[k] = 0;
-    if (!m->programs[0] || !m->programs[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    for (int k = 0; k < 2; k++) pair->programs[k] = calloc(n + 1, sizeof *pair->programs[k]), pair->n[k] = 0;
+    if (!pair->programs[0] || !pair->programs[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
     for (uint32_t i = 0; i < n; i++) {
-        const lb_program *p[2];
-        if (!has_program(capture_of(session, 0), ranks[i], step, &p[0]) ||
-            !has_program(capture_of(session, 1), ranks[i], step, &p[1]))
+        const lb_program *program[2];
+        if (!has_program(capture_of(session, 0), ranks[i], step, &program[0]) ||
+            !has_program(capture_of(session, 1), ranks[i], step, &program[1]))
             continue;
-        for (int k = 0; k < 2; k++) m->programs[k][m->n[k]++] = p[k];
+        for (int k = 0; k < 2; k++) pair->programs[k][pair->n[k]++] = program[k];
     }
     return LB_OK;
 }
 
-static bool has_collectives(const lb_program_pair *m)
+static bool has_collectives(const lb_program_pair *pair)
 {
     bool any = false;
     for (int k = 0; k < 2; k++)
-        for (uint32_t r = 0; r < m->n[k]; r++) any |= m->programs[k][r]->n_collectives > 0;
-    return any && m->n[0] > 1;
+        for (uint32_t r = 0; r < pair->n[k]; r++) any |= pair->programs[k][r]->n_collectives > 0;
+    return any && pair->n[0] > 1;
 }
 
 lb_status lb_explain_ranks(lb_explain_session *session, int64_t step, lb_err *err)
 {
-    lb_program_pair m = {{NULL, NULL}, {0, 0}};
+    lb_program_pair pair = {{NULL, NULL}, {0, 0}};
     lb_step_pair s = {0};
-    lb_status status = gather_programs(session, step, &m, err);
-    if (status == LB_OK && has_collectives(&m)) {
+    lb_status status = gather_programs(session, step, &pair, err);
+    if (status == LB_OK && has_collectives(&pair)) {
         const uint32_t first = session->report->n_findings;
-        session->turned = session->b && lb_alignment_finer(m.programs[0][0], m.programs[1][0]);
-        lb_explain_grant_work(session, &m);
-        status = lb_step_pair_align_ranks(session, &m, &s, err);
+        session->turned = session->b && lb_alignment_finer(pair.programs[0][0], pair.programs[1][0]);
+        lb_explain_grant_work(session, &pair);
+        status = lb_step_pair_align_ranks(session, &pair, &s, err);
         if (status == LB_OK) status = lb_step_pair_read(session, &s, err);
         if (status == LB_OK) status = lb_explain_places(session, &s, err);
         if (status == LB_OK) status = lb_explain_findings_add_layers(session->report, first, err);
         lb_step_pair_close(&s);
     }
-    free(m.programs[0]), free(m.programs[1]);
+    free(pair.programs[0]), free(pair.programs[1]);
     return status;
 }

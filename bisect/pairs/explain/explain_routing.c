@@ -18,18 +18,18 @@ typedef struct counterparts {
 /* ---- which value of B ---- */
 
 /* The part of a choice that stands at `value`, on the other side. */
-static uint32_t of_choice(const lb_step_pair *s, uint32_t value)
+static uint32_t of_choice(const lb_step_pair *pair, uint32_t value)
 {
-    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    const lb_program *a = pair->sides[0].program, *b = pair->sides[1].program;
     for (uint32_t i = 0; i < a->n_routings; i++) {
-        const lb_routing *x = &a->routings[i];
-        const uint32_t parts[] = {x->ids, x->weights, x->slots, x->logits};
+        const lb_routing *routing = &a->routings[i];
+        const uint32_t parts[] = {routing->ids, routing->weights, routing->slots, routing->logits};
         int part = 0;
         while (part < 4 && parts[part] != value) part++;
         for (uint32_t k = 0; k < b->n_routings && part < 4; k++) {
             const lb_routing *y = &b->routings[k];
             const uint32_t theirs[] = {y->ids, y->weights, y->slots, y->logits};
-            if (lb_matched_region_same_choice(&s->source, x, y)) return theirs[part];
+            if (lb_matched_region_same_choice(&pair->source, routing, y)) return theirs[part];
         }
     }
     return LB_NONE;
@@ -44,29 +44,30 @@ static bool is_same_window(const lb_value *x, const lb_value *y)
 }
 
 /* What goes into, or comes out of, the same call of the same module. */
-static uint32_t of_module(const lb_step_pair *s, uint32_t value)
+static uint32_t of_module(const lb_step_pair *pair, uint32_t value)
 {
-    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    const lb_program *a = pair->sides[0].program, *b = pair->sides[1].program;
     for (uint32_t i = 0; i < a->n_boundaries; i++) {
-        const lb_boundary *x = &a->boundaries[i];
-        if (x->value == LB_NONE || x->recompute ||
-            (x->value != value && !is_same_window(&a->values[x->value], &a->values[value])))
+        const lb_boundary *boundary = &a->boundaries[i];
+        if (boundary->value == LB_NONE || boundary->recompute ||
+            (boundary->value != value && !is_same_window(&a->values[boundary->value], &a->values[value])))
             continue;
         for (uint32_t k = 0; k < b->n_boundaries; k++)
-            if (lb_matched_region_same_place(&s->source, x, &b->boundaries[k])) return b->boundaries[k].value;
+            if (lb_matched_region_same_place(&pair->source, boundary, &b->boundaries[k])) return b->boundaries[k].value;
     }
     return LB_NONE;
 }
 
 /* The outcome of a computing op that holds the elements of `value`; `*op`: its row. */
-static uint32_t made_as(const lb_program *p, uint32_t value, uint32_t *op, uint32_t *outcome)
+static uint32_t made_as(const lb_program *program, uint32_t value, uint32_t *op, uint32_t *outcome)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *o = &p->ops[i];
-        const uint32_t *lists[] = {lb_op_results(p, o), lb_op_written(p, o)}, n[] = {o->results, o->written};
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *o = &program->ops[i];
+        const uint32_t *lists[] = {lb_op_results(program, o), lb_op_written(program, o)},
+                       n[] = {o->results, o->written};
         for (uint32_t k = 0; k < n[0] + n[1] && !(o->flags & LB_OP_VIEW); k++) {
             const uint32_t v = k < n[0] ? lists[0][k] : lists[1][k - n[0]];
-            if (v == LB_NONE || (v != value && !is_same_window(&p->values[v], &p->values[value]))) continue;
+            if (v == LB_NONE || (v != value && !is_same_window(&program->values[v], &program->values[value]))) continue;
             *op = i, *outcome = k;
             return v;
         }
@@ -75,36 +76,37 @@ static uint32_t made_as(const lb_program *p, uint32_t value, uint32_t *op, uint3
 }
 
 /* What the aligned op gives. */
-static uint32_t of_op(const lb_step_pair *s, uint32_t value)
+static uint32_t of_op(const lb_step_pair *pair, uint32_t value)
 {
-    const lb_program *a = s->sides[0].program, *b = s->sides[1].program;
+    const lb_program *a = pair->sides[0].program, *b = pair->sides[1].program;
     uint32_t i, k;
     if (made_as(a, value, &i, &k) == LB_NONE) return LB_NONE;
-    const uint32_t j = s->alignment.b_of_a[i] != LB_NONE ? s->alignment.b_of_a[i] : s->alignment.source_b_of_a[i];
+    const uint32_t j =
+        pair->alignment.b_of_a[i] != LB_NONE ? pair->alignment.b_of_a[i] : pair->alignment.source_b_of_a[i];
     if (j == LB_NONE || k >= b->ops[j].results + b->ops[j].written) return LB_NONE;
     return lb_op_outcome(b, &b->ops[j], k);
 }
 
 /* ---- its bytes ---- */
 
-static bool bytes_of(const lb_step_pair *s, uint32_t value, lb_tensor *tensor)
+static bool bytes_of(const lb_step_pair *pair, uint32_t value, lb_tensor *tensor)
 {
     uint32_t op, outcome;
-    if (lb_matched_region_bytes(&s->source, 1, value, tensor)) return true;
-    const uint32_t made = made_as(s->sides[1].program, value, &op, &outcome);
-    return made != LB_NONE && made != value && lb_matched_region_bytes(&s->source, 1, made, tensor);
+    if (lb_matched_region_bytes(&pair->source, 1, value, tensor)) return true;
+    const uint32_t made = made_as(pair->sides[1].program, value, &op, &outcome);
+    return made != LB_NONE && made != value && lb_matched_region_bytes(&pair->source, 1, made, tensor);
 }
 
 /* Row-major, as long as the counterparts live. */
-static bool straighten(counterparts *c, lb_tensor *tensor)
+static bool straighten(counterparts *counterparts, lb_tensor *tensor)
 {
     if (lb_layout_is_contiguous(&tensor->layout)) return true;
-    void **grown = lb_array_grow(c->kept, c->n_kept, sizeof *grown);
+    void **grown = lb_array_grow(counterparts->kept, counterparts->n_kept, sizeof *grown);
     if (!grown) return false;
-    c->kept = grown;
+    counterparts->kept = grown;
     void *dense = malloc(lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)) + 1);
     if (!dense) return false;
-    c->kept[c->n_kept++] = dense;
+    counterparts->kept[counterparts->n_kept++] = dense;
     if (lb_tensor_gather(tensor, dense, NULL) != LB_OK) return false;
     tensor->data = dense;
     return true;
@@ -113,13 +115,13 @@ static bool straighten(counterparts *c, lb_tensor *tensor)
 /* As lb_routing_other.value: one scene is one step of one rank. */
 static bool counterpart(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor)
 {
-    counterparts *c = context;
+    counterparts *counterparts = context;
     const lb_layout *shape = &program->values[value].layout;
     uint32_t (*const ways[])(const lb_step_pair *, uint32_t) = {of_choice, of_module, of_op};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const uint32_t found = ways[i](c->scene, value);
-        if (found == LB_NONE || !bytes_of(c->scene, found, tensor)) continue;
-        if (lb_layout_numel(&tensor->layout) != lb_layout_numel(shape) || !straighten(c, tensor)) continue;
+        const uint32_t found = ways[i](counterparts->scene, value);
+        if (found == LB_NONE || !bytes_of(counterparts->scene, found, tensor)) continue;
+        if (lb_layout_numel(&tensor->layout) != lb_layout_numel(shape) || !straighten(counterparts, tensor)) continue;
         tensor->layout = lb_layout_contiguous(shape->ndim, shape->shape);
         return true;
     }
@@ -135,19 +137,20 @@ typedef struct tally {
 
 static tally count(const lb_routing_report *report, const char *layer)
 {
-    tally t = {.margin = NAN};
+    tally counted = {.margin = NAN};
     for (uint32_t i = 0; i < report->n_layers; i++) {
         const lb_routing_layer *l = &report->layers[i];
         if (strcmp(l->layer, layer) || l->flips < 0) continue;
-        t.choices += l->choices, t.flips += l->flips, t.routers += l->router_differences, t.unjudged += l->unjudged;
-        t.margin = fmax(t.margin, l->largest_margin);
+        counted.choices += l->choices, counted.flips += l->flips, counted.routers += l->router_differences,
+            counted.unjudged += l->unjudged;
+        counted.margin = fmax(counted.margin, l->largest_margin);
     }
     for (uint32_t i = 0; i < report->n_flips; i++) {
-        const lb_routing_flip *f = &report->flips[i];
-        if (f->kind != LB_FLIP_NEAR_TIE || strcmp(report->layers[f->layer].layer, layer)) continue;
-        t.ties += f->margin <= f->rounding, t.upstream += f->margin > f->rounding;
+        const lb_routing_flip *flip = &report->flips[i];
+        if (flip->kind != LB_FLIP_NEAR_TIE || strcmp(report->layers[flip->layer].layer, layer)) continue;
+        counted.ties += flip->margin <= flip->rounding, counted.upstream += flip->margin > flip->rounding;
     }
-    return t;
+    return counted;
 }
 
 /* "; token 17: expert 5 to 6 by 0.007, …": the widest margins first; NAMED_FLIPS of them. */
@@ -158,73 +161,73 @@ static void list_flips(const lb_routing_report *report, const char *layer, char 
     size_t used = 0;
     *text = '\0';
     for (uint32_t i = 0; i < report->n_flips && used < size; i++) {
-        const lb_routing_flip *f = &report->flips[i];
-        if (strcmp(report->layers[f->layer].layer, layer)) continue;
+        const lb_routing_flip *flip = &report->flips[i];
+        if (strcmp(report->layers[flip->layer].layer, layer)) continue;
         if (named++ == NAMED_FLIPS) {
             snprintf(text + used, size - used, ", …");
             return;
         }
         used += (size_t)snprintf(text + used, size - used, "%s token %lld: expert %lld to ", named > 1 ? "," : ";",
-                                 (long long)f->token, (long long)f->lost);
+                                 (long long)flip->token, (long long)flip->lost);
         if (used < size)
-            used += (size_t)(f->won < 0 ? snprintf(text + used, size - used, "none")
-                                        : snprintf(text + used, size - used, "%lld", (long long)f->won));
-        if (used < size && f->margin == f->margin)
-            used += (size_t)snprintf(text + used, size - used, " by %.3g", f->margin);
+            used += (size_t)(flip->won < 0 ? snprintf(text + used, size - used, "none")
+                                           : snprintf(text + used, size - used, "%lld", (long long)flip->won));
+        if (used < size && flip->margin == flip->margin)
+            used += (size_t)snprintf(text + used, size - used, " by %.3g", flip->margin);
     }
 }
 
-static const char *name_of(const tally *t)
+static const char *name_of(const tally *tally)
 {
-    if (t->routers) return "another router";
-    if (t->unjudged) return "unjudged";
-    return t->upstream ? "upstream" : "near ties";
+    if (tally->routers) return "another router";
+    if (tally->unjudged) return "unjudged";
+    return tally->upstream ? "upstream" : "near ties";
 }
 
-static lb_status add_layer(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
-                           const lb_routing_layer *layer, const tally *t, lb_err *err)
+static lb_status add_layer(lb_explain_session *session, const lb_step_pair *pair, const lb_routing_report *report,
+                           const lb_routing_layer *layer, const tally *tally, lb_err *err)
 {
-    const lb_program *p = s->sides[0].program;
-    lb_explain_report *r = session->report;
+    const lb_program *program = pair->sides[0].program;
+    lb_explain_report *told = session->report;
     char why[640], which[240];
     list_flips(report, layer->layer, which, sizeof which);
-    snprintf(
-        why, sizeof why,
-        "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, %lld follow from "
-        "what the router was given (its scores move by more than the margin over the second side's hidden states), "
-        "%lld do not: the router itself is another; %lld cannot be judged%s",
-        (long long)t->flips, (long long)t->choices, t->margin, (long long)t->ties, (long long)t->upstream,
-        (long long)t->routers, (long long)t->unjudged, which);
-    const lb_explain_finding row = {.step = p->step,
-                                    .rank = p->rank,
+    snprintf(why, sizeof why,
+             "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, "
+             "%lld follow from what the router was given "
+             "(its scores move by more than the margin over the second side's hidden states), "
+             "%lld do not: the router itself is another; %lld cannot be judged%s",
+             (long long)tally->flips, (long long)tally->choices, tally->margin, (long long)tally->ties,
+             (long long)tally->upstream, (long long)tally->routers, (long long)tally->unjudged, which);
+    const lb_explain_finding row = {.step = program->step,
+                                    .rank = program->rank,
                                     .phase = LB_PHASE_FORWARD,
-                                    .layer = lb_explain_findings_keep(r, layer->layer),
+                                    .layer = lb_explain_findings_keep(told, layer->layer),
                                     .op = "experts chosen",
                                     .other_op = "experts chosen",
                                     .index = LB_NONE,
                                     .other = LB_NONE,
                                     .cause = LB_CAUSE_ROUTING,
                                     .proof = LB_PROOF_BITS,
-                                    .schedule = name_of(t),
+                                    .schedule = name_of(tally),
                                     .first = "",
                                     .also = "",
-                                    .why = lb_explain_findings_keep(r, why),
-                                    .matched = t->choices - t->flips,
-                                    .elements = t->choices,
+                                    .why = lb_explain_findings_keep(told, why),
+                                    .matched = tally->choices - tally->flips,
+                                    .elements = tally->choices,
                                     .local = NAN,
                                     .total = NAN};
-    return lb_explain_findings_add(r, &row, err);
+    return lb_explain_findings_add(told, &row, err);
 }
 
 /* One finding for all calls of a layer. */
-static lb_status add_layers(lb_explain_session *session, const lb_step_pair *s, const lb_routing_report *report,
+static lb_status add_layers(lb_explain_session *session, const lb_step_pair *pair, const lb_routing_report *report,
                             lb_err *err)
 {
     for (uint32_t i = 0; i < report->n_layers; i++) {
         bool first = true;
         for (uint32_t k = 0; k < i && first; k++) first = strcmp(report->layers[k].layer, report->layers[i].layer) != 0;
-        const tally t = count(report, report->layers[i].layer);
-        if (first && t.flips) LB_TRY(add_layer(session, s, report, &report->layers[i], &t, err));
+        const tally tally = count(report, report->layers[i].layer);
+        if (first && tally.flips) LB_TRY(add_layer(session, pair, report, &report->layers[i], &tally, err));
     }
     return LB_OK;
 }
@@ -240,44 +243,44 @@ static lb_status keep_report(lb_explain_session *session, const lb_routing_repor
     return LB_OK;
 }
 
-static lb_status tell_lacking(lb_explain_session *session, const lb_step_pair *s, int side)
+static lb_status tell_lacking(lb_explain_session *session, const lb_step_pair *pair, int side)
 {
-    const lb_program *p = s->sides[0].program;
+    const lb_program *program = pair->sides[0].program;
     char text[200];
     snprintf(
         text, sizeof text,
-        "step %lld, rank %d: no routing of experts was recorded on the %s side (a choice by top-k inside a module is "
-        "what counts as one)",
-        (long long)p->step, p->rank, side ? "second" : "first");
+        "step %lld, rank %d: "
+        "no routing of experts was recorded on the %s side (a choice by top-k inside a module is what counts as one)",
+        (long long)program->step, program->rank, side ? "second" : "first");
     lb_explain_findings_add_missing(session->report, text);
     return LB_OK;
 }
 
-lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
+lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *scene, lb_err *err)
 {
-    const lb_program *p = s->sides[0].program;
+    const lb_program *program = scene->sides[0].program;
     const bool modes = session->options->routing;
     lb_plan plan = LB_PLAN_INIT;
-    counterparts c = {.scene = s};
-    const lb_routing_other other = {&c, counterpart};
+    counterparts counterparts = {.scene = scene};
+    const lb_routing_other other = {&counterparts, counterpart};
     lb_routing_report report = {0};
     lb_replay *replay = NULL;
     for (int side = 0; side < 2; side++)
-        if (!s->sides[side].program->n_routings) return modes ? tell_lacking(session, s, side) : LB_OK;
-    if (s->sides[0].n_parts > 1 || s->sides[1].n_parts > 1) return LB_OK;
-    plan.first_step = plan.last_step = p->step;
-    plan.ranks = &p->rank, plan.n_ranks = 1;
+        if (!scene->sides[side].program->n_routings) return modes ? tell_lacking(session, scene, side) : LB_OK;
+    if (scene->sides[0].n_parts > 1 || scene->sides[1].n_parts > 1) return LB_OK;
+    plan.first_step = plan.last_step = program->step;
+    plan.ranks = &program->rank, plan.n_ranks = 1;
     plan.memory_bytes = session->options->memory_bytes;
     plan.compare = false;
     lb_status status = lb_replay_open(session->a, &replay, err);
     if (status == LB_OK) status = lb_routing_report_against(session->a, replay, &plan, &other, modes, &report, err);
     if (status == LB_ERR_NOT_CAPTURED) lb_err_clear(err), status = LB_OK, report.n_layers = 0;
-    if (status == LB_OK) status = add_layers(session, s, &report, err);
+    if (status == LB_OK) status = add_layers(session, scene, &report, err);
     const bool kept =
         status == LB_OK && modes && report.n_layers && (status = keep_report(session, &report, err)) == LB_OK;
     if (!kept) lb_routing_report_release(&report);
     lb_replay_close(replay);
-    for (uint32_t i = 0; i < c.n_kept; i++) free(c.kept[i]);
-    free(c.kept);
+    for (uint32_t i = 0; i < counterparts.n_kept; i++) free(counterparts.kept[i]);
+    free(counterparts.kept);
     return status;
 }

@@ -31,16 +31,16 @@ static void layer_pattern(const char *layer, char *text, size_t room)
     if (!*layer) snprintf(text, room, "(top level)");
 }
 
-static bool is_source(const lb_explain_finding *x)
+static bool is_source(const lb_explain_finding *finding)
 {
-    return !strcmp(x->op, LB_EXPLAIN_SOURCE);
+    return !strcmp(finding->op, LB_EXPLAIN_SOURCE);
 }
 
 /* What it says of ranks is in its reason: a collective, or a sum of what one gathered. */
-static bool is_collective(const lb_explain_finding *x)
+static bool is_collective(const lb_explain_finding *finding)
 {
-    const char *ops[] = {x->op, x->other_op};
-    bool any = strstr(x->why, "no legal order");
+    const char *ops[] = {finding->op, finding->other_op};
+    bool any = strstr(finding->why, "no legal order");
     for (int i = 0; i < 2; i++)
         any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::") || lb_collective_run_knows(ops[i]);
     return any;
@@ -103,21 +103,21 @@ static void intersect(char *kept, const char *other)
     snprintf(kept, sizeof out, "%s", out);
 }
 
-static void add_to_fold(fold *f, const lb_explain_finding *x)
+static void add_to_fold(fold *fold, const lb_explain_finding *finding)
 {
     bool known = false;
-    const char *name = x->layer;
-    if (is_source(x)) name = x->schedule + strcspn(x->schedule, " "), name += *name == ' ';
-    if (!f->places)
-        snprintf(f->also, sizeof f->also, "%s", x->also);
+    const char *name = finding->layer;
+    if (is_source(finding)) name = finding->schedule + strcspn(finding->schedule, " "), name += *name == ' ';
+    if (!fold->places)
+        snprintf(fold->also, sizeof fold->also, "%s", finding->also);
     else
-        intersect(f->also, x->also);
-    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++) known |= !strcmp(f->layers[i], name);
-    if (!known && f->n_layers < NAMED) f->layers[f->n_layers] = name;
-    f->n_layers += !known;
-    if (x->local > f->largest) f->largest = x->local;
-    f->places++, f->matched += x->matched, f->elements += x->elements;
-    if (f->places == 1 || x->excluded < f->least_excluded) f->least_excluded = x->excluded;
+        intersect(fold->also, finding->also);
+    for (uint32_t i = 0; i < fold->n_layers && i < NAMED; i++) known |= !strcmp(fold->layers[i], name);
+    if (!known && fold->n_layers < NAMED) fold->layers[fold->n_layers] = name;
+    fold->n_layers += !known;
+    if (finding->local > fold->largest) fold->largest = finding->local;
+    fold->places++, fold->matched += finding->matched, fold->elements += finding->elements;
+    if (fold->places == 1 || finding->excluded < fold->least_excluded) fold->least_excluded = finding->excluded;
 }
 
 /* The first of "a; b; c; d", and how many more. */
@@ -132,117 +132,118 @@ static void print_also(FILE *out, const char *also)
     if (n > NAMED) fprintf(out, ", and %u more", n - NAMED);
 }
 
-static void print_change(FILE *out, const fold *f)
+static void print_change(FILE *out, const fold *fold)
 {
-    const lb_explain_finding *x = f->first;
-    const char *to = x->reversed ? "first" : "second";
-    bool said = strcmp(x->op, x->other_op) != 0; /* something, before the count */
-    if (is_source(x)) {
-        fprintf(out, "%s; %" PRId64 " of %" PRId64 " elements agree", x->why, f->matched, f->elements);
+    const lb_explain_finding *finding = fold->first;
+    const char *to = finding->reversed ? "first" : "second";
+    bool said = strcmp(finding->op, finding->other_op) != 0; /* something, before the count */
+    if (is_source(finding)) {
+        fprintf(out, "%s; %" PRId64 " of %" PRId64 " elements agree", finding->why, fold->matched, fold->elements);
         return;
     }
-    if (x->cause == LB_CAUSE_UNEXPLAINED && !x->tried && *x->why) {
-        fprintf(out, "%s", x->why);
+    if (finding->cause == LB_CAUSE_UNEXPLAINED && !finding->tried && *finding->why) {
+        fprintf(out, "%s", finding->why);
         return;
     }
-    if (x->cause == LB_CAUSE_UNEXPLAINED) {
+    if (finding->cause == LB_CAUSE_UNEXPLAINED) {
         fprintf(out, "%s",
-                x->proof == LB_PROOF_BOUND ? "an order or a kernel of the library's own, none that is known here"
-                                           : "no candidate gives these bits");
-        if (*x->schedule) fprintf(out, " (nearest: %s)", x->schedule);
+                finding->proof == LB_PROOF_BOUND ? "an order or a kernel of the library's own, none that is known here"
+                                                 : "no candidate gives these bits");
+        if (*finding->schedule) fprintf(out, " (nearest: %s)", finding->schedule);
         said = true;
-    } else if (x->cause == LB_CAUSE_INPUT) {
+    } else if (finding->cause == LB_CAUSE_INPUT) {
         fprintf(out, "inherited");
         said = true;
-    } else if (x->cause == LB_CAUSE_ROUTING) {
-        fprintf(out, "%s: %s", x->schedule, x->why);
+    } else if (finding->cause == LB_CAUSE_ROUTING) {
+        fprintf(out, "%s: %s", finding->schedule, finding->why);
         return;
-    } else if (*x->schedule) {
-        bool named = *x->first && strcmp(x->first, x->schedule) && strcmp(x->first, "own");
-        if (named) fprintf(out, "%s became ", x->first);
-        fprintf(out, "%s%s", x->schedule, x->reversed ? " on the first side" : "");
+    } else if (*finding->schedule) {
+        bool named = *finding->first && strcmp(finding->first, finding->schedule) && strcmp(finding->first, "own");
+        if (named) fprintf(out, "%s became ", finding->first);
+        fprintf(out, "%s%s", finding->schedule, finding->reversed ? " on the first side" : "");
         said = true;
     }
-    if (!*x->op)
-        fprintf(out, " by %s, which the %s side has not", x->other_op, f->turned ? "second" : "first");
-    else if (!*x->other_op)
-        fprintf(out, "; the %s side has no such op", f->turned ? "first" : "second");
-    else if (strcmp(x->op, x->other_op))
-        fprintf(out, "; the %s side computes it by %s", f->turned ? "first" : "second", x->other_op);
-    fprintf(out, "%s%" PRId64 " of %" PRId64 " elements of the %s side", said ? ". " : "", f->matched, f->elements, to);
-    if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
-    print_also(out, f->also);
-    if (is_collective(x) && *x->why) fprintf(out, "; %s", x->why);
-    if (x->proof == LB_PROOF_BOUND) fprintf(out, "; not bit by bit: inside the op's bound");
-    if (x->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
+    if (!*finding->op)
+        fprintf(out, " by %s, which the %s side has not", finding->other_op, fold->turned ? "second" : "first");
+    else if (!*finding->other_op)
+        fprintf(out, "; the %s side has no such op", fold->turned ? "first" : "second");
+    else if (strcmp(finding->op, finding->other_op))
+        fprintf(out, "; the %s side computes it by %s", fold->turned ? "first" : "second", finding->other_op);
+    fprintf(out, "%s%" PRId64 " of %" PRId64 " elements of the %s side", said ? ". " : "", fold->matched,
+            fold->elements, to);
+    if (fold->least_excluded) fprintf(out, ", %u alternatives excluded", fold->least_excluded);
+    print_also(out, fold->also);
+    if (is_collective(finding) && *finding->why) fprintf(out, "; %s", finding->why);
+    if (finding->proof == LB_PROOF_BOUND) fprintf(out, "; not bit by bit: inside the op's bound");
+    if (finding->proof == LB_PROOF_EXACT) fprintf(out, "; not bit by bit: equal in exact arithmetic");
 }
 
-static void print_names(FILE *out, const fold *f)
+static void print_names(FILE *out, const fold *fold)
 {
-    for (uint32_t i = 0; i < f->n_layers && i < NAMED; i++)
-        fprintf(out, "%s%s", i ? ", " : "", *f->layers[i] ? f->layers[i] : "(top level)");
-    if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
+    for (uint32_t i = 0; i < fold->n_layers && i < NAMED; i++)
+        fprintf(out, "%s%s", i ? ", " : "", *fold->layers[i] ? fold->layers[i] : "(top level)");
+    if (fold->n_layers > NAMED) fprintf(out, ", and %u more", fold->n_layers - NAMED);
 }
 
 /* Where the first of them was called, once where both sides have the same line. */
-static void print_lines(FILE *out, const fold *f)
+static void print_lines(FILE *out, const fold *fold)
 {
-    const lb_explain_finding *x = f->first;
+    const lb_explain_finding *finding = fold->first;
     char texts[2][LB_LINE_TEXT + 200];
-    for (int side = 0; side < 2; side++) lb_code_line_text(&x->lines[side], texts[side], sizeof texts[side]);
+    for (int side = 0; side < 2; side++) lb_code_line_text(&finding->lines[side], texts[side], sizeof texts[side]);
     const bool same = !strcmp(texts[0], texts[1]);
     for (int k = 0; k < (same ? 1 : 2); k++) {
-        const char *text = texts[f->turned ? !k : k];
+        const char *text = texts[fold->turned ? !k : k];
         if (*text) fprintf(out, "%13sline      %s%s\n", "", same ? "" : k ? "second: " : "first: ", text);
     }
 }
 
 /* `label`: what stands in front, the cause where the line is one of all. */
-static void print_fold(FILE *out, const char *label, const fold *f)
+static void print_fold(FILE *out, const char *label, const fold *fold)
 {
-    const lb_explain_finding *x = f->first;
+    const lb_explain_finding *finding = fold->first;
     char pattern[256];
-    if (is_source(x) && f->places > 1) {
-        fprintf(out, "%-11s  %s: %u times %.*s: ", label, lb_phase_name(x->phase), f->places,
-                (int)strcspn(x->schedule, " "), x->schedule);
-        print_change(out, f);
+    if (is_source(finding) && fold->places > 1) {
+        fprintf(out, "%-11s  %s: %u times %.*s: ", label, lb_phase_name(finding->phase), fold->places,
+                (int)strcspn(finding->schedule, " "), finding->schedule);
+        print_change(out, fold);
         fprintf(out, ": ");
-        print_names(out, f);
+        print_names(out, fold);
         fprintf(out, "\n");
         return;
     }
-    layer_pattern(x->layer, pattern, sizeof pattern);
+    layer_pattern(finding->layer, pattern, sizeof pattern);
     fprintf(out, "%-11s  %s, %s: %s: ", label,
-            f->n_layers > 1 ? pattern
-            : *x->layer     ? x->layer
-                            : pattern,
-            lb_phase_name(x->phase),
-            is_source(x) ? x->schedule
-            : *x->op     ? x->op
-                         : x->other_op);
-    print_change(out, f);
-    if (f->n_layers > 1) {
-        fprintf(out, "; %u places: ", f->places);
-        print_names(out, f);
+            fold->n_layers > 1 ? pattern
+            : *finding->layer  ? finding->layer
+                               : pattern,
+            lb_phase_name(finding->phase),
+            is_source(finding) ? finding->schedule
+            : *finding->op     ? finding->op
+                               : finding->other_op);
+    print_change(out, fold);
+    if (fold->n_layers > 1) {
+        fprintf(out, "; %u places: ", fold->places);
+        print_names(out, fold);
     }
     fprintf(out, "\n");
-    print_lines(out, f);
+    print_lines(out, fold);
 }
 
-static void print_summary(FILE *out, const lb_explain_report *r)
+static void print_summary(FILE *out, const lb_explain_report *report)
 {
     uint32_t counts[LB_CAUSE_UNEXPLAINED + 1] = {0}, own = 0, sources = 0;
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        if (is_source(&r->findings[i]))
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        if (is_source(&report->findings[i]))
             sources++;
         else
-            counts[r->findings[i].cause]++;
+            counts[report->findings[i].cause]++;
     for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) own += counts[c];
-    if (!r->n_findings) {
+    if (!report->n_findings) {
         fprintf(out,
-                r->n_missing ? "nothing could be said of what differs in %" PRIu64 " aligned ops\n"
-                             : "nothing differs in %" PRIu64 " aligned ops\n",
-                r->ops);
+                report->n_missing ? "nothing could be said of what differs in %" PRIu64 " aligned ops\n"
+                                  : "nothing differs in %" PRIu64 " aligned ops\n",
+                report->ops);
         return;
     }
     fprintf(out,
@@ -254,7 +255,8 @@ static void print_summary(FILE *out, const lb_explain_report *r)
         fprintf(out, "%s%s %u", any ? ", " : "", lb_explain_cause_name((lb_cause)c), counts[c]);
         any = true;
     }
-    fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT], r->ops);
+    fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT],
+            report->ops);
     if (sources)
         fprintf(out, sources == 1 ? "%u source enters with other numbers\n" : "%u sources enter with other numbers\n",
                 sources);
@@ -267,46 +269,49 @@ static const char *plural(int64_t n)
 
 /* "rows: 1 of the first side, 8 of the second, by input:0: row 0 of the first is row 2 of the second". The same in many
  * steps once. */
-static void print_rows(FILE *out, const lb_explain_report *r)
+static void print_rows(FILE *out, const lb_explain_report *report)
 {
     enum { LISTED = 4 };
-    for (uint32_t i = 0; i < r->n_rows; i++) {
-        const lb_explain_rows *x = &r->rows[i], *last = i ? &r->rows[i - 1] : NULL;
-        if (last && last->rank == x->rank && last->n == x->n && last->first == x->first && last->second == x->second &&
-            last->over_others == x->over_others && !memcmp(last->of_first, x->of_first, x->n * sizeof *x->of_first) &&
-            !memcmp(last->of_second, x->of_second, x->n * sizeof *x->of_second))
+    for (uint32_t i = 0; i < report->n_rows; i++) {
+        const lb_explain_rows *rows = &report->rows[i], *last = i ? &report->rows[i - 1] : NULL;
+        if (last && last->rank == rows->rank && last->n == rows->n && last->first == rows->first &&
+            last->second == rows->second && last->over_others == rows->over_others &&
+            !memcmp(last->of_first, rows->of_first, rows->n * sizeof *rows->of_first) &&
+            !memcmp(last->of_second, rows->of_second, rows->n * sizeof *rows->of_second))
             continue;
         fprintf(out,
                 "rows: step %" PRId64 ", rank %d: the first side's batch has %" PRId64 " row%s, the second's %" PRId64
                 " (%s); row%s ",
-                x->step, x->rank, x->first, plural(x->first), x->second, x->by, plural(x->n));
+                rows->step, rows->rank, rows->first, plural(rows->first), rows->second, rows->by, plural(rows->n));
         for (int side = 0; side < 2; side++) {
-            const int64_t *list = side ? x->of_second : x->of_first;
-            for (uint32_t k = 0; k < x->n && k < LISTED; k++) fprintf(out, k ? ", %" PRId64 : "%" PRId64, list[k]);
-            if (x->n > LISTED) fprintf(out, ", …");
-            fprintf(out, side ? " of the second\n" : x->n == 1 ? " of the first is row " : " of the first are rows ");
+            const int64_t *list = side ? rows->of_second : rows->of_first;
+            for (uint32_t k = 0; k < rows->n && k < LISTED; k++) fprintf(out, k ? ", %" PRId64 : "%" PRId64, list[k]);
+            if (rows->n > LISTED) fprintf(out, ", …");
+            fprintf(out, side           ? " of the second\n"
+                         : rows->n == 1 ? " of the first is row "
+                                        : " of the first are rows ");
         }
-        if (x->over_others)
+        if (rows->over_others)
             fprintf(out,
-                    "      %u op%s give%s something over all rows (a loss, a weight's gradient): over different "
-                    "rows, and so not compared\n",
-                    x->over_others, plural(x->over_others), x->over_others == 1 ? "s" : "");
+                    "      %u op%s give%s something over all rows (a loss, a weight's gradient): over different rows, "
+                    "and so not compared\n",
+                    rows->over_others, plural(rows->over_others), rows->over_others == 1 ? "s" : "");
     }
 }
 
-static void print_next(FILE *out, const lb_explain_report *r, const char *path_a, const char *path_b)
+static void print_next(FILE *out, const lb_explain_report *report, const char *path_a, const char *path_b)
 {
-    const lb_explain_finding *x = NULL;
-    for (uint32_t i = 0; i < r->n_findings && !x; i++)
-        if (r->findings[i].cause != LB_CAUSE_INPUT) x = &r->findings[i];
-    if (!x) return;
+    const lb_explain_finding *finding = NULL;
+    for (uint32_t i = 0; i < report->n_findings && !finding; i++)
+        if (report->findings[i].cause != LB_CAUSE_INPUT) finding = &report->findings[i];
+    if (!finding) return;
     fprintf(out, "\nNext:\n  lastbit explain %s%s%s --steps %" PRId64, path_a, path_b ? " " : "", path_b ? path_b : "",
-            x->step);
-    if (x->index != LB_NONE) fprintf(out, " --select index=%u", x->index);
+            finding->step);
+    if (finding->index != LB_NONE) fprintf(out, " --select index=%u", finding->index);
     fprintf(out, " --json      # this finding again, with all it says\n");
-    if (x->index != LB_NONE)
-        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n", r->turned && path_b ? path_b : path_a,
-                x->step, x->rank, x->index);
+    if (finding->index != LB_NONE)
+        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n",
+                report->turned && path_b ? path_b : path_a, finding->step, finding->rank, finding->index);
 }
 
 /* ---- layers, and what the end is made of ---- */
@@ -326,44 +331,46 @@ static void print_distance(FILE *out, double distance)
         fprintf(out, "  %9.2e", distance);
 }
 
-static void print_layers(FILE *out, const lb_explain_report *r)
+static void print_layers(FILE *out, const lb_explain_report *report)
 {
     int width = 5;
-    for (uint32_t i = 0; i < r->n_layers; i++) {
-        const int n = (int)strlen(r->layers[i].layer);
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const int n = (int)strlen(report->layers[i].layer);
         if (n > width) width = n < 48 ? n : 48;
     }
     fprintf(out, "\n%-*s  %-9s  %4s  %9s  %9s\n", width, "layer", "phase", "own", "local", "total");
-    for (uint32_t i = 0; i < r->n_layers; i++) {
-        const lb_explain_layer *l = &r->layers[i];
-        fprintf(out, "%-*s  %-9.9s  %4u", width, *l->layer ? l->layer : "(top)", lb_phase_name(l->phase), l->own);
-        print_distance(out, l->local), print_distance(out, l->total);
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const lb_explain_layer *layer = &report->layers[i];
+        fprintf(out, "%-*s  %-9.9s  %4u", width, *layer->layer ? layer->layer : "(top)", lb_phase_name(layer->phase),
+                layer->own);
+        print_distance(out, layer->local), print_distance(out, layer->total);
         fprintf(out, "  ");
-        print_bar(out, l->total);
+        print_bar(out, layer->total);
         fprintf(out, "\n");
     }
-    fprintf(out, "own: places with a reason of their own; local: the most that one of them adds, from the "
-                 "second side's inputs; total:\n"
+    fprintf(out, "own: places with a reason of their own; local: the most that one of them adds, "
+                 "from the second side's inputs; total:\n"
                  "how far the sides are apart at the layer's last place. Relative L2.\n");
 }
 
-static void print_budget(FILE *out, const lb_explain_budget *b)
+static void print_budget(FILE *out, const lb_explain_budget *budget)
 {
     double sum = 0;
-    fprintf(out, "\nBudget of step %" PRId64 ", rank %d: the output of %s is %.3g of its size away\n", b->step, b->rank,
-            *b->output ? b->output : "the outermost module", b->gap);
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        const lb_explain_share *x = &b->rows[i];
-        sum += x->share;
+    fprintf(out, "\nBudget of step %" PRId64 ", rank %d: the output of %s is %.3g of its size away\n", budget->step,
+            budget->rank, *budget->output ? budget->output : "the outermost module", budget->gap);
+    for (uint32_t i = 0; i < budget->n_rows; i++) {
+        const lb_explain_share *share = &budget->rows[i];
+        sum += share->share;
         fprintf(out, "%8.1f %%  %s%s%s, %s, %u places (by itself it moves the output by %.1f %% of the gap)\n",
-                100 * x->share, lb_explain_cause_name(x->cause), *x->schedule ? " " : "", x->schedule,
-                *x->layer ? x->layer : "(top)", x->places, 100 * x->size);
+                100 * share->share, lb_explain_cause_name(share->cause), *share->schedule ? " " : "", share->schedule,
+                *share->layer ? share->layer : "(top)", share->places, 100 * share->size);
     }
-    fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n", 100 * (b->together - sum));
-    fprintf(out, "%8.1f %%  what no replay made", 100 * (1 - b->together));
-    if (b->left_out) fprintf(out, ": %u places have no swap (%s)", b->left_out, b->left);
+    fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n",
+            100 * (budget->together - sum));
+    fprintf(out, "%8.1f %%  what no replay made", 100 * (1 - budget->together));
+    if (budget->left_out) fprintf(out, ": %u places have no swap (%s)", budget->left_out, budget->left);
     fprintf(out, "\nAll together: %" PRId64 " of %" PRId64 " elements have the second side's bits\n",
-            b->elements - b->differing, b->elements);
+            budget->elements - budget->differing, budget->elements);
 }
 
 /* The same shares on another rank, as far as they are shown. */
@@ -378,32 +385,34 @@ static bool is_same_budget(const lb_explain_budget *a, const lb_explain_budget *
 }
 
 /* Budgets of a step lie one after the other: ranks that say the same are named below the first of them. */
-static void print_budgets(FILE *out, const lb_explain_report *r)
+static void print_budgets(FILE *out, const lb_explain_report *report)
 {
-    for (uint32_t i = 0, next; i < r->n_budgets; i = next) {
-        print_budget(out, &r->budgets[i]);
-        for (next = i + 1; next < r->n_budgets && is_same_budget(&r->budgets[i], &r->budgets[next]); next++)
-            fprintf(out, "%s%d", next == i + 1 ? "ranks " : ", ", r->budgets[next].rank);
+    for (uint32_t i = 0, next; i < report->n_budgets; i = next) {
+        print_budget(out, &report->budgets[i]);
+        for (next = i + 1; next < report->n_budgets && is_same_budget(&report->budgets[i], &report->budgets[next]);
+             next++)
+            fprintf(out, "%s%d", next == i + 1 ? "ranks " : ", ", report->budgets[next].rank);
         if (next > i + 1) fprintf(out, ": the same\n");
     }
 }
 
 /* Lines, in their order; malloc'ed, NULL when out of memory. */
-static fold *fold_findings(const lb_explain_report *r, bool all, uint32_t *n_folds)
+static fold *fold_findings(const lb_explain_report *report, bool all, uint32_t *n_folds)
 {
-    uint8_t *done = calloc(r->n_findings + 1, 1);
-    fold *folds = done ? calloc(r->n_findings + 1, sizeof *folds) : NULL;
-    for (uint32_t k = 0; folds && k < 2 * r->n_findings;
+    uint8_t *done = calloc(report->n_findings + 1, 1);
+    fold *folds = done ? calloc(report->n_findings + 1, sizeof *folds) : NULL;
+    for (uint32_t k = 0; folds && k < 2 * report->n_findings;
          k++) { /* choices that differ come first: other inputs follow from them */
-        const uint32_t i = k % r->n_findings;
-        const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
-        if (done[i] || routing != (k < r->n_findings) ||
-            (!all && r->findings[i].cause == LB_CAUSE_INPUT && !is_source(&r->findings[i])))
+        const uint32_t i = k % report->n_findings;
+        const bool routing = report->findings[i].cause == LB_CAUSE_ROUTING;
+        if (done[i] || routing != (k < report->n_findings) ||
+            (!all && report->findings[i].cause == LB_CAUSE_INPUT && !is_source(&report->findings[i])))
             continue;
         fold *f = &folds[(*n_folds)++];
-        f->first = &r->findings[i], f->turned = r->turned;
-        for (uint32_t n = i; n < r->n_findings; n++)
-            if (!done[n] && same_line(&r->findings[i], &r->findings[n])) done[n] = 1, add_to_fold(f, &r->findings[n]);
+        f->first = &report->findings[i], f->turned = report->turned;
+        for (uint32_t n = i; n < report->n_findings; n++)
+            if (!done[n] && same_line(&report->findings[i], &report->findings[n]))
+                done[n] = 1, add_to_fold(f, &report->findings[n]);
     }
     free(done);
     return folds;
@@ -450,31 +459,31 @@ static void print_folds(FILE *out, const fold *folds, uint32_t n, bool all)
     fprintf(out, "all %u lines, one for each kind: --all\n", n);
 }
 
-char *lb_explain_text(const lb_explain_report *r, const char *path_a, const char *path_b, bool all, bool table)
+char *lb_explain_text(const lb_explain_report *report, const char *path_a, const char *path_b, bool all, bool table)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     uint32_t n_folds = 0;
-    fold *folds = fold_findings(r, all, &n_folds);
+    fold *folds = fold_findings(report, all, &n_folds);
     if (!out || !folds) {
         if (out) fclose(out);
         free(text), free(folds);
         return NULL;
     }
-    print_summary(out, r);
-    print_rows(out, r);
+    print_summary(out, report);
+    print_rows(out, report);
     print_folds(out, folds, n_folds, all);
-    for (uint32_t i = 0; i < r->n_notes; i++) fprintf(out, "note: %s\n", r->notes[i]);
-    for (uint32_t i = 0; i < r->n_missing; i++) fprintf(out, "missing: %s\n", r->missing[i]);
-    if (table) print_layers(out, r);
-    print_budgets(out, r);
-    for (uint32_t i = 0; i < r->n_routings; i++) {
-        char *routing = lb_routing_text(&r->routings[i], FLIPS);
+    for (uint32_t i = 0; i < report->n_notes; i++) fprintf(out, "note: %s\n", report->notes[i]);
+    for (uint32_t i = 0; i < report->n_missing; i++) fprintf(out, "missing: %s\n", report->missing[i]);
+    if (table) print_layers(out, report);
+    print_budgets(out, report);
+    for (uint32_t i = 0; i < report->n_routings; i++) {
+        char *routing = lb_routing_text(&report->routings[i], FLIPS);
         if (routing) fputs(routing, out);
         free(routing);
     }
-    print_next(out, r, path_a, path_b);
+    print_next(out, report, path_a, path_b);
     free(folds);
     fclose(out);
     return text;

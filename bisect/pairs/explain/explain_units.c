@@ -89,16 +89,16 @@ static void drop_rank(lb_capture *capture, int32_t rank, const int64_t *steps, u
  * shares may have been read from another's files, so that all go. */
 static void drop_unit(const unit_list *list, uint64_t unit)
 {
-    const lb_explain_session *s = list->session;
+    const lb_explain_session *session = list->session;
     const bool of_all = unit / list->n_steps >= list->n_ranks;
     const uint32_t first = of_all ? 0 : (uint32_t)(unit / list->n_steps), end = of_all ? list->n_ranks : first + 1;
-    if (!s->options->alone) return;
+    if (!session->options->alone) return;
     for (uint32_t r = first; r < end; r++) {
-        drop_rank(s->a, list->ranks[r], list->steps, list->n_steps);
-        drop_rank(s->b, list->ranks[r], list->steps, list->n_steps);
+        drop_rank(session->a, list->ranks[r], list->steps, list->n_steps);
+        drop_rank(session->b, list->ranks[r], list->steps, list->n_steps);
     }
-    lb_capture_unload(s->a);
-    if (s->b) lb_capture_unload(s->b);
+    lb_capture_unload(session->a);
+    if (session->b) lb_capture_unload(session->b);
 }
 
 /* Where one place settles all, no unit behind it is looked at: none is folded. */
@@ -154,15 +154,15 @@ static lb_status fold_unit(void *context, uint64_t number, lb_part_record *recor
 
 /* ---- budgets: steps of all ranks, for which all findings are known ----------------------------------------------- */
 
-lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
+lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pair *scene, lb_err *err)
 {
     bool found;
-    if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
+    if (!session->options->budget || !session->b || session->turned || scene->sides[1].n_parts > 1) return LB_OK;
     lb_gap_step_end *grown = lb_array_grow(session->endings, session->n_endings, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     session->endings = grown;
     lb_gap_step_end *end = &grown[session->n_endings];
-    const lb_status status = lb_gap_step_end_open(&s->source, end, &found, err);
+    const lb_status status = lb_gap_step_end_open(&scene->source, end, &found, err);
     if (status == LB_OK && found) {
         end->layer = lb_explain_findings_keep(session->report, end->layer);
         session->n_endings++;
@@ -172,37 +172,37 @@ lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pa
 }
 
 /* The report's own texts; what nothing was seen of is let go. */
-static void take_budget(lb_explain_report *r, lb_explain_budget *b)
+static void take_budget(lb_explain_report *report, lb_explain_budget *budget)
 {
-    if (isnan(b->gap)) {
-        lb_gap_attribution_release(b);
+    if (isnan(budget->gap)) {
+        lb_gap_attribution_release(budget);
         return;
     }
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        char *layer = (char *)b->rows[i].layer;
-        b->rows[i].layer = lb_explain_findings_keep(r, layer);
+    for (uint32_t i = 0; i < budget->n_rows; i++) {
+        char *layer = (char *)budget->rows[i].layer;
+        budget->rows[i].layer = lb_explain_findings_keep(report, layer);
         free(layer);
     }
-    char *left = (char *)b->left;
-    b->left = lb_explain_findings_keep(r, left);
+    char *left = (char *)budget->left;
+    budget->left = lb_explain_findings_keep(report, left);
     free(left);
-    r->budgets[r->n_budgets++] = *b;
+    report->budgets[report->n_budgets++] = *budget;
 }
 
 static lb_status add_budgets(const lb_explain_session *session, lb_gap_step_end *endings, uint32_t n_endings,
                              lb_explain_report *out, lb_err *err)
 {
-    const lb_explain_report *r = session->report;
+    const lb_explain_report *report = session->report;
     bool made = false;
-    lb_explain_finding *findings = malloc((r->n_findings + 1) * sizeof *findings);
+    lb_explain_finding *findings = malloc((report->n_findings + 1) * sizeof *findings);
     lb_explain_budget *budgets = calloc(n_endings + 1, sizeof *budgets),
                       *grown = lb_array_reserve(out->budgets, out->n_budgets, n_endings, sizeof *grown);
     if (grown) out->budgets = grown;
     lb_status status =
         findings && budgets && grown ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     uint32_t n = 0;
-    for (uint32_t i = 0; status == LB_OK && i < r->n_findings; i++)
-        if (r->findings[i].step == endings[0].step) findings[n++] = r->findings[i];
+    for (uint32_t i = 0; status == LB_OK && i < report->n_findings; i++)
+        if (report->findings[i].step == endings[0].step) findings[n++] = report->findings[i];
     if (status == LB_OK)
         status = lb_gap_attribution_make(&(lb_gap_question){.a = session->a,
                                                             .endings = endings,
@@ -225,10 +225,10 @@ typedef struct budget_list {
 static lb_status work_budget(void *context, uint64_t number, lb_part_record *record, lb_err *err)
 {
     const budget_list *list = context;
-    const lb_explain_session *s = list->session;
+    const lb_explain_session *session = list->session;
     const uint32_t first = list->firsts[number], n = list->firsts[number + 1] - first;
     lb_explain_report *made = lb_explain_findings_new();
-    lb_status status = made ? add_budgets(s, s->endings + first, n, made, err)
+    lb_status status = made ? add_budgets(session, session->endings + first, n, made, err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     if (status == LB_OK) lb_explain_record_budgets(record, made, made);
     lb_explain_report_free(made);
@@ -254,72 +254,72 @@ static int by_step(const void *x, const void *y)
     return a->step != b->step ? (a->step < b->step ? -1 : 1) : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-static lb_status make_budgets(lb_explain_session *s, lb_err *err)
+static lb_status make_budgets(lb_explain_session *session, lb_err *err)
 {
-    budget_list list = {s, malloc((s->n_endings + 1u) * sizeof *list.firsts)};
+    budget_list list = {session, malloc((session->n_endings + 1u) * sizeof *list.firsts)};
     uint32_t n = 0;
     if (!list.firsts) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
-    if (s->n_endings) qsort(s->endings, s->n_endings, sizeof *s->endings, by_step);
-    for (uint32_t i = 0; i < s->n_endings; i++)
-        if (!i || s->endings[i].step != s->endings[i - 1].step) list.firsts[n++] = i;
-    list.firsts[n] = s->n_endings;
+    if (session->n_endings) qsort(session->endings, session->n_endings, sizeof *session->endings, by_step);
+    for (uint32_t i = 0; i < session->n_endings; i++)
+        if (!i || session->endings[i].step != session->endings[i - 1].step) list.firsts[n++] = i;
+    list.firsts[n] = session->n_endings;
     const lb_parts_loop loop = {"budget", n, work_budget, fold_budget, &list};
-    const lb_status status = lb_parts_each(s->options->parts, &loop, err);
+    const lb_status status = lb_parts_each(session->options->parts, &loop, err);
     free(list.firsts);
     return status;
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
-static lb_status check_some(const lb_explain_session *s, lb_err *err)
+static lb_status check_some(const lb_explain_session *session, lb_err *err)
 {
-    if (!s->shared)
+    if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "the captures share no step of one rank; see `lastbit ls` for what each holds");
-    const bool silent = s->report->n_missing == s->absent, strangers = s->implementations && !s->report->n_findings;
-    if (!s->report->ops && (silent || strangers))
+    const bool silent = session->report->n_missing == session->absent,
+               strangers = session->implementations && !session->report->n_findings;
+    if (!session->report->ops && (silent || strangers))
         return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "no op of the first capture lines up with one of the second: they are other programs, or their "
-                       "layers have other "
-                       "names (--map 's/PATTERN/REPLACEMENT/')");
-    if (s->selector && !s->chosen)
+                       "no op of the first capture lines up with one of the second: they are other programs, "
+                       "or their layers have other names (--map 's/PATTERN/REPLACEMENT/')");
+    if (session->selector && !session->chosen)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "\"%s\" selects no op of the first capture; see `lastbit show` for its layers and ops",
-                       s->options->select);
+                       session->options->select);
     return LB_OK;
 }
 
-static lb_status explain_all(lb_explain_session *s, lb_err *err)
+static lb_status explain_all(lb_explain_session *session, lb_err *err)
 {
-    unit_list list = list_units(s);
+    unit_list list = list_units(session);
     const uint64_t rows = list.n_ranks > 1 ? list.n_ranks + 1ull : list.n_ranks;
     const lb_parts_loop loop = {"step", rows * list.n_steps, work_unit, fold_unit, &list};
-    LB_TRY(lb_parts_each(s->options->parts, &loop, err));
-    LB_TRY(check_some(s, err));
-    return make_budgets(s, err);
+    LB_TRY(lb_parts_each(session->options->parts, &loop, err));
+    LB_TRY(check_some(session, err));
+    return make_budgets(session, err);
 }
 
 lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options, lb_explain_report **out,
                          lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
-    lb_explain_session s = {.a = a, .b = b, .options = options};
+    lb_explain_session session = {.a = a, .b = b, .options = options};
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
-    s.rules = rules, s.report = lb_explain_findings_new();
-    lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = lb_candidate_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
-    if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
-    if (status == LB_OK) status = lb_explain_are_implementations(&s, &s.implementations, err);
-    s.begun = lb_clock_seconds();
-    if (status == LB_OK) status = explain_all(&s, err);
+    session.rules = rules, session.report = lb_explain_findings_new();
+    lb_status status = session.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) status = lb_candidate_trees_read(options->trees, options->n_trees, &session.memory.trees, err);
+    if (status == LB_OK && options->select) status = lb_selector_new(options->select, &session.selector, err);
+    if (status == LB_OK) status = lb_explain_are_implementations(&session, &session.implementations, err);
+    session.begun = lb_clock_seconds();
+    if (status == LB_OK) status = explain_all(&session, err);
     if (status == LB_OK) status = lb_capture_refusal(a, err);
     if (status == LB_OK) status = lb_capture_refusal(b, err);
-    release_endings(&s);
-    lb_selector_free(s.selector);
+    release_endings(&session);
+    lb_selector_free(session.selector);
     lb_layer_names_map_free(rules);
     if (status == LB_OK)
-        *out = s.report;
+        *out = session.report;
     else
-        lb_explain_report_free(s.report);
+        lb_explain_report_free(session.report);
     return status;
 }

@@ -13,29 +13,29 @@
  * leaves without partners. */
 enum { MOST_DEFS = 64, MOST_OPS = 4096 };
 
-bool lb_region_finder_can_run(const lb_region_finder *f, int side, uint32_t at)
+bool lb_region_finder_can_run(const lb_region_finder *finder, int side, uint32_t at)
 {
-    const lb_op *op = &f->p[side]->ops[at];
+    const lb_op *op = &finder->p[side]->ops[at];
     /* A draw cannot be run again with the same outcome unless its generator was recorded at that
      * point; as a leaf it is its recorded numbers. */
-    if (op->flags & LB_OP_COLLECTIVE) return lb_matched_region_is_met(f->source, side, at);
-    return lb_op_computes(f->p[side], op) && !(op->flags & LB_OP_RANDOM);
+    if (op->flags & LB_OP_COLLECTIVE) return lb_matched_region_is_met(finder->source, side, at);
+    return lb_op_computes(finder->p[side], op) && !(op->flags & LB_OP_RANDOM);
 }
 
-static void add_leaf(lb_region_finder *f, int side, const lb_op *op, uint32_t at, int64_t storage,
+static void add_leaf(lb_region_finder *finder, int side, const lb_op *op, uint32_t at, int64_t storage,
                      lb_region_finder_values *leaves, lb_region_finder_values *partners)
 {
-    uint32_t other = lb_region_finder_partner_op(f, side, at);
+    uint32_t other = lb_region_finder_partner_op(finder, side, at);
     /* A partner of the alignment goes before the end of another matched region, which is only known
      * through it. */
-    if (other == LB_NONE) other = lb_region_finder_end(f, side, at);
-    const lb_op *o = other == LB_NONE ? NULL : &f->p[!side]->ops[other];
+    if (other == LB_NONE) other = lb_region_finder_end(finder, side, at);
+    const lb_op *o = other == LB_NONE ? NULL : &finder->p[!side]->ops[other];
     for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
-        uint32_t v = lb_op_outcome(f->p[side], op, k), w = LB_NONE;
-        if (v == LB_NONE || f->p[side]->values[v].storage != storage || lb_region_finder_values_has(leaves, v))
+        uint32_t v = lb_op_outcome(finder->p[side], op, k), w = LB_NONE;
+        if (v == LB_NONE || finder->p[side]->values[v].storage != storage || lb_region_finder_values_has(leaves, v))
             continue;
-        if (o && k < lb_op_outcomes(o)) w = lb_op_outcome(f->p[!side], o, k);
-        if (!o && !side && lb_region_finder_is_joined(f, at)) w = lb_region_finder_joined_outcome(f, at, k);
+        if (o && k < lb_op_outcomes(o)) w = lb_op_outcome(finder->p[!side], o, k);
+        if (!o && !side && lb_region_finder_is_joined(finder, at)) w = lb_region_finder_joined_outcome(finder, at, k);
         lb_region_finder_values_add(leaves, v), lb_region_finder_values_add(partners, w);
     }
 }
@@ -50,52 +50,53 @@ typedef struct slicing {
 
 static void follow(void *context, uint32_t value);
 
-static void enter(slicing *s, uint32_t def, int64_t storage)
+static void enter(slicing *entered, uint32_t def, int64_t storage)
 {
-    lb_region_finder *f = s->f;
-    const lb_program *p = f->p[s->side];
-    const lb_op *op = &p->ops[def];
+    lb_region_finder *finder = entered->f;
+    const lb_program *program = finder->p[entered->side];
+    const lb_op *op = &program->ops[def];
     /* The mark makes the walk linear: shared values (a residual stream) would otherwise be followed
      * once for each path, exponentially often. */
-    if (f->marks[s->side][def]) return;
+    if (finder->marks[entered->side][def]) return;
     /* The slice's own last op may be an end that the first round found; held back by it, the slice
      * would be empty. */
-    const bool anchored = (def != f->opened[s->side] && lb_region_finder_partner_op(f, s->side, def) != LB_NONE) ||
-                          (!s->side && lb_region_finder_is_joined(f, def)) ||
-                          (!s->first && lb_region_finder_end(f, s->side, def) != LB_NONE);
-    if (!lb_region_finder_can_run(f, s->side, def) || anchored || s->ops->n >= MOST_OPS) {
-        add_leaf(f, s->side, op, def, storage, s->leaves, s->partners);
+    const bool anchored =
+        (def != finder->opened[entered->side] && lb_region_finder_partner_op(finder, entered->side, def) != LB_NONE) ||
+        (!entered->side && lb_region_finder_is_joined(finder, def)) ||
+        (!entered->first && lb_region_finder_end(finder, entered->side, def) != LB_NONE);
+    if (!lb_region_finder_can_run(finder, entered->side, def) || anchored || entered->ops->n >= MOST_OPS) {
+        add_leaf(finder, entered->side, op, def, storage, entered->leaves, entered->partners);
         return;
     }
     uint32_t n;
-    const uint32_t *members = lb_matched_region_members(f->source, s->side, &def, &n);
+    const uint32_t *members = lb_matched_region_members(finder->source, entered->side, &def, &n);
     /* All members of a collective enter together, since none can be run without the others. */
     for (uint32_t i = 0; i < n; i++) {
-        if (f->marks[s->side][members[i]]) continue;
-        f->marks[s->side][members[i]] = 1;
-        lb_region_finder_values_add(s->ops, members[i]);
-        slicing inner = *s;
+        if (finder->marks[entered->side][members[i]]) continue;
+        finder->marks[entered->side][members[i]] = 1;
+        lb_region_finder_values_add(entered->ops, members[i]);
+        slicing inner = *entered;
         inner.op = members[i], inner.first = false;
-        lb_op_each_input(p, &p->ops[members[i]], follow, &inner);
+        lb_op_each_input(program, &program->ops[members[i]], follow, &inner);
     }
 }
 
 static void follow(void *context, uint32_t value)
 {
-    slicing *s = context;
+    slicing *slicing = context;
     uint32_t defs[MOST_DEFS];
     if (value == LB_NONE) return;
-    const lb_program *p = s->f->p[s->side];
-    uint32_t n = lb_slice_flow_defs_of(s->f->flow[s->side], s->op, value, defs, MOST_DEFS);
-    for (uint32_t i = 0; i < n && i < MOST_DEFS; i++) enter(s, defs[i], p->values[value].storage);
+    const lb_program *program = slicing->f->p[slicing->side];
+    uint32_t n = lb_slice_flow_defs_of(slicing->f->flow[slicing->side], slicing->op, value, defs, MOST_DEFS);
+    for (uint32_t i = 0; i < n && i < MOST_DEFS; i++) enter(slicing, defs[i], program->values[value].storage);
 }
 
 /* The last of the ops, of the rank that the output belongs to. */
-static uint32_t last_op(const lb_region_finder *f, int side, const lb_region_finder_values *ops, uint32_t output)
+static uint32_t last_op(const lb_region_finder *finder, int side, const lb_region_finder_values *ops, uint32_t output)
 {
-    const lb_program_view *ranks = side ? f->source->b : f->source->a;
+    const lb_program_view *ranks = side ? finder->source->b : finder->source->a;
     uint32_t row;
-    if (!f->source->collective_matches[side]) return ops->n ? ops->list[ops->n - 1] : LB_NONE;
+    if (!finder->source->collective_matches[side]) return ops->n ? ops->list[ops->n - 1] : LB_NONE;
     const lb_program *own = lb_program_view_recorded(ranks, output, &row);
     for (uint32_t i = ops->n; i-- > 0;)
         if (ranks->parts[lb_program_view_part_of(ranks, ops->list[i])].program == own) return ops->list[i];
@@ -103,34 +104,35 @@ static uint32_t last_op(const lb_region_finder *f, int side, const lb_region_fin
 }
 
 /* What gives `value` as op `reader` reads it; reader LB_NONE: as it is left by op `before - 1`. */
-bool lb_region_finder_make_slice(lb_region_finder *f, int side, uint32_t reader, uint32_t before, uint32_t value,
+bool lb_region_finder_make_slice(lb_region_finder *finder, int side, uint32_t reader, uint32_t before, uint32_t value,
                                  lb_matched_region_side *out)
 {
     lb_region_finder_values ops = {0}, leaves = {0}, partners = {0};
-    slicing s = {f, side, reader, true, &ops, &leaves, &partners};
-    const lb_program *p = f->p[side];
-    int64_t storage = p->values[value].storage;
+    slicing slicing = {finder, side, reader, true, &ops, &leaves, &partners};
+    const lb_program *program = finder->p[side];
+    int64_t storage = program->values[value].storage;
     memset(out, 0, sizeof *out);
     if (reader != LB_NONE)
-        follow(&s, value);
+        follow(&slicing, value);
     else
         /* A module's output has no reader among the ops; the last op that writes its storage stands
          * for one. */
         for (uint32_t i = before; i-- > 0;) {
             bool gives = false;
-            for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]) && lb_slice_op_defines(p, &p->ops[i]); k++) {
-                uint32_t v = lb_op_outcome(p, &p->ops[i], k);
-                gives |= v != LB_NONE && p->values[v].storage == storage;
+            for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]) && lb_slice_op_defines(program, &program->ops[i]);
+                 k++) {
+                uint32_t v = lb_op_outcome(program, &program->ops[i], k);
+                gives |= v != LB_NONE && program->values[v].storage == storage;
             }
             if (!gives) continue;
-            enter(&s, i, storage);
+            enter(&slicing, i, storage);
             break;
         }
     /* Only what was marked is cleared: clearing all would cost the whole program for each of
      * thousands of slices. */
-    for (uint32_t i = 0; i < ops.n; i++) f->marks[side][ops.list[i]] = 0;
+    for (uint32_t i = 0; i < ops.n; i++) finder->marks[side][ops.list[i]] = 0;
     if (ops.n) qsort(ops.list, ops.n, sizeof *ops.list, lb_by_u32);
-    f->failed |= ops.failed || leaves.failed || partners.failed;
+    finder->failed |= ops.failed || leaves.failed || partners.failed;
     *out = (lb_matched_region_side){.ops = ops.list,
                                     .n_ops = ops.n,
                                     .leaves = leaves.list,
@@ -138,9 +140,9 @@ bool lb_region_finder_make_slice(lb_region_finder *f, int side, uint32_t reader,
                                     .partners = partners.list,
                                     .outputs = malloc(sizeof *out->outputs)};
     if (out->outputs) *out->outputs = value;
-    f->failed |= !out->outputs;
-    out->op = last_op(f, side, &ops, value);
-    return !f->failed;
+    finder->failed |= !out->outputs;
+    out->op = last_op(finder, side, &ops, value);
+    return !finder->failed;
 }
 
 void lb_region_finder_release_side(lb_matched_region_side *side)

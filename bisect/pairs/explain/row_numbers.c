@@ -16,10 +16,10 @@ typedef struct reading {
 
 static void note_input(void *context, uint32_t value)
 {
-    reading *r = context;
+    reading *reading = context;
     if (value == LB_NONE) return;
-    r->counted |= r->numbers[r->first[value]];
-    r->rows |= r->carries[r->first[value]] && !r->numbers[r->first[value]];
+    reading->counted |= reading->numbers[reading->first[value]];
+    reading->rows |= reading->carries[reading->first[value]] && !reading->numbers[reading->first[value]];
 }
 
 typedef struct stored {
@@ -35,13 +35,13 @@ static int by_storage(const void *x, const void *y)
 }
 
 /* Per value: the first of its storage; malloc'ed. */
-static uint32_t *first_of_storages(const lb_program *p)
+static uint32_t *first_of_storages(const lb_program *program)
 {
-    stored *all = malloc(p->n_values * sizeof *all + 1);
-    uint32_t *first = malloc(p->n_values * sizeof *first + 1);
-    for (uint32_t v = 0; all && v < p->n_values; v++) all[v] = (stored){p->values[v].storage, v};
-    if (all) qsort(all, p->n_values, sizeof *all, by_storage);
-    for (uint32_t i = 0; all && first && i < p->n_values; i++)
+    stored *all = malloc(program->n_values * sizeof *all + 1);
+    uint32_t *first = malloc(program->n_values * sizeof *first + 1);
+    for (uint32_t v = 0; all && v < program->n_values; v++) all[v] = (stored){program->values[v].storage, v};
+    if (all) qsort(all, program->n_values, sizeof *all, by_storage);
+    for (uint32_t i = 0; all && first && i < program->n_values; i++)
         first[all[i].value] = i && all[i].storage == all[i - 1].storage ? first[all[i - 1].value] : all[i].value;
     if (!all) free(first), first = NULL;
     free(all);
@@ -62,27 +62,27 @@ static bool rows_differ(const lb_alignment *al, const lb_regenerated *a, const l
     return !same;
 }
 
-uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_regenerated *a, const lb_regenerated *b)
+uint8_t *lb_row_numbers_find(const lb_alignment *alignment, const lb_regenerated *a, const lb_regenerated *b)
 {
     const lb_program *pa = a->program, *pb = b->program;
     uint8_t *numbers = calloc(pb->n_values + 1, 1), *carries = calloc(pb->n_values + 1, 1);
     uint32_t *first = first_of_storages(pb);
     const bool room = numbers && carries && first;
     for (uint32_t j = 0; j < pb->n_ops && room; j++) {
-        if (al->join_of_b[j] == LB_NONE) continue;
-        const lb_reassembly *join = &al->joins.list[al->join_of_b[j]];
+        if (alignment->join_of_b[j] == LB_NONE) continue;
+        const lb_reassembly *join = &alignment->joins.list[alignment->join_of_b[j]];
         const lb_op *op = &pb->ops[j], *few = &pa->ops[join->whole];
         const bool source = lb_op_is_source(pb, op);
-        reading r = {pb, first, numbers, carries, false, false};
-        lb_op_each_input(pb, op, note_input, &r);
+        reading reading = {pb, first, numbers, carries, false, false};
+        lb_op_each_input(pb, op, note_input, &reading);
         for (uint32_t k = 0; k < op->results && k < few->results; k++) {
             const uint32_t va = lb_op_results(pa, few)[k], vb = lb_op_results(pb, op)[k];
             if (va == LB_NONE || vb == LB_NONE) continue;
-            const int dim = lb_reassembly_dim(al->joins.rows, pa, va, pb, &vb, 1);
+            const int dim = lb_reassembly_dim(alignment->joins.rows, pa, va, pb, &vb, 1);
             if (dim < 0) continue;
             carries[first[vb]] = 1;
-            if (lb_dtype_is_float(pb->values[vb].dtype) || source || r.rows) continue;
-            if (r.counted || rows_differ(al, a, b, va, vb, dim)) numbers[first[vb]] = 1;
+            if (lb_dtype_is_float(pb->values[vb].dtype) || source || reading.rows) continue;
+            if (reading.counted || rows_differ(alignment, a, b, va, vb, dim)) numbers[first[vb]] = 1;
         }
     }
     for (uint32_t v = 0; v < pb->n_values && room; v++) numbers[v] = numbers[first[v]];

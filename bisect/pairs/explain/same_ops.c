@@ -20,91 +20,95 @@ typedef struct reads {
 
 static void note_read(void *context, uint32_t value)
 {
-    reads *r = context;
-    if (r->n < r->room) r->values[r->n] = value;
-    r->n++;
+    reads *reads = context;
+    if (reads->n < reads->room) reads->values[reads->n] = value;
+    reads->n++;
 }
 
 enum { MOST_READS = 64, MOST_VIEWS = 16 }; /* of one op; one of another. With more it is not known to be the same */
 
 static bool is_counterpart(counterparts *c, uint32_t mine, uint32_t theirs, uint32_t views);
 
-static bool reads_the_same(counterparts *c, const lb_op *x, const lb_op *y, uint32_t views)
+static bool reads_the_same(counterparts *counterparts, const lb_op *x, const lb_op *y, uint32_t views)
 {
     uint32_t of_x[MOST_READS], of_y[MOST_READS];
-    reads a = {of_x, 0, MOST_READS}, b = {of_y, 0, MOST_READS};
-    lb_op_each_input(c->a, x, note_read, &a);
-    lb_op_each_input(c->b, y, note_read, &b);
-    bool same = a.n == b.n && a.n <= MOST_READS;
-    for (uint32_t i = 0; i < a.n && same; i++) same = is_counterpart(c, of_x[i], of_y[i], views);
+    reads reads = {of_x, 0, MOST_READS}, b = {of_y, 0, MOST_READS};
+    lb_op_each_input(counterparts->a, x, note_read, &reads);
+    lb_op_each_input(counterparts->b, y, note_read, &b);
+    bool same = reads.n == b.n && reads.n <= MOST_READS;
+    for (uint32_t i = 0; i < reads.n && same; i++) same = is_counterpart(counterparts, of_x[i], of_y[i], views);
     return same;
 }
 
 /* The view that gives a value, and as which of its results; NULL: another op does. */
-static const lb_op *view_of(const lb_program *p, uint32_t value, uint32_t *result)
+static const lb_op *view_of(const lb_program *program, uint32_t value, uint32_t *result)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t k = 0; k < p->ops[i].results && p->ops[i].flags & LB_OP_VIEW; k++)
-            if (lb_op_results(p, &p->ops[i])[k] == value) {
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        for (uint32_t k = 0; k < program->ops[i].results && program->ops[i].flags & LB_OP_VIEW; k++)
+            if (lb_op_results(program, &program->ops[i])[k] == value) {
                 *result = k;
-                return &p->ops[i];
+                return &program->ops[i];
             }
     return NULL;
 }
 
-static bool is_same_op(const counterparts *c, const lb_op *x, const lb_op *y)
+static bool is_same_op(const counterparts *counterparts, const lb_op *x, const lb_op *y)
 {
-    return !strcmp(lb_op_name(c->a, x), lb_op_name(c->b, y)) && lb_op_same_args(c->a, x, c->b, y, 0);
+    return !strcmp(lb_op_name(counterparts->a, x), lb_op_name(counterparts->b, y)) &&
+           lb_op_same_args(counterparts->a, x, counterparts->b, y, 0);
 }
 
 /* Views compute nothing and are no ops of a region: they are followed back to what they are views of. */
-static bool is_counterpart(counterparts *c, uint32_t mine, uint32_t theirs, uint32_t views)
+static bool is_counterpart(counterparts *counterparts, uint32_t mine, uint32_t theirs, uint32_t views)
 {
     uint32_t of_x = LB_NONE, of_y = LB_NONE;
     if (mine == LB_NONE || theirs == LB_NONE) return mine == theirs;
-    if (c->of_a[mine] != LB_NONE) return c->of_a[mine] == theirs;
-    const lb_op *x = view_of(c->a, mine, &of_x), *y = view_of(c->b, theirs, &of_y);
-    return x && y && of_x == of_y && views < MOST_VIEWS && is_same_op(c, x, y) && reads_the_same(c, x, y, views + 1);
+    if (counterparts->of_a[mine] != LB_NONE) return counterparts->of_a[mine] == theirs;
+    const lb_op *x = view_of(counterparts->a, mine, &of_x), *y = view_of(counterparts->b, theirs, &of_y);
+    return x && y && of_x == of_y && views < MOST_VIEWS && is_same_op(counterparts, x, y) &&
+           reads_the_same(counterparts, x, y, views + 1);
 }
 
 /* What the op of A gives stands against what the op of B gives. */
-static bool note_outcomes(counterparts *c, const lb_op *x, const lb_op *y)
+static bool note_outcomes(counterparts *counterparts, const lb_op *x, const lb_op *y)
 {
     if (x->results != y->results || x->written != y->written) return false;
     for (uint32_t i = 0; i < lb_op_outcomes(x); i++) {
-        const uint32_t mine = lb_op_outcome(c->a, x, i), theirs = lb_op_outcome(c->b, y, i);
+        const uint32_t mine = lb_op_outcome(counterparts->a, x, i), theirs = lb_op_outcome(counterparts->b, y, i);
         if ((mine == LB_NONE) != (theirs == LB_NONE)) return false;
         if (mine == LB_NONE) continue;
-        if (c->a->values[mine].dtype != c->b->values[theirs].dtype) return false;
-        c->of_a[mine] = theirs;
+        if (counterparts->a->values[mine].dtype != counterparts->b->values[theirs].dtype) return false;
+        counterparts->of_a[mine] = theirs;
     }
     return true;
 }
 
-static bool are_alike(counterparts *c, const lb_matched_region *region)
+static bool are_alike(counterparts *counterparts, const lb_matched_region *region)
 {
     const lb_matched_region_side *x = &region->sides[0], *y = &region->sides[1];
     for (uint32_t i = 0; i < x->n_leaves; i++)
-        if (x->partners[i] < c->b->n_values) c->of_a[x->leaves[i]] = x->partners[i];
+        if (x->partners[i] < counterparts->b->n_values) counterparts->of_a[x->leaves[i]] = x->partners[i];
     for (uint32_t i = 0; i < x->n_ops; i++) {
-        const lb_op *mine = &c->a->ops[x->ops[i]], *theirs = &c->b->ops[y->ops[i]];
-        if (!is_same_op(c, mine, theirs) || !reads_the_same(c, mine, theirs, 0) || !note_outcomes(c, mine, theirs))
+        const lb_op *mine = &counterparts->a->ops[x->ops[i]], *theirs = &counterparts->b->ops[y->ops[i]];
+        if (!is_same_op(counterparts, mine, theirs) || !reads_the_same(counterparts, mine, theirs, 0) ||
+            !note_outcomes(counterparts, mine, theirs))
             return false;
     }
     for (uint32_t i = 0; i < region->n_outputs; i++)
-        if (!is_counterpart(c, x->outputs[i], y->outputs[i], 0)) return false;
+        if (!is_counterpart(counterparts, x->outputs[i], y->outputs[i], 0)) return false;
     return true;
 }
 
 lb_status lb_same_ops(const lb_matched_region_source *source, const lb_matched_region *region, bool *same, lb_err *err)
 {
-    counterparts c = {source->a->program, source->b->program, NULL};
+    counterparts counterparts = {source->a->program, source->b->program, NULL};
     *same = false;
     if (!region->sides[0].n_ops || region->sides[0].n_ops != region->sides[1].n_ops) return LB_OK;
-    if (!(c.of_a = malloc((c.a->n_values + 1) * sizeof *c.of_a))) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t v = 0; v < c.a->n_values; v++) c.of_a[v] = LB_NONE;
-    *same = are_alike(&c, region);
-    free(c.of_a);
+    if (!(counterparts.of_a = malloc((counterparts.a->n_values + 1) * sizeof *counterparts.of_a)))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t v = 0; v < counterparts.a->n_values; v++) counterparts.of_a[v] = LB_NONE;
+    *same = are_alike(&counterparts, region);
+    free(counterparts.of_a);
     return LB_OK;
 }
 
@@ -118,11 +122,11 @@ static bool is_of_router(const char *path, const char *where)
     return parent && !strncmp(path, where, parent) && where[parent] == '.';
 }
 
-static bool is_made_before(const lb_program *p, uint32_t value, uint32_t op)
+static bool is_made_before(const lb_program *program, uint32_t value, uint32_t op)
 {
     for (uint32_t i = 0; i < op; i++)
-        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++)
-            if (lb_op_outcome(p, &p->ops[i], k) == value) return true;
+        for (uint32_t k = 0; k < lb_op_outcomes(&program->ops[i]); k++)
+            if (lb_op_outcome(program, &program->ops[i], k) == value) return true;
     return false;
 }
 
@@ -133,13 +137,14 @@ bool lb_same_ops_chose(const lb_matched_region_source *source, const lb_matched_
     if (op == LB_NONE) return false;
     const char *where = source->paths[0][a->ops[op].scope];
     for (uint32_t i = 0; i < a->n_routings; i++) {
-        const lb_routing *x = &a->routings[i];
-        if (x->ids == LB_NONE || !is_of_router(source->paths[0][x->scope], where) || !is_made_before(a, x->ids, op))
+        const lb_routing *routing = &a->routings[i];
+        if (routing->ids == LB_NONE || !is_of_router(source->paths[0][routing->scope], where) ||
+            !is_made_before(a, routing->ids, op))
             continue;
         for (uint32_t k = 0; k < b->n_routings; k++) {
             const lb_routing *y = &b->routings[k];
-            if (y->ids != LB_NONE && lb_matched_region_same_choice(source, x, y) &&
-                lb_matched_region_differs(source, x->ids, y->ids))
+            if (y->ids != LB_NONE && lb_matched_region_same_choice(source, routing, y) &&
+                lb_matched_region_differs(source, routing->ids, y->ids))
                 return true;
         }
     }

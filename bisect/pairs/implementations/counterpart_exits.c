@@ -204,7 +204,7 @@ static void take_out(uint32_t *list, uint32_t *n, const uint32_t *values, uint32
     *n = kept;
 }
 
-/* Exits that ranks have in parts, and the other side whole or in other parts. */
+/* Exits that ranks have in parts, and the other side whole or split differently. */
 static void put_lone_exits(finder *m)
 {
     lb_rank_parts parts[2] = {{0}, {0}};
@@ -274,7 +274,7 @@ static void find_exits(finder *m)
                            : lb_rank_parts_are_parted(m->sides)                                ? 1
                                                                                                : 2;
         for (int pass = 0; pass < passes && best == LB_NONE;
-             pass++) /* ranks may have other parts of as many elements */
+             pass++) /* ranks may have different parts of as many elements */
             for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {
                 if (taken[j] || is_sum_of_ranks(m->sides[1], lists[1][j]) ||
                     numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))

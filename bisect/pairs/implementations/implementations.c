@@ -426,8 +426,8 @@ static bool are_adapters_alone(const lb_implementations *x)
 }
 
 /* Tensors that one side alone holds, folded or filled before the step, were rounded then: what that can do is no
- * difference. Of adapters each element was held against the other side's weights (merged_adapters.h): there is no doubt
- * in their rounding, and no place between the weight and what is added to it. */
+ * difference. Of adapters each element was compared with the other side's weights (merged_adapters.h): there is no
+ * doubt in their rounding, and no place between the weight and what is added to it. */
 static lb_status allow_for_rounding(lb_implementations *x, lb_err *err)
 {
     LB_TRY(lb_slack_measure(x, false, &x->alone, err));

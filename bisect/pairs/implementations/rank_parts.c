@@ -116,7 +116,7 @@ static bool find_dimensions(group *a, group *b)
     return false;
 }
 
-/* In other shapes (tokens flattened) elements lie one rank behind the other, in both. */
+/* In different shapes (tokens flattened) elements lie one rank behind the other, in both. */
 static bool lie_behind_each_other(group *a, group *b)
 {
     int64_t n[2] = {0, 0};

@@ -439,7 +439,7 @@ static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reaso
     return false;
 }
 
-/* Are two ops of one name called with other numbers? Lists of tensors may stand in any order. */
+/* Are two ops of one name called with different numbers? Lists of tensors may stand in any order. */
 static bool have_other_numbers(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
     for (uint32_t i = 0; i < a->args; i++) {
@@ -451,7 +451,7 @@ static bool have_other_numbers(const lb_program *pa, const lb_op *a, const lb_pr
     return false;
 }
 
-/* Both sides run the same ops in the same order, and one of them is called with other arguments: inputs that ops
+/* Both sides run the same ops in the same order, and one of them is called with different arguments: inputs that ops
  * before it give need not be met. */
 static bool name_within_same_ops(const lb_region_frontier *f, lb_region *r)
 {

@@ -478,7 +478,7 @@ static void note_ranks(const finder *f, lb_region *r)
     }
 }
 
-/* The row that is there says more where its op is called with other arguments. */
+/* The row that is there says more where its op is called with different arguments. */
 static void join_ranks(lb_region *kept, const lb_region *r)
 {
     for (int k = 0; k < 2; k++) kept->ranks[k] |= r->ranks[k];

@@ -166,7 +166,7 @@ static void add_edit(lister *l, lb_repair edit)
     l->out->list[l->out->n++] = edit;
 }
 
-/* The factor of a sum's second term, which is 1 where nobody wrote one. */
+/* The factor of a sum's second term, which is 1 where the program gives none. */
 static bool is_unwritten(const lb_program *p, const lb_op *op, uint32_t arg)
 {
     static const char *const names[] = {"aten::add", "aten::sub", "aten::add_", "aten::sub_", "aten::rsub"};

@@ -1,4 +1,4 @@
-/* One op written otherwise: see repairs.h. */
+/* One op written differently: see repairs.h. */
 #include "implementations/repairs.h"
 
 #include "implementations/differences.h"

@@ -38,13 +38,13 @@ static int64_t power_of_two_to(int64_t n)
 /* Tiles of 16 to 128 rows and up to 128 columns; as many slices as there are multiprocessors for each tile, of at least
  * four blocks of a cache line each. Triton's triton_kernels, matmul_ogs_details/opt_flags.py and opt_flags_nvidia.py
  * (`compute_split_k`). */
-static bool split_k(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool split_k(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    const int64_t tile_rows = most(16, least(128, power_of_two_from(s->rows))),
-                  tile_columns = most(16, least(128, power_of_two_from(s->columns))),
-                  block = most(32, least(128 / s->element_bytes, power_of_two_from(s->terms))),
-                  tiles = divided_up(s->rows, tile_rows) * divided_up(s->columns, tile_columns),
-                  slices = most(1, least(s->multiprocessors / tiles, divided_up(s->terms, block) / 4));
+    const int64_t tile_rows = most(16, least(128, power_of_two_from(shape->rows))),
+                  tile_columns = most(16, least(128, power_of_two_from(shape->columns))),
+                  block = most(32, least(128 / shape->element_bytes, power_of_two_from(shape->terms))),
+                  tiles = divided_up(shape->rows, tile_rows) * divided_up(shape->columns, tile_columns),
+                  slices = most(1, least(shape->multiprocessors / tiles, divided_up(shape->terms, block) / 4));
     snprintf(text, LB_LAUNCH_TEXT, "splitk:%d", (int)slices);
     return true;
 }
@@ -52,10 +52,11 @@ static bool split_k(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
 /* As many shares as multiprocessors, of all tiles' blocks of terms one after the other. Osama, Merrill, Cecka, Garland
  * and Owens, "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU"
  * (arXiv:2301.03598), section 4. */
-static bool stream_k(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool stream_k(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    const int64_t blocks = divided_up(s->rows, 128) * divided_up(s->columns, 128) * divided_up(s->terms, 32);
-    snprintf(text, LB_LAUNCH_TEXT, "streamk:%d", (int)least(s->multiprocessors, blocks));
+    const int64_t blocks =
+        divided_up(shape->rows, 128) * divided_up(shape->columns, 128) * divided_up(shape->terms, 32);
+    snprintf(text, LB_LAUNCH_TEXT, "streamk:%d", (int)least(shape->multiprocessors, blocks));
     return true;
 }
 
@@ -64,47 +65,47 @@ static bool stream_k(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
 /* A block of up to 512 threads takes one row, or as many as there are up to 16, each with a warp; a warp whose share
  * would be long is given the whole block again. PyTorch, ATen/native/cuda/Reduce.cuh (`set_block_dimension`,
  * `setReduceConfig`). Several blocks for one row are not told apart here: rows of 131072 elements and more. */
-static bool block_of_threads(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool block_of_threads(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
     enum { THREADS = 512, WARP = 32, LONG = 256 };
-    const int64_t across = s->terms < THREADS ? power_of_two_to(s->terms) : THREADS,
-                  down = s->rows < THREADS ? power_of_two_to(s->rows) : THREADS;
+    const int64_t across = shape->terms < THREADS ? power_of_two_to(shape->terms) : THREADS,
+                  down = shape->rows < THREADS ? power_of_two_to(shape->rows) : THREADS;
     int64_t width = least(across, WARP);
     const int64_t height = least(down, THREADS / width);
     width = least(across, THREADS / height);
-    const int64_t each = divided_up(s->terms, width);
+    const int64_t each = divided_up(shape->terms, width);
     const bool together = each >= least(height * 16, LONG);
     snprintf(text, LB_LAUNCH_TEXT, "butterfly:%d", (int)(together ? width * height : width));
     return true;
 }
 
 /* Clusters of blocks that are halved until they fit the multiprocessors: replay/fused/fused_norm.c knows the rule. */
-static bool cluster(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool cluster(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    snprintf(text, LB_LAUNCH_TEXT, "butterfly,sms:%d", (int)s->multiprocessors);
+    snprintf(text, LB_LAUNCH_TEXT, "butterfly,sms:%d", (int)shape->multiprocessors);
     return true;
 }
 
 /* A warp per row of up to 1024 elements, else a block whose threads the row's length decides: whatever the batch.
  * PyTorch, ATen/native/cuda/PersistentSoftmax.cuh and SoftMax.cu (`SoftMax_getBlockSize`). */
-static bool persistent(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool persistent(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    const int64_t vector = 16 / s->element_bytes;
-    if (s->terms <= 1024)
+    const int64_t vector = 16 / shape->element_bytes;
+    if (shape->terms <= 1024)
         snprintf(text, LB_LAUNCH_TEXT, "warp");
     else
         snprintf(text, LB_LAUNCH_TEXT, "two-pass,sum:butterfly:%dx%d",
-                 (int)most(32, power_of_two_from(least(s->terms / vector, 1024))), (int)vector);
+                 (int)most(32, power_of_two_from(least(shape->terms / vector, 1024))), (int)vector);
     return true;
 }
 
 /* Up to 128 rows of a large vocabulary are cut in slices of 8192, more rows take a block each. FlashInfer, sampling.cuh
  * (`OnlineSoftmax`). */
-static bool vocabulary_slices(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool vocabulary_slices(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    if (s->terms < 24576) return false;
-    snprintf(text, LB_LAUNCH_TEXT, s->rows <= 128 ? "online:8192" : "two-pass,sum:butterfly:1024x%d",
-             (int)(16 / s->element_bytes));
+    if (shape->terms < 24576) return false;
+    snprintf(text, LB_LAUNCH_TEXT, shape->rows <= 128 ? "online:8192" : "two-pass,sum:butterfly:1024x%d",
+             (int)(16 / shape->element_bytes));
     return true;
 }
 
@@ -139,15 +140,16 @@ static int64_t filling_slices(int64_t blocks_at_once, int64_t places, int64_t ke
 
 /* The same file, `set_params_splitkv` and `mha_fwd`: blocks of 64 queries; a single query's heads of one group are
  * queries of one head; two blocks to a multiprocessor. */
-static bool flash_slices(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool flash_slices(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
-    const bool swapped = s->queries == 1 && s->heads > s->key_heads;
-    const int64_t block = s->size <= 64    ? 256
-                          : s->size <= 128 ? 128
-                                           : 64,
-                  queries = swapped ? s->heads / s->key_heads : s->queries, heads = swapped ? s->key_heads : s->heads;
-    const int64_t slices = filling_slices(s->rows * heads * divided_up(queries, 64), 2 * s->multiprocessors,
-                                          divided_up(s->keys, block), 128);
+    const bool swapped = shape->queries == 1 && shape->heads > shape->key_heads;
+    const int64_t block = shape->size <= 64    ? 256
+                          : shape->size <= 128 ? 128
+                                               : 64,
+                  queries = swapped ? shape->heads / shape->key_heads : shape->queries,
+                  heads = swapped ? shape->key_heads : shape->heads;
+    const int64_t slices = filling_slices(shape->rows * heads * divided_up(queries, 64), 2 * shape->multiprocessors,
+                                          divided_up(shape->keys, block), 128);
     print_slices(slices, block, ",exp:2", text);
     return true;
 }
@@ -156,32 +158,32 @@ static bool flash_slices(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
  * by itself. FlashInfer, attention/scheduler.cuh (`PartitionPagedKVCacheBinarySearchMinNumPagePerBatch`): pages of 16
  * keys, at least 128 keys to a slice; two blocks to a multiprocessor are taken for granted, where FlashInfer asks the
  * driver. */
-static bool page_slices(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool page_slices(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
     enum { PAGE = 16, FEWEST = 128 / PAGE };
-    const int64_t places = 2 * s->multiprocessors, pages = divided_up(s->keys, PAGE);
+    const int64_t places = 2 * shape->multiprocessors, pages = divided_up(shape->keys, PAGE);
     int64_t low = FEWEST, high = most(pages, FEWEST);
-    if (s->queries != 1) return false;
+    if (shape->queries != 1) return false;
     while (low < high) {
         const int64_t middle = (low + high) / 2;
-        if (s->rows * s->key_heads * divided_up(pages, middle) > places)
+        if (shape->rows * shape->key_heads * divided_up(pages, middle) > places)
             low = middle + 1;
         else
             high = middle;
     }
-    const bool full = s->rows * s->key_heads >= places;
+    const bool full = shape->rows * shape->key_heads >= places;
     print_slices(full ? 1 : divided_up(pages, low), (full ? most(pages, 1) : low) * PAGE, ",exp:2", text);
     return true;
 }
 
 /* Decoding: partitions of 512 keys, but one for all where there are more than 512 heads in the batch and the keys fit
  * shared memory. vLLM, attention/ops/paged_attn.py (`forward_decode`). */
-static bool partitions(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
+static bool partitions(const lb_launch_shape *shape, char text[LB_LAUNCH_TEXT])
 {
     enum { PARTITION = 512, SHARED = 8192, HEADS = 512 };
-    const int64_t n = divided_up(s->keys, PARTITION);
-    if (s->queries != 1) return false;
-    if (s->keys <= SHARED && (n == 1 || s->rows * s->heads > HEADS))
+    const int64_t n = divided_up(shape->keys, PARTITION);
+    if (shape->queries != 1) return false;
+    if (shape->keys <= SHARED && (n == 1 || shape->rows * shape->heads > HEADS))
         snprintf(text, LB_LAUNCH_TEXT, "flash:0,p:f32");
     else
         print_slices(n, PARTITION, ",p:f32", text);

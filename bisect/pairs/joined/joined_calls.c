@@ -13,49 +13,50 @@ typedef struct calls {
     uint32_t n;
 } calls;
 
-static int64_t storage_of_table(const lb_program *p, uint32_t op)
+static int64_t storage_of_table(const lb_program *program, uint32_t op)
 {
-    return p->values[lb_op_args(p, &p->ops[op])[0].u.value].storage;
+    return program->values[lb_op_args(program, &program->ops[op])[0].u.value].storage;
 }
 
 /* All look-ups of the table that most rows are looked up in; of several the first. */
-static void keep_tokens(const lb_program *p, calls *all)
+static void keep_tokens(const lb_program *program, calls *all)
 {
     int64_t most = 0, table = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         int64_t rows = 0;
         for (uint32_t k = 0; k < all->n; k++)
-            if (storage_of_table(p, all->ops[k]) == storage_of_table(p, all->ops[i]))
-                rows += lb_layout_numel(&p->values[all->tokens[k]].layout);
-        if (rows > most) most = rows, table = storage_of_table(p, all->ops[i]);
+            if (storage_of_table(program, all->ops[k]) == storage_of_table(program, all->ops[i]))
+                rows += lb_layout_numel(&program->values[all->tokens[k]].layout);
+        if (rows > most) most = rows, table = storage_of_table(program, all->ops[i]);
     }
     for (uint32_t i = 0; i < all->n; i++)
-        if (storage_of_table(p, all->ops[i]) == table) all->ops[n] = all->ops[i], all->tokens[n] = all->tokens[i], n++;
+        if (storage_of_table(program, all->ops[i]) == table)
+            all->ops[n] = all->ops[i], all->tokens[n] = all->tokens[i], n++;
     all->n = n;
 }
 
-static bool only_infers(const lb_program *p)
+static bool only_infers(const lb_program *program)
 {
-    bool infers = !p->n_collectives;
-    for (uint32_t i = 0; i < p->n_ops && infers; i++)
-        infers = p->ops[i].phase != LB_PHASE_BACKWARD && p->ops[i].phase != LB_PHASE_OPTIMIZER;
+    bool infers = !program->n_collectives;
+    for (uint32_t i = 0; i < program->n_ops && infers; i++)
+        infers = program->ops[i].phase != LB_PHASE_BACKWARD && program->ops[i].phase != LB_PHASE_OPTIMIZER;
     return infers;
 }
 
 /* No calls where the step does more than infer. False when out of memory. */
-static bool list_calls(const lb_program *p, calls *out)
+static bool list_calls(const lb_program *program, calls *out)
 {
     *out = (calls){malloc(MOST_CALLS * sizeof *out->ops), malloc(MOST_CALLS * sizeof *out->tokens), 0};
     if (!out->ops || !out->tokens) return false;
-    if (!only_infers(p)) return true;
+    if (!only_infers(program)) return true;
     for (int indexed = 0; indexed < 2 && !out->n; indexed++)
-        for (uint32_t i = 0; i < p->n_ops && out->n < MOST_CALLS; i++) {
-            const uint32_t v = lb_token_map_looked_up(p, &p->ops[i], indexed);
+        for (uint32_t i = 0; i < program->n_ops && out->n < MOST_CALLS; i++) {
+            const uint32_t v = lb_token_map_looked_up(program, &program->ops[i], indexed);
             if (v != LB_NONE) out->ops[out->n] = i, out->tokens[out->n] = v, out->n++;
         }
     if (out->n < MOST_CALLS)
-        keep_tokens(p, out);
+        keep_tokens(program, out);
     else
         out->n = 0;
     return true;

@@ -19,17 +19,17 @@ typedef struct joiner {
     uint32_t n;
 } joiner;
 
-static memory *find_memory(const joiner *j, int64_t id)
+static memory *find_memory(const joiner *joiner, int64_t id)
 {
-    uint32_t low = 0, high = j->n;
+    uint32_t low = 0, high = joiner->n;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (j->list[middle].id < id)
+        if (joiner->list[middle].id < id)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < j->n && j->list[low].id == id ? &j->list[low] : NULL;
+    return low < joiner->n && joiner->list[low].id == id ? &joiner->list[low] : NULL;
 }
 
 static int by_id(const void *x, const void *y)
@@ -38,68 +38,70 @@ static int by_id(const void *x, const void *y)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-static bool list_memories(joiner *j)
+static bool list_memories(joiner *joiner)
 {
-    const lb_program *p = j->join.p;
+    const lb_program *program = joiner->join.p;
     uint32_t kept = 0;
-    j->list = calloc((size_t)p->n_values + 1, sizeof *j->list);
-    if (!j->list) return false;
-    for (uint32_t v = 0; v < p->n_values; v++) j->list[v].id = p->values[v].storage;
-    if (p->n_values) qsort(j->list, p->n_values, sizeof *j->list, by_id);
-    for (uint32_t v = 0; v < p->n_values; v++)
-        if (!kept || j->list[kept - 1].id != j->list[v].id) j->list[kept++] = j->list[v];
-    j->n = kept;
+    joiner->list = calloc((size_t)program->n_values + 1, sizeof *joiner->list);
+    if (!joiner->list) return false;
+    for (uint32_t v = 0; v < program->n_values; v++) joiner->list[v].id = program->values[v].storage;
+    if (program->n_values) qsort(joiner->list, program->n_values, sizeof *joiner->list, by_id);
+    for (uint32_t v = 0; v < program->n_values; v++)
+        if (!kept || joiner->list[kept - 1].id != joiner->list[v].id) joiner->list[kept++] = joiner->list[v];
+    joiner->n = kept;
     return true;
 }
 
-static bool range_of(const lb_value *v, int64_t *first, int64_t *last)
+static bool range_of(const lb_value *value, int64_t *first, int64_t *last)
 {
-    return lb_layout_dense_range(&v->layout, first, last, NULL) == LB_OK;
+    return lb_layout_dense_range(&value->layout, first, last, NULL) == LB_OK;
 }
 
 /* What an op gives is there for the steps behind it. */
-static void note_results(joiner *j, const lb_op *op)
+static void note_results(joiner *joiner, const lb_op *op)
 {
-    const lb_program *p = j->join.p;
+    const lb_program *program = joiner->join.p;
     for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
-        const uint32_t v = lb_op_outcome(p, op, k);
+        const uint32_t v = lb_op_outcome(program, op, k);
         int64_t first, last;
-        memory *m = v == LB_NONE ? NULL : find_memory(j, p->values[v].storage);
-        if (!m || !range_of(&p->values[v], &first, &last)) continue;
-        if (m->first == m->last) m->first = first, m->last = last;
-        if (first < m->first) m->first = first;
-        if (last > m->last) m->last = last;
-        m->computed |= !(op->flags & LB_OP_VIEW) && !lb_op_is_source(p, op);
+        memory *memory = v == LB_NONE ? NULL : find_memory(joiner, program->values[v].storage);
+        if (!memory || !range_of(&program->values[v], &first, &last)) continue;
+        if (memory->first == memory->last) memory->first = first, memory->last = last;
+        if (first < memory->first) memory->first = first;
+        if (last > memory->last) memory->last = last;
+        memory->computed |= !(op->flags & LB_OP_VIEW) && !lb_op_is_source(program, op);
     }
 }
 
 /* Does the memory hold what the source begins with, as an earlier step left it? */
-static bool is_left(const joiner *j, const lb_op *op)
+static bool is_left(const joiner *joiner, const lb_op *op)
 {
-    const lb_program *p = j->join.p;
-    const uint32_t v = lb_op_is_source(p, op) && op->results == 1 ? lb_op_results(p, op)[0] : LB_NONE;
+    const lb_program *program = joiner->join.p;
+    const uint32_t v = lb_op_is_source(program, op) && op->results == 1 ? lb_op_results(program, op)[0] : LB_NONE;
     if (v == LB_NONE) return false;
-    const lb_value *value = &p->values[v];
-    const memory *m = find_memory(j, value->storage);
+    const lb_value *value = &program->values[v];
+    const memory *memory = find_memory(joiner, value->storage);
     int64_t first, last;
-    if (!m || m->first == m->last || !range_of(value, &first, &last) || first < m->first || last > m->last)
+    if (!memory || memory->first == memory->last || !range_of(value, &first, &last) || first < memory->first ||
+        last > memory->last)
         return false;
     if (value->source == LB_SOURCE_UNSEEN || value->source == LB_SOURCE_RANDOM) return false;
-    return m->computed ? value->source == LB_SOURCE_CARRIED && lb_dtype_is_float(value->dtype)
-                       : value->source == LB_SOURCE_CARRIED || value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    return memory->computed
+               ? value->source == LB_SOURCE_CARRIED && lb_dtype_is_float(value->dtype)
+               : value->source == LB_SOURCE_CARRIED || value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
 }
 
-static void write_steps(joiner *j)
+static void write_steps(joiner *joiner)
 {
-    lb_join *join = &j->join;
+    lb_join *join = &joiner->join;
     for (uint32_t k = 0; k < join->view->n_parts && !join->failed; k++) {
         const uint32_t end = lb_join_end_of(join, k);
         join->part = k;
         for (uint32_t i = join->view->parts[k].first_op; i < end && !join->failed; i++) {
             join->new_of[i] = join->n_ops;
-            if (!k || !is_left(j, &join->p->ops[i])) lb_join_append(join, join->p->ops[i]);
+            if (!k || !is_left(joiner, &join->p->ops[i])) lb_join_append(join, join->p->ops[i]);
         }
-        for (uint32_t i = join->view->parts[k].first_op; i < end; i++) note_results(j, &join->p->ops[i]);
+        for (uint32_t i = join->view->parts[k].first_op; i < end; i++) note_results(joiner, &join->p->ops[i]);
     }
 }
 
@@ -108,20 +110,21 @@ lb_status lb_joined_steps_view(lb_capture *capture, const lb_program *const *pro
 {
     if (n < 2) return lb_program_view_init(capture, programs, n, view, err);
     LB_TRY(lb_program_view_init_merged(capture, programs, n, view, err));
-    joiner j = {.join = {.view = view, .p = view->merged, .called = LB_NONE}};
-    lb_join *join = &j.join;
+    joiner joiner = {.join = {.view = view, .p = view->merged, .called = LB_NONE}};
+    lb_join *join = &joiner.join;
     join->new_of = malloc(((size_t)join->p->n_ops + 1) * sizeof *join->new_of);
-    join->failed = !join->new_of || !list_memories(&j);
-    if (!join->failed) write_steps(&j);
+    join->failed = !join->new_of || !list_memories(&joiner);
+    if (!join->failed) write_steps(&joiner);
     if (!join->failed) lb_join_hand_over(join);
-    free(j.list), free(join->ops), free(join->part_of), free(join->ranks), free(join->new_of);
+    free(joiner.list), free(join->ops), free(join->part_of), free(join->ranks), free(join->new_of);
     if (!join->failed) return LB_OK;
     lb_program_view_release(view);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ops of %u steps", n);
 }
 
-bool lb_joined_steps_is_cache(const lb_value *v)
+bool lb_joined_steps_is_cache(const lb_value *value)
 {
-    return v->source == LB_SOURCE_CARRIED && !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
-           lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
+    return value->source == LB_SOURCE_CARRIED &&
+           !(value->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
+           lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 1;
 }

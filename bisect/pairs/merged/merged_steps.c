@@ -495,7 +495,7 @@ static bool same_spot(const maker *m, uint32_t a, const lb_value *va, uint32_t b
 
 /* What agrees has met. The last of each layer is what it was all computed for.
  * Both loops run from the end, so that last meets last. A loss in fused form here and in ops there
- * has no partner on either side; unless the two are held against each other, no difference in it
+ * has no partner on either side; unless the two are compared with each other, no difference in it
  * reaches a sink. */
 static bool add_lone_results(maker *m)
 {

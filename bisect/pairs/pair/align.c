@@ -36,10 +36,10 @@ static bool can_join(const lb_aligner *al, const lb_reassembly *join, uint32_t *
 
 /* Runs of one storage make up a longer one only if each begins where the one before ends: sizes may add up by
  * chance. */
-static bool lie_behind_each_other(const lb_program *p, const uint32_t *sources, uint32_t n)
+static bool lie_behind_each_other(const lb_program *program, const uint32_t *sources, uint32_t n)
 {
     for (uint32_t k = 1; k < n; k++) {
-        const lb_value *x = lb_source_value(p, sources[k - 1]), *y = lb_source_value(p, sources[k]);
+        const lb_value *x = lb_source_value(program, sources[k - 1]), *y = lb_source_value(program, sources[k]);
         if (!x || !y || x->storage != y->storage || x->layout.ndim != 1 || y->layout.ndim != 1) continue;
         if (y->layout.offset != x->layout.offset + x->layout.shape[0]) return false;
     }
@@ -48,14 +48,14 @@ static bool lie_behind_each_other(const lb_program *p, const uint32_t *sources, 
 
 bool lb_aligner_join(lb_aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
 {
-    lb_reassemblies *j = &al->out->joins;
-    lb_reassembly join = {whole, j->n_part_ops, n};
-    memcpy(j->part_ops + j->n_part_ops, ops, n * sizeof *ops);
+    lb_reassemblies *reassemblies = &al->out->joins;
+    lb_reassembly join = {whole, reassemblies->n_part_ops, n};
+    memcpy(reassemblies->part_ops + reassemblies->n_part_ops, ops, n * sizeof *ops);
     if (!lie_behind_each_other(al->b, ops, n) || !can_join(al, &join, values)) return false;
-    al->out->join_of_a[whole] = j->n;
-    for (uint32_t k = 0; k < n; k++) al->out->join_of_b[ops[k]] = j->n, al->out->place_of_b[ops[k]] = k;
-    j->n_part_ops += n;
-    j->list[j->n++] = join;
+    al->out->join_of_a[whole] = reassemblies->n;
+    for (uint32_t k = 0; k < n; k++) al->out->join_of_b[ops[k]] = reassemblies->n, al->out->place_of_b[ops[k]] = k;
+    reassemblies->n_part_ops += n;
+    reassemblies->list[reassemblies->n++] = join;
     return true;
 }
 
@@ -95,12 +95,12 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
            out->join_of_a && out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
 }
 
-static uint32_t *list_shown(const lb_program *p, bool windows)
+static uint32_t *list_shown(const lb_program *program, bool windows)
 {
-    if (windows) return lb_shown_sources(p);
-    uint32_t *shown = none_list(p->n_ops + 1);
-    for (uint32_t i = 0; shown && i < p->n_ops; i++)
-        if (lb_source_value(p, i)) shown[i] = lb_op_results(p, &p->ops[i])[0];
+    if (windows) return lb_shown_sources(program);
+    uint32_t *shown = none_list(program->n_ops + 1);
+    for (uint32_t i = 0; shown && i < program->n_ops; i++)
+        if (lb_source_value(program, i)) shown[i] = lb_op_results(program, &program->ops[i])[0];
     return shown;
 }
 
@@ -160,11 +160,12 @@ lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_prog
     return make(&al, NULL, (const lb_layer_names_map *const[]){rules_a, rules_b}, true, err);
 }
 
-bool lb_alignment_reads_rows(const lb_alignment *al, const lb_program *a, uint32_t op_a, const lb_program *b,
+bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a, const lb_program *b,
                              uint32_t op_b)
 {
     lb_row_operands with_rows;
-    return al->joins.rows && lb_batch_rows_meet(al->joins.rows, a, op_a, b, op_b, &with_rows) && with_rows.inputs;
+    return alignment->joins.rows && lb_batch_rows_meet(alignment->joins.rows, a, op_a, b, op_b, &with_rows) &&
+           with_rows.inputs;
 }
 
 bool lb_alignment_finer(const lb_program *program, const lb_program *other)
@@ -173,24 +174,25 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
     uint64_t calls[2] = {0, 0};
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < programs[k]->n_boundaries; i++) {
-            const lb_boundary *b = &programs[k]->boundaries[i];
-            calls[k] += b->output && !b->recompute && b->position == 0;
+            const lb_boundary *boundary = &programs[k]->boundaries[i];
+            calls[k] += boundary->output && !boundary->recompute && boundary->position == 0;
         }
     return calls[0] > calls[1];
 }
 
-void lb_alignment_part(lb_alignment *al, uint32_t op_a)
+void lb_alignment_part(lb_alignment *alignment, uint32_t op_a)
 {
-    const uint32_t b = al->b_of_a[op_a], row = al->join_of_a[op_a];
+    const uint32_t b = alignment->b_of_a[op_a], row = alignment->join_of_a[op_a];
     if (b != LB_NONE) {
-        al->b_of_a[op_a] = al->a_of_b[b] = LB_NONE;
-        al->pairs--, al->only_a++, al->only_b++;
+        alignment->b_of_a[op_a] = alignment->a_of_b[b] = LB_NONE;
+        alignment->pairs--, alignment->only_a++, alignment->only_b++;
     }
     if (row == LB_NONE) return;
-    lb_reassembly *join = &al->joins.list[row];
-    for (uint32_t k = 0; k < join->parts; k++) al->join_of_b[al->joins.part_ops[join->first + k]] = LB_NONE;
-    al->only_a++, al->only_b += join->parts;
-    al->join_of_a[op_a] = LB_NONE, join->parts = 0;
+    lb_reassembly *join = &alignment->joins.list[row];
+    for (uint32_t k = 0; k < join->parts; k++)
+        alignment->join_of_b[alignment->joins.part_ops[join->first + k]] = LB_NONE;
+    alignment->only_a++, alignment->only_b += join->parts;
+    alignment->join_of_a[op_a] = LB_NONE, join->parts = 0;
 }
 
 void lb_alignment_release(lb_alignment *alignment)

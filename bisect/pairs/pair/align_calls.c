@@ -10,16 +10,16 @@
 /* ---- ops inside a call ---- */
 
 /* Of B's op: the kind of the op of A that it is with A's rows; its own when it is none. */
-static uint64_t kind_among(const lb_aligner *al, lb_layer_run a, const lb_layer_op *b)
+static uint64_t kind_among(const lb_aligner *al, lb_layer_run run, const lb_layer_op *layer_op)
 {
     lb_row_operands with_rows;
-    for (uint32_t i = 0; i < a.n; i++) /* a weight may have as many times another's rows by chance */
-        if (a.first[i].kind == b->kind) return b->kind;
-    for (uint32_t i = 0; i < a.n; i++)
-        if (a.first[i].name == b->name &&
-            lb_batch_rows_meet(al->out->joins.rows, al->a, a.first[i].op, al->b, b->op, &with_rows))
-            return a.first[i].kind;
-    return b->kind;
+    for (uint32_t i = 0; i < run.n; i++) /* a weight may have as many times another's rows by chance */
+        if (run.first[i].kind == layer_op->kind) return layer_op->kind;
+    for (uint32_t i = 0; i < run.n; i++)
+        if (run.first[i].name == layer_op->name &&
+            lb_batch_rows_meet(al->out->joins.rows, al->a, run.first[i].op, al->b, layer_op->op, &with_rows))
+            return run.first[i].kind;
+    return layer_op->kind;
 }
 
 /* The longest common subsequence: ops that one side alone runs leave those before and after them paired.
@@ -48,21 +48,21 @@ static uint32_t *match_runs(lb_aligner *al, lb_layer_run a, lb_layer_run b, bool
 
 /* By name alone: parts of a batch have different shapes, and whether they can be put together is what a join asks. An
  * op that lacks in one part stays alone in all. */
-static void join_calls(lb_aligner *al, lb_layer_run a, const lb_layer_run *parts, uint32_t n)
+static void join_calls(lb_aligner *al, lb_layer_run run, const lb_layer_run *parts, uint32_t n)
 {
     uint32_t **matches = calloc(n, sizeof *matches), *ops = malloc(2 * n * sizeof *ops), joined = al->out->joins.n;
     al->failed |= !matches || !ops;
-    for (uint32_t k = 0; !al->failed && k < n; k++) matches[k] = match_runs(al, a, parts[k], true);
-    for (uint32_t i = 0; !al->failed && i < a.n; i++) {
+    for (uint32_t k = 0; !al->failed && k < n; k++) matches[k] = match_runs(al, run, parts[k], true);
+    for (uint32_t i = 0; !al->failed && i < run.n; i++) {
         bool everywhere = true;
         for (uint32_t k = 0; k < n && everywhere; k++) {
             everywhere = matches[k][i] != UINT32_MAX;
             if (everywhere) ops[k] = parts[k].first[matches[k][i]].op;
         }
-        if (everywhere && !(al->side_a->own && al->side_a->own[a.first[i].op]))
-            lb_aligner_join(al, a.first[i].op, ops, n, ops + n);
+        if (everywhere && !(al->side_a->own && al->side_a->own[run.first[i].op]))
+            lb_aligner_join(al, run.first[i].op, ops, n, ops + n);
     }
-    for (uint32_t i = 0; i < a.n && al->out->joins.n - joined != a.n; i++) al->out->irregular[a.first[i].op] = 1;
+    for (uint32_t i = 0; i < run.n && al->out->joins.n - joined != run.n; i++) al->out->irregular[run.first[i].op] = 1;
     for (uint32_t k = 0; matches && k < n; k++) free(matches[k]);
     free(matches), free(ops);
 }
@@ -127,14 +127,14 @@ static void pair_calls(lb_aligner *al, lb_layer_run a, lb_layer_run b, bool sure
 
 /* The calls of B that are parts of call `i` of `n` of A: an n-th of the calls of each program, since each of B's
  * programs runs its share of every call. None where the numbers do not divide. */
-static uint32_t parts_of(const lb_layer_run *b, uint32_t nb, uint32_t i, uint32_t n, lb_layer_run *parts)
+static uint32_t parts_of(const lb_layer_run *run, uint32_t nb, uint32_t i, uint32_t n, lb_layer_run *parts)
 {
     uint32_t found = 0;
     for (uint32_t first = 0, end; first < nb; first = end) {
-        for (end = first; end < nb && b[end].first->part == b[first].first->part;) end++;
+        for (end = first; end < nb && run[end].first->part == run[first].first->part;) end++;
         uint32_t share = (end - first) / n;
         if (share * n != end - first) return 0;
-        for (uint32_t k = 0; k < share; k++) parts[found++] = b[first + i * share + k];
+        for (uint32_t k = 0; k < share; k++) parts[found++] = run[first + i * share + k];
     }
     return found;
 }

@@ -16,57 +16,59 @@ typedef struct shards {
 } shards;
 
 /* Those of B that have this name and say so, of that group of ranks; LB_NONE: of all. */
-static void list_parts(const lb_aligner *al, const lb_source_list *b, const char *name, uint32_t group, shards *s)
+static void list_parts(const lb_aligner *al, const lb_source_list *list, const char *name, uint32_t group,
+                       shards *shards)
 {
-    const lb_program *p = b->side->program;
+    const lb_program *program = list->side->program;
     uint32_t said;
-    s->n = 0;
-    for (uint32_t j = 0; j < b->n; j++) {
-        const uint32_t v = lb_op_results(p, &p->ops[b->ops[j]])[0];
-        if (group != LB_NONE && lb_aligner_group(al, 1, b->ops[j]) != group) continue;
-        if (strcmp(b->names[j], name) || !lb_program_shards_of(p, v, &said)) continue;
-        s->ops[s->n] = b->ops[j], s->values[s->n++] = v;
+    shards->n = 0;
+    for (uint32_t j = 0; j < list->n; j++) {
+        const uint32_t v = lb_op_results(program, &program->ops[list->ops[j]])[0];
+        if (group != LB_NONE && lb_aligner_group(al, 1, list->ops[j]) != group) continue;
+        if (strcmp(list->names[j], name) || !lb_program_shards_of(program, v, &said)) continue;
+        shards->ops[shards->n] = list->ops[j], shards->values[shards->n++] = v;
     }
 }
 
 /* Of equal parts one is put together with others; the rest stand where it does. */
-static void join_copies(lb_aligner *al, const shards *s, const lb_reassembly *join)
+static void join_copies(lb_aligner *al, const shards *shards, const lb_reassembly *join)
 {
-    for (uint32_t j = 0; j < s->n; j++)
-        for (uint32_t k = 0; k < join->parts && al->out->join_of_b[s->ops[j]] == LB_NONE; k++) {
+    for (uint32_t j = 0; j < shards->n; j++)
+        for (uint32_t k = 0; k < join->parts && al->out->join_of_b[shards->ops[j]] == LB_NONE; k++) {
             const uint32_t op = al->out->joins.part_ops[join->first + k],
                            part = lb_op_results(al->b, &al->b->ops[op])[0];
-            if (!lb_shard_is_copy(al->b, part, al->b, s->values[j])) continue;
-            al->out->join_of_b[s->ops[j]] = al->out->join_of_b[op], al->out->place_of_b[s->ops[j]] = k;
+            if (!lb_shard_is_copy(al->b, part, al->b, shards->values[j])) continue;
+            al->out->join_of_b[shards->ops[j]] = al->out->join_of_b[op], al->out->place_of_b[shards->ops[j]] = k;
         }
 }
 
 /* A source of A that is the whole of what ranks of B have parts of: those that stand for its own rank, or else any (A's
  * ranks hold the same tensor then, and B's share one among them). */
-static void join_shards(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b, shards *s)
+static void join_shards(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b, shards *shards)
 {
     const uint32_t groups[] = {lb_aligner_group(al, 0, a->ops[i]), LB_NONE};
     const lb_value *whole = lb_source_value(al->a, a->ops[i]);
     if (!*a->names[i]) return;
     for (int all = 0; all < 2; all++) {
-        list_parts(al, b, a->names[i], groups[all], s);
-        const uint32_t found = lb_shard_cover(al->b, &whole->layout, s->values, s->n, s->order);
+        list_parts(al, b, a->names[i], groups[all], shards);
+        const uint32_t found = lb_shard_cover(al->b, &whole->layout, shards->values, shards->n, shards->order);
         if (found < 2) continue;
-        for (uint32_t k = 0; k < found; k++) s->chosen[k] = s->ops[s->order[k]];
+        for (uint32_t k = 0; k < found; k++) shards->chosen[k] = shards->ops[shards->order[k]];
         if (al->out->joins.n_part_ops + found <= al->b->n_ops &&
-            lb_aligner_join(al, a->ops[i], s->chosen, found, s->order))
-            join_copies(al, s, &al->out->joins.list[al->out->join_of_a[a->ops[i]]]);
+            lb_aligner_join(al, a->ops[i], shards->chosen, found, shards->order))
+            join_copies(al, shards, &al->out->joins.list[al->out->join_of_a[a->ops[i]]]);
         return;
     }
 }
 
 /* What other ranks hold copies of, where no source of A stands for theirs. */
-static void join_far_copies(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b, shards *s)
+static void join_far_copies(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b,
+                            shards *shards)
 {
     const uint32_t number = al->out->join_of_a[a->ops[i]];
     if (number == LB_NONE) return;
-    list_parts(al, b, a->names[i], LB_NONE, s);
-    join_copies(al, s, &al->out->joins.list[number]);
+    list_parts(al, b, a->names[i], LB_NONE, shards);
+    join_copies(al, shards, &al->out->joins.list[number]);
 }
 
 bool lb_aligner_join_shards(lb_aligner *al, lb_source_list *a, lb_source_list *b)
@@ -74,9 +76,9 @@ bool lb_aligner_join_shards(lb_aligner *al, lb_source_list *a, lb_source_list *b
     if (!al->b->n_shards) return true;
     uint32_t *room = malloc((4 * (size_t)b->n + 1) * sizeof *room);
     if (!room) return false;
-    shards s = {.ops = room, .values = room + b->n, .order = room + 2 * b->n, .chosen = room + 3 * b->n};
-    for (uint32_t i = 0; i < a->n; i++) join_shards(al, a, i, b, &s);
-    for (uint32_t i = 0; i < a->n; i++) join_far_copies(al, a, i, b, &s);
+    shards shards = {.ops = room, .values = room + b->n, .order = room + 2 * b->n, .chosen = room + 3 * b->n};
+    for (uint32_t i = 0; i < a->n; i++) join_shards(al, a, i, b, &shards);
+    for (uint32_t i = 0; i < a->n; i++) join_far_copies(al, a, i, b, &shards);
     for (uint32_t i = 0; i < a->n; i++) a->taken[i] |= al->out->join_of_a[a->ops[i]] != LB_NONE;
     for (uint32_t j = 0; j < b->n; j++) b->taken[j] |= al->out->join_of_b[b->ops[j]] != LB_NONE;
     free(room);
@@ -145,10 +147,10 @@ bool lb_aligner_join_programs(lb_aligner *al, lb_source_list *a, lb_source_list 
 /* ---- slices ---- */
 
 /* The source that op `reader` of B reads first as input `input`, if nothing has taken it; its row, or LB_NONE. */
-static uint32_t source_read_by(const lb_source_list *b, uint32_t reader, uint32_t input)
+static uint32_t source_read_by(const lb_source_list *list, uint32_t reader, uint32_t input)
 {
-    for (uint32_t j = 0; j < b->n; j++)
-        if (!b->taken[j] && b->readers[j].op == reader && b->readers[j].input == input) return j;
+    for (uint32_t j = 0; j < list->n; j++)
+        if (!list->taken[j] && list->readers[j].op == reader && list->readers[j].input == input) return j;
     return LB_NONE;
 }
 

@@ -22,11 +22,11 @@ static uint64_t hash_of(int dim, const uint32_t *parts, uint32_t n)
     return hash;
 }
 
-static bool same_bits(const lb_program *p, const uint32_t *parts, uint32_t n)
+static bool same_bits(const lb_program *program, const uint32_t *parts, uint32_t n)
 {
-    const lb_value *first = &p->values[parts[0]];
+    const lb_value *first = &program->values[parts[0]];
     for (uint32_t i = 1; i < n; i++) {
-        const lb_value *other = &p->values[parts[i]];
+        const lb_value *other = &program->values[parts[i]];
         bool same_place = other->storage == first->storage && other->version == first->version;
         bool known = !lb_digest_is_none(first->logical) && lb_digest_equal(first->logical, other->logical);
         if (!same_place && !known) return false;
@@ -46,8 +46,9 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     const uint64_t hash = hash_of(dim, parts, n);
     LB_HASH_EACH(row, &all->by_parts, hash)
     {
-        const lb_assembly *a = &all->list[row];
-        if (a->n == n && a->dim == dim && !memcmp(a->parts, parts, n * sizeof *parts)) return pb->n_values + row;
+        const lb_assembly *assembly = &all->list[row];
+        if (assembly->n == n && assembly->dim == dim && !memcmp(assembly->parts, parts, n * sizeof *parts))
+            return pb->n_values + row;
     }
     lb_assembly *grown = lb_array_grow(all->list, all->n, sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
@@ -59,13 +60,13 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
         return LB_NONE;
     }
     memcpy(copy, parts, n * sizeof *copy);
-    lb_assembly *a = &all->list[all->n];
-    *a = (lb_assembly){
+    lb_assembly *assembly = &all->list[all->n];
+    *assembly = (lb_assembly){
         .row = pb->values[parts[0]], .parts = copy, .n = n, .dim = dim, .pieces = pieces, .n_pieces = n_pieces};
-    a->own = n == 1 && all->numbers && all->numbers[parts[0]] ? whole : LB_NONE;
-    a->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
-    a->row.logical = a->row.blob = (lb_digest){0};
-    a->row.storage = -1, a->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
+    assembly->own = n == 1 && all->numbers && all->numbers[parts[0]] ? whole : LB_NONE;
+    assembly->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
+    assembly->row.logical = assembly->row.blob = (lb_digest){0};
+    assembly->row.storage = -1, assembly->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
     return pb->n_values + all->n++;
 }
 
@@ -77,14 +78,15 @@ const lb_value *lb_assemblies_row(const lb_assemblies *all, uint32_t value)
 
 bool lb_assemblies_bytes(lb_assemblies *all, uint32_t value, lb_tensor *tensor)
 {
-    lb_assembly *a = &all->list[value - all->how.b->program->n_values];
+    lb_assembly *assembly = &all->list[value - all->how.b->program->n_values];
     bool exact;
-    if (a->own != LB_NONE) return lb_regenerated_value(all->wholes, a->own, tensor, &exact) && exact;
-    if (!a->bytes && !a->failed) {
+    if (assembly->own != LB_NONE) return lb_regenerated_value(all->wholes, assembly->own, tensor, &exact) && exact;
+    if (!assembly->bytes && !assembly->failed) {
         lb_tensor made;
-        a->failed = !lb_reassembly_assemble(&all->how, &a->row.layout, a->dim, a->parts, a->n, &made);
-        if (!a->failed) a->bytes = made.data;
+        assembly->failed = !lb_reassembly_assemble(&all->how, &assembly->row.layout, assembly->dim, assembly->parts,
+                                                   assembly->n, &made);
+        if (!assembly->failed) assembly->bytes = made.data;
     }
-    *tensor = (lb_tensor){a->bytes, a->row.dtype, a->row.layout};
-    return a->bytes != NULL;
+    *tensor = (lb_tensor){assembly->bytes, assembly->row.dtype, assembly->row.layout};
+    return assembly->bytes != NULL;
 }

@@ -53,31 +53,33 @@ int lb_batch_rows_dim(const lb_batch_rows *rows, const lb_layout *few, const lb_
 
 /* A source with gaps (columns of a batch) is recorded as the range of memory that it lies in: how it is read says what
  * it is. */
-static const lb_value *as_read(const lb_program *p, const lb_value *source)
+static const lb_value *as_read(const lb_program *program, const lb_value *source)
 {
     int64_t first, last, from, to;
     if (source->layout.ndim != 1) return source;
     if (lb_layout_dense_range(&source->layout, &first, &last, NULL) != LB_OK) return source;
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *v = &p->values[i];
-        if (v->storage != source->storage || v->version != source->version || v->dtype != source->dtype) continue;
-        if (v->layout.ndim < 2 || lb_layout_is_contiguous(&v->layout)) continue;
-        if (lb_layout_dense_range(&v->layout, &from, &to, NULL) == LB_OK && from == first && to == last) return v;
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        const lb_value *value = &program->values[i];
+        if (value->storage != source->storage || value->version != source->version || value->dtype != source->dtype)
+            continue;
+        if (value->layout.ndim < 2 || lb_layout_is_contiguous(&value->layout)) continue;
+        if (lb_layout_dense_range(&value->layout, &from, &to, NULL) == LB_OK && from == first && to == last)
+            return value;
     }
     return source;
 }
 
-static const lb_value *source_at(const lb_program *p, uint32_t op)
+static const lb_value *source_at(const lb_program *program, uint32_t op)
 {
-    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
-    const uint32_t value = lb_op_results(p, &p->ops[op])[0];
-    const lb_value *v = value == LB_NONE ? NULL : &p->values[value];
+    if (!lb_op_is_source(program, &program->ops[op])) return NULL;
+    const uint32_t value = lb_op_results(program, &program->ops[op])[0];
+    const lb_value *v = value == LB_NONE ? NULL : &program->values[value];
     return v && v->source != LB_SOURCE_PARAMETER && v->source != LB_SOURCE_RANDOM ? v : NULL;
 }
 
-static bool is_batch(const lb_value *v)
+static bool is_batch(const lb_value *value)
 {
-    return v->source == LB_SOURCE_BATCH;
+    return value->source == LB_SOURCE_BATCH;
 }
 
 /* Where only the leading dimension differs. */
@@ -90,21 +92,21 @@ static bool differs_in_rows(const lb_value *a, const lb_value *b)
     return true;
 }
 
-static void print_shape(const lb_layout *l, char *text, size_t room)
+static void print_shape(const lb_layout *layout, char *text, size_t room)
 {
     size_t used = (size_t)snprintf(text, room, "[");
-    for (int d = 0; d < l->ndim && used < room; d++)
-        used += (size_t)snprintf(text + used, room - used, d ? ", %lld" : "%lld", (long long)l->shape[d]);
+    for (int d = 0; d < layout->ndim && used < room; d++)
+        used += (size_t)snprintf(text + used, room - used, d ? ", %lld" : "%lld", (long long)layout->shape[d]);
     if (used < room) snprintf(text + used, room - used, "]");
 }
 
-static char *dense_bytes(const lb_program_view *side, const lb_value *v)
+static char *dense_bytes(const lb_program_view *side, const lb_value *value)
 {
     lb_tensor t;
-    if (lb_dtype_bits(v->dtype) < 8 ||
-        lb_program_view_value(side, (uint32_t)(v - side->program->values), &t, NULL) != LB_OK)
+    if (lb_dtype_bits(value->dtype) < 8 ||
+        lb_program_view_value(side, (uint32_t)(value - side->program->values), &t, NULL) != LB_OK)
         return NULL;
-    char *dense = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
+    char *dense = malloc(lb_dtype_bytes(value->dtype, (size_t)lb_layout_numel(&value->layout)) + 1);
     if (dense && lb_tensor_gather(&t, dense, NULL) == LB_OK) return dense;
     free(dense);
     return NULL;
@@ -142,17 +144,17 @@ static void list_renamed(const lb_program_view *const *sides, uint8_t *const *ta
 {
     const lb_program *a = sides[0]->program, *b = sides[1]->program;
     for (uint32_t i = 0; i < a->n_ops && !all->batch; i++) {
-        const lb_value *x = taken[0][i] ? NULL : source_at(a, i);
-        for (uint32_t j = 0; x && is_batch(x) && j < b->n_ops; j++) {
+        const lb_value *value = taken[0][i] ? NULL : source_at(a, i);
+        for (uint32_t j = 0; value && is_batch(value) && j < b->n_ops; j++) {
             const lb_value *y = taken[1][j] ? NULL : source_at(b, j);
-            if (!y || !is_batch(y) || x->dtype != y->dtype) continue;
-            const lb_value *read[] = {as_read(a, x), as_read(b, y)};
+            if (!y || !is_batch(y) || value->dtype != y->dtype) continue;
+            const lb_value *read[] = {as_read(a, value), as_read(b, y)};
             if (read[0]->layout.ndim != read[1]->layout.ndim) continue;
             all->batch = true;
             if (differs_in_rows(read[0], read[1]))
-                add_carrier(all, sides, (const lb_value *[]){x, y}, read, lb_program_text(b, y->name));
+                add_carrier(all, sides, (const lb_value *[]){value, y}, read, lb_program_text(b, y->name));
             else
-                note_strange(all, read[0], read[1], lb_program_text(a, x->name));
+                note_strange(all, read[0], read[1], lb_program_text(a, value->name));
             break;
         }
     }
@@ -167,22 +169,22 @@ static bool list_carriers(const lb_program_view *const *sides, const lb_layer_na
     all->list = calloc(a->n_ops + 1, sizeof *all->list);
     bool room = taken && given && all->list;
     for (uint32_t i = 0; i < a->n_ops && room; i++) {
-        const lb_value *x = source_at(a, i);
-        if (!x) continue;
-        char *name = lb_layer_names_map_apply(rules, lb_program_text(a, x->name));
+        const lb_value *value = source_at(a, i);
+        if (!value) continue;
+        char *name = lb_layer_names_map_apply(rules, lb_program_text(a, value->name));
         room = name != NULL;
         for (uint32_t j = 0; j < b->n_ops && room; j++) {
             const lb_value *y = taken[j] ? NULL : source_at(b, j);
             if (!y || strcmp(name, lb_program_text(b, y->name)) != 0) continue;
-            const lb_value *read[] = {as_read(a, x), as_read(b, y)};
+            const lb_value *read[] = {as_read(a, value), as_read(b, y)};
             const bool same = lb_layout_same_shape(&read[0]->layout, &read[1]->layout),
                        rows = differs_in_rows(read[0], read[1]);
-            if (!*name && (x->dtype != y->dtype || (!same && !rows))) continue;
+            if (!*name && (value->dtype != y->dtype || (!same && !rows))) continue;
             taken[j] = given[i] = 1;
-            all->batch |= is_batch(x) || is_batch(y);
+            all->batch |= is_batch(value) || is_batch(y);
             if (rows)
-                add_carrier(all, sides, (const lb_value *[]){x, y}, read, lb_program_text(b, y->name));
-            else if (is_batch(x) && is_batch(y))
+                add_carrier(all, sides, (const lb_value *[]){value, y}, read, lb_program_text(b, y->name));
+            else if (is_batch(value) && is_batch(y))
                 note_strange(all, read[0], read[1], name);
             break;
         }
@@ -201,30 +203,30 @@ static void release_carriers(carriers *all)
 
 /* ---- which row is which ---- */
 
-static bool is_integer(const carrier *c)
+static bool is_integer(const carrier *carrier)
 {
-    return !lb_dtype_is_float(c->dtype[0]) && c->dtype[0] == c->dtype[1];
+    return !lb_dtype_is_float(carrier->dtype[0]) && carrier->dtype[0] == carrier->dtype[1];
 }
 
 /* Elements that stand for one row of the batch: of a flattened input several of its own. */
-static size_t width_of(const carrier *c, const lb_batch_rows *r)
+static size_t width_of(const carrier *carrier, const lb_batch_rows *rows)
 {
-    return c->row[0] * (size_t)(c->rows[0] / r->few);
+    return carrier->row[0] * (size_t)(carrier->rows[0] / rows->few);
 }
 
-static bool same_integers(const carrier *c, const lb_batch_rows *r, int64_t few, int64_t many)
+static bool same_integers(const carrier *carrier, const lb_batch_rows *rows, int64_t few, int64_t many)
 {
-    const size_t bytes = lb_dtype_bytes(c->dtype[0], width_of(c, r));
-    return !memcmp(c->bytes[0] + (size_t)few * bytes, c->bytes[1] + (size_t)many * bytes, bytes);
+    const size_t bytes = lb_dtype_bytes(carrier->dtype[0], width_of(carrier, rows));
+    return !memcmp(carrier->bytes[0] + (size_t)few * bytes, carrier->bytes[1] + (size_t)many * bytes, bytes);
 }
 
-static double distance(const carrier *c, const lb_batch_rows *r, int64_t few, int64_t many)
+static double distance(const carrier *carrier, const lb_batch_rows *rows, int64_t few, int64_t many)
 {
-    const size_t n = width_of(c, r);
+    const size_t n = width_of(carrier, rows);
     double *x = malloc((2 * n + 1) * sizeof *x), apart = 0, size = 0;
     if (!x) return INFINITY;
-    lb_load_f64(x, c->dtype[0], c->bytes[0] + (size_t)few * lb_dtype_bytes(c->dtype[0], n), n);
-    lb_load_f64(x + n, c->dtype[1], c->bytes[1] + (size_t)many * lb_dtype_bytes(c->dtype[1], n), n);
+    lb_load_f64(x, carrier->dtype[0], carrier->bytes[0] + (size_t)few * lb_dtype_bytes(carrier->dtype[0], n), n);
+    lb_load_f64(x + n, carrier->dtype[1], carrier->bytes[1] + (size_t)many * lb_dtype_bytes(carrier->dtype[1], n), n);
     for (size_t i = 0; i < n; i++) {
         const double d = x[i] == x[n + i] || (isnan(x[i]) && isnan(x[n + i])) ? 0 : x[i] - x[n + i];
         apart += d * d, size += isfinite(x[i]) ? x[i] * x[i] : 0;
@@ -234,17 +236,17 @@ static double distance(const carrier *c, const lb_batch_rows *r, int64_t few, in
 }
 
 /* The distance of two rows in their floats; infinite: they differ in an integer. */
-static double row_distance(const carriers *all, const lb_batch_rows *r, int64_t few, int64_t many)
+static double row_distance(const carriers *all, const lb_batch_rows *rows, int64_t few, int64_t many)
 {
     double sum = 0;
     for (uint32_t i = 0; i < all->n; i++)
-        if (all->list[i].decides && is_integer(&all->list[i]) && !same_integers(&all->list[i], r, few, many))
+        if (all->list[i].decides && is_integer(&all->list[i]) && !same_integers(&all->list[i], rows, few, many))
             return INFINITY;
     for (uint32_t i = 0; i < all->n; i++) {
-        const carrier *c = &all->list[i];
-        if (!lb_dtype_is_float(c->dtype[0]) || !lb_dtype_is_float(c->dtype[1])) continue;
-        const double d = distance(c, r, few, many);
-        if (c->decides && !(d < SAME_ROW)) return INFINITY;
+        const carrier *carrier = &all->list[i];
+        if (!lb_dtype_is_float(carrier->dtype[0]) || !lb_dtype_is_float(carrier->dtype[1])) continue;
+        const double d = distance(carrier, rows, few, many);
+        if (carrier->decides && !(d < SAME_ROW)) return INFINITY;
         sum += isfinite(d) ? d : 1;
     }
     return sum;
@@ -252,28 +254,28 @@ static double row_distance(const carriers *all, const lb_batch_rows *r, int64_t 
 
 /* The place of row `few`: the nearest that no other row has; an earlier step's where it is as near. -1: there is
  * none. */
-static int64_t place_of(const carriers *all, const lb_batch_rows *r, const lb_batch_rows *before, const uint8_t *used,
-                        int64_t few)
+static int64_t place_of(const carriers *all, const lb_batch_rows *rows, const lb_batch_rows *before,
+                        const uint8_t *used, int64_t few)
 {
-    const bool known =
-        before && before->places && before->few == r->few && before->many == r->many && before->turned == r->turned;
+    const bool known = before && before->places && before->few == rows->few && before->many == rows->many &&
+                       before->turned == rows->turned;
     double least = INFINITY;
     int64_t best = -1;
-    for (int64_t k = known ? -1 : 0; k < r->many; k++) {
+    for (int64_t k = known ? -1 : 0; k < rows->many; k++) {
         const int64_t many = k < 0 ? before->places[few] : k;
         if (used[many]) continue;
-        const double d = row_distance(all, r, few, many);
+        const double d = row_distance(all, rows, few, many);
         if (d < least) least = d, best = many;
     }
     return best;
 }
 
-static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb_batch_rows *r, lb_err *err)
+static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb_batch_rows *rows, lb_err *err)
 {
-    uint8_t *used = calloc((size_t)r->many + 1, 1);
-    int64_t *places = malloc(((size_t)r->few + 1) * sizeof *places), lost = -1;
-    for (int64_t i = 0; used && places && i < r->few && lost < 0; i++) {
-        places[i] = place_of(all, r, before, used, i);
+    uint8_t *used = calloc((size_t)rows->many + 1, 1);
+    int64_t *places = malloc(((size_t)rows->few + 1) * sizeof *places), lost = -1;
+    for (int64_t i = 0; used && places && i < rows->few && lost < 0; i++) {
+        places[i] = place_of(all, rows, before, used, i);
         if (places[i] < 0)
             lost = i;
         else
@@ -282,16 +284,17 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
     const bool room = used && places;
     free(used);
     if (room && lost < 0)
-        r->places = places;
+        rows->places = places;
     else
         free(places);
     if (room && lost >= 0)
-        snprintf(r->missing, sizeof r->missing,
-                 "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is not a row of the "
-                 "larger: nothing can be compared with it. Record both sides with the same inputs among their rows",
-                 (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
-                 (long long)lost);
-    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
+        snprintf(rows->missing, sizeof rows->missing,
+                 "the sides' batches have %lld and %lld rows (%.60s), "
+                 "and row %lld of the smaller is not a row of the larger: nothing can be compared with it. "
+                 "Record both sides with the same inputs among their rows",
+                 (long long)(rows->turned ? rows->many : rows->few), (long long)(rows->turned ? rows->few : rows->many),
+                 rows->by, (long long)lost);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)rows->many);
 }
 
 /* ---- how many rows there are ---- */
@@ -303,26 +306,27 @@ static void choose_deciding(carriers *all)
 }
 
 /* The smallest of the deciding ones says how many rows there are: a flattened one has several for each. */
-static bool count_rows(const carriers *all, lb_batch_rows *r)
+static bool count_rows(const carriers *all, lb_batch_rows *rows)
 {
     const carrier *least = NULL;
     for (uint32_t i = 0; i < all->n; i++)
         if (all->list[i].decides && (!least || all->list[i].rows[0] < least->rows[0])) least = &all->list[i];
     if (!least) return false;
-    r->few = least->rows[0], r->many = least->rows[1], r->turned = least->turned;
+    rows->few = least->rows[0], rows->many = least->rows[1], rows->turned = least->turned;
     return true;
 }
 
 /* Those of another ratio are no rows of this batch. */
-static void drop_others(carriers *all, const lb_batch_rows *r)
+static void drop_others(carriers *all, const lb_batch_rows *rows)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < all->n; i++) {
-        carrier *c = &all->list[i];
-        if (c->turned == r->turned && c->rows[0] % r->few == 0 && c->rows[0] / r->few * r->many == c->rows[1])
-            all->list[n++] = *c;
+        carrier *carrier = &all->list[i];
+        if (carrier->turned == rows->turned && carrier->rows[0] % rows->few == 0 &&
+            carrier->rows[0] / rows->few * rows->many == carrier->rows[1])
+            all->list[n++] = *carrier;
         else
-            free(c->bytes[0]), free(c->bytes[1]);
+            free(carrier->bytes[0]), free(carrier->bytes[1]);
     }
     all->n = n;
 }
@@ -366,8 +370,9 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     if (!list_carriers(sides, rules, &all)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     if (status == LB_OK && *all.strange) {
         snprintf(out->missing, sizeof out->missing,
-                 "%.290s: not another number of rows alone, so that no op's result can be compared with the other "
-                 "side's. Record both sides with inputs of one length",
+                 "%.290s: not another number of rows alone, "
+                 "so that no op's result can be compared with the other side's. "
+                 "Record both sides with inputs of one length",
                  all.strange);
         goto done;
     }
@@ -379,8 +384,8 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     const char *lacking = without_bytes(&all);
     if (lacking)
         snprintf(out->missing, sizeof out->missing,
-                 "the sides' batches have other numbers of rows, and the bytes of %.60s, by which rows are known, were "
-                 "not kept on both sides: record them with --level sources or more",
+                 "the sides' batches have other numbers of rows, and the bytes of %.60s, by which rows are known, "
+                 "were not kept on both sides: record them with --level sources or more",
                  lacking);
     keep_readable(&all);
     if (!lacking) status = place_rows(&all, before, out, err);
@@ -389,12 +394,13 @@ done:
     return status;
 }
 
-static uint32_t outermost_calls(const lb_program *p)
+static uint32_t outermost_calls(const lb_program *program)
 {
     uint32_t calls = 0;
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        calls += b->scope == p->boundaries[0].scope && b->output && !b->recompute && b->position == 0;
+    for (uint32_t i = 0; i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        calls += boundary->scope == program->boundaries[0].scope && boundary->output && !boundary->recompute &&
+                 boundary->position == 0;
     }
     return calls;
 }
@@ -413,18 +419,18 @@ typedef struct operands {
 
 static void add_operand(void *context, uint32_t value)
 {
-    operands *o = context;
-    if (o->n < sizeof o->list / sizeof *o->list) o->list[o->n] = value;
-    o->n++;
+    operands *operands = context;
+    if (operands->n < sizeof operands->list / sizeof *operands->list) operands->list[operands->n] = value;
+    operands->n++;
 }
 
-static bool list_operands(const lb_program *p, const lb_op *op, operands *o)
+static bool list_operands(const lb_program *program, const lb_op *op, operands *operands)
 {
-    o->n = 0;
-    lb_op_each_input(p, op, add_operand, o);
-    o->inputs = o->n;
-    for (uint32_t i = 0; i < op->results; i++) add_operand(o, lb_op_results(p, op)[i]);
-    return o->n <= sizeof o->list / sizeof *o->list;
+    operands->n = 0;
+    lb_op_each_input(program, op, add_operand, operands);
+    operands->inputs = operands->n;
+    for (uint32_t i = 0; i < op->results; i++) add_operand(operands, lb_op_results(program, op)[i]);
+    return operands->n <= sizeof operands->list / sizeof *operands->list;
 }
 
 bool lb_batch_rows_meet(const lb_batch_rows *rows, const lb_program *pa, uint32_t op_a, const lb_program *pb,

@@ -24,22 +24,23 @@ static bool same_collective(const lb_program *p, const lb_collective *x, const l
 }
 
 /* The op of `part` that is collective `row` of program `p`; LB_NONE. */
-static uint32_t op_of_part(const lb_program_view_part *part, const lb_program *p, const lb_collective *row)
+static uint32_t op_of_part(const lb_program_view_part *part, const lb_program *program, const lb_collective *row)
 {
     for (uint32_t c = 0; c < part->program->n_collectives; c++)
-        if (same_collective(p, row, part->program, &part->program->collectives[c]))
+        if (same_collective(program, row, part->program, &part->program->collectives[c]))
             return part->first_op + part->program->collectives[c].op;
     return LB_NONE;
 }
 
 /* The members' ops in group order; false when one of them is not there. */
-static bool gather_members(const lb_program_view *side, const lb_program *p, const lb_collective *row, uint32_t *ops)
+static bool gather_members(const lb_program_view *side, const lb_program *program, const lb_collective *row,
+                           uint32_t *ops)
 {
     for (uint32_t r = 0; r < row->ranks; r++) {
         ops[r] = LB_NONE;
         for (uint32_t k = 0; k < side->n_parts; k++)
-            if (side->parts[k].program->rank == (int32_t)p->refs[row->first_rank + r])
-                ops[r] = op_of_part(&side->parts[k], p, row);
+            if (side->parts[k].program->rank == (int32_t)program->refs[row->first_rank + r])
+                ops[r] = op_of_part(&side->parts[k], program, row);
         if (ops[r] == LB_NONE) return false;
     }
     return row->ranks > 1;
@@ -54,14 +55,14 @@ static uint32_t count_collectives(const lb_program_view *side)
 
 /* The number that the other end, in program q, gives to the message that `*key` numbers as program p does. Not
  * `*known`: it is not known to be there. */
-static lb_status renumber(const lb_program *p, const lb_program *q, lb_message_end end, lb_message_key *key,
+static lb_status renumber(const lb_program *from, const lb_program *to, lb_message_end end, lb_message_key *key,
                           bool *known, lb_err *err)
 {
     lb_message_stream mine = {0}, theirs = {0};
     const lb_message_end far = end == LB_MESSAGE_SENT ? LB_MESSAGE_RECEIVED : LB_MESSAGE_SENT;
     int64_t shift = 0;
-    lb_status status = lb_message_stream_read(p, end, key, &mine, err);
-    if (status == LB_OK) status = lb_message_stream_read(q, far, key, &theirs, err);
+    lb_status status = lb_message_stream_read(from, end, key, &mine, err);
+    if (status == LB_OK) status = lb_message_stream_read(to, far, key, &theirs, err);
     *known = status == LB_OK && (end == LB_MESSAGE_SENT ? lb_message_streams_align(&mine, &theirs, &shift)
                                                         : lb_message_streams_align(&theirs, &mine, &shift));
     const int64_t number = end == LB_MESSAGE_SENT ? key->number - shift : key->number + shift;
@@ -77,16 +78,17 @@ static lb_status find_other_end(const lb_program_view *side, const lb_program *o
 {
     *op = LB_NONE;
     for (uint32_t k = 0; k < side->n_parts; k++) {
-        const lb_program *p = side->parts[k].program;
+        const lb_program *program = side->parts[k].program;
         lb_message_key wanted = *key;
-        if (p->rank != (end == LB_MESSAGE_SENT ? key->receiver : key->sender) || p->step != key->step) continue;
+        if (program->rank != (end == LB_MESSAGE_SENT ? key->receiver : key->sender) || program->step != key->step)
+            continue;
         bool known;
-        LB_TRY(renumber(of, p, end, &wanted, &known, err));
-        for (uint32_t c = 0; known && c < p->n_collectives; c++) {
+        LB_TRY(renumber(of, program, end, &wanted, &known, err));
+        for (uint32_t c = 0; known && c < program->n_collectives; c++) {
             lb_message_key theirs;
-            const lb_message_end found = lb_message_key_of(p, &p->collectives[c], &theirs);
+            const lb_message_end found = lb_message_key_of(program, &program->collectives[c], &theirs);
             if (found == LB_MESSAGE_NONE || found == end || !lb_message_key_equal(&wanted, &theirs)) continue;
-            *op = side->parts[k].first_op + p->collectives[c].op;
+            *op = side->parts[k].first_op + program->collectives[c].op;
             return LB_OK;
         }
     }
@@ -95,59 +97,61 @@ static lb_status find_other_end(const lb_program_view *side, const lb_program *o
 
 /* A message is what its two ends make together: who sends comes first. */
 static lb_status find_message(const lb_program_view *side, const lb_program *of, uint32_t op, const lb_message_key *key,
-                              lb_message_end end, lb_collective_matches *m, uint32_t *n_ops, lb_err *err)
+                              lb_message_end end, lb_collective_matches *matches, uint32_t *n_ops, lb_err *err)
 {
     uint32_t other;
     LB_TRY(find_other_end(side, of, key, end, &other, err));
-    if (other == LB_NONE || m->of_op[other] != LB_NONE) return LB_OK;
-    m->of_op[op] = m->of_op[other] = m->n;
-    m->list[m->n++] = (lb_collective_match){*n_ops, 2, true};
-    m->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? op : other;
-    m->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? other : op;
+    if (other == LB_NONE || matches->of_op[other] != LB_NONE) return LB_OK;
+    matches->of_op[op] = matches->of_op[other] = matches->n;
+    matches->list[matches->n++] = (lb_collective_match){*n_ops, 2, true};
+    matches->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? op : other;
+    matches->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? other : op;
     return LB_OK;
 }
 
-static lb_status find_of_part(const lb_program_view *side, const lb_program_view_part *part, lb_collective_matches *m,
-                              uint32_t *n_ops, lb_err *err)
+static lb_status find_of_part(const lb_program_view *side, const lb_program_view_part *part,
+                              lb_collective_matches *matches, uint32_t *n_ops, lb_err *err)
 {
-    const lb_program *p = part->program;
-    for (uint32_t c = 0; c < p->n_collectives; c++) {
-        const lb_collective *row = &p->collectives[c];
+    const lb_program *program = part->program;
+    for (uint32_t c = 0; c < program->n_collectives; c++) {
+        const lb_collective *row = &program->collectives[c];
         const uint32_t op = part->first_op + row->op;
         lb_message_key key;
-        if (m->of_op[op] != LB_NONE) continue;
-        const lb_message_end end = lb_message_key_of(p, row, &key);
-        if (end != LB_MESSAGE_NONE) LB_TRY(find_message(side, p, op, &key, end, m, n_ops, err));
-        if (end != LB_MESSAGE_NONE || !lb_collective_run_knows(lb_op_name(p, &p->ops[row->op]))) continue;
-        if (row->ranks > side->n_parts || !gather_members(side, p, row, m->ops + *n_ops)) continue;
-        for (uint32_t r = 0; r < row->ranks; r++) m->of_op[m->ops[*n_ops + r]] = m->n;
-        m->list[m->n++] = (lb_collective_match){*n_ops, row->ranks, false};
+        if (matches->of_op[op] != LB_NONE) continue;
+        const lb_message_end end = lb_message_key_of(program, row, &key);
+        if (end != LB_MESSAGE_NONE) LB_TRY(find_message(side, program, op, &key, end, matches, n_ops, err));
+        if (end != LB_MESSAGE_NONE || !lb_collective_run_knows(lb_op_name(program, &program->ops[row->op]))) continue;
+        if (row->ranks > side->n_parts || !gather_members(side, program, row, matches->ops + *n_ops)) continue;
+        for (uint32_t r = 0; r < row->ranks; r++) matches->of_op[matches->ops[*n_ops + r]] = matches->n;
+        matches->list[matches->n++] = (lb_collective_match){*n_ops, row->ranks, false};
         *n_ops += row->ranks;
     }
     return LB_OK;
 }
 
-lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *m, lb_err *err)
+lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *collective_matches,
+                                     lb_err *err)
 {
     const uint32_t n = count_collectives(side);
     uint32_t n_ops = 0;
-    *m = (lb_collective_matches){.list = malloc((n + 1) * sizeof *m->list),
-                                 .ops = malloc((n + side->n_parts + 1) * sizeof *m->ops),
-                                 .of_op = malloc((side->program->n_ops + 1) * sizeof *m->of_op)};
-    if (!m->list || !m->ops || !m->of_op) {
-        lb_collective_matches_release(m);
+    *collective_matches =
+        (lb_collective_matches){.list = malloc((n + 1) * sizeof *collective_matches->list),
+                                .ops = malloc((n + side->n_parts + 1) * sizeof *collective_matches->ops),
+                                .of_op = malloc((side->program->n_ops + 1) * sizeof *collective_matches->of_op)};
+    if (!collective_matches->list || !collective_matches->ops || !collective_matches->of_op) {
+        lb_collective_matches_release(collective_matches);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u collectives", n);
     }
-    memset(m->of_op, 0xFF, side->program->n_ops * sizeof *m->of_op);
+    memset(collective_matches->of_op, 0xFF, side->program->n_ops * sizeof *collective_matches->of_op);
     lb_status status = LB_OK;
     for (uint32_t k = 0; k < side->n_parts && status == LB_OK; k++)
-        status = find_of_part(side, &side->parts[k], m, &n_ops, err);
-    if (status != LB_OK) lb_collective_matches_release(m);
+        status = find_of_part(side, &side->parts[k], collective_matches, &n_ops, err);
+    if (status != LB_OK) lb_collective_matches_release(collective_matches);
     return status;
 }
 
-void lb_collective_matches_release(lb_collective_matches *m)
+void lb_collective_matches_release(lb_collective_matches *collective_matches)
 {
-    free(m->list), free(m->ops), free(m->of_op);
-    *m = (lb_collective_matches){0};
+    free(collective_matches->list), free(collective_matches->ops), free(collective_matches->of_op);
+    *collective_matches = (lb_collective_matches){0};
 }

@@ -24,21 +24,21 @@ typedef struct finder {
     cut *cuts; /* per value of B */
 } finder;
 
-static int64_t product(const lb_layout *l, int from, int to)
+static int64_t product(const lb_layout *layout, int from, int to)
 {
     int64_t n = 1;
-    for (int d = from; d < to; d++) n *= l->shape[d];
+    for (int d = from; d < to; d++) n *= layout->shape[d];
     return n;
 }
 
 /* In how many blocks `dim` of a layout is what `c` is of another one with the same elements in the same order; 0: it is
  * no such dimension. Row-major, so many runs lie before each other, and so long is each of them. */
-static uint32_t blocks_along(const lb_layout *l, int dim, const lb_layout *from, cut c)
+static uint32_t blocks_along(const lb_layout *layout, int dim, const lb_layout *from, cut cut)
 {
-    const int64_t runs = product(from, 0, c.dim) * c.blocks, size = runs ? lb_layout_numel(from) / runs : 0;
-    const int64_t before = product(l, 0, dim), blocks = before ? runs / before : 0;
-    if (blocks < 1 || blocks * before != runs || l->shape[dim] % blocks || blocks > UINT32_MAX) return 0;
-    return l->shape[dim] / blocks * product(l, dim + 1, l->ndim) == size ? (uint32_t)blocks : 0;
+    const int64_t runs = product(from, 0, cut.dim) * cut.blocks, size = runs ? lb_layout_numel(from) / runs : 0;
+    const int64_t before = product(layout, 0, dim), blocks = before ? runs / before : 0;
+    if (blocks < 1 || blocks * before != runs || layout->shape[dim] % blocks || blocks > UINT32_MAX) return 0;
+    return layout->shape[dim] / blocks * product(layout, dim + 1, layout->ndim) == size ? (uint32_t)blocks : 0;
 }
 
 /* Of several the one behind which as many elements lie as before, or else that of fewest blocks. */
@@ -57,70 +57,72 @@ static cut reshaped(const lb_layout *from, cut c, const lb_layout *to)
 
 /* ---- sources ---- */
 
-static const lb_reassembly *join_of(const finder *f, uint32_t op)
+static const lb_reassembly *join_of(const finder *finder, uint32_t op)
 {
-    const uint32_t row = f->al->join_of_b[op];
-    return row == LB_NONE ? NULL : &f->al->joins.list[row];
+    const uint32_t row = finder->al->join_of_b[op];
+    return row == LB_NONE ? NULL : &finder->al->joins.list[row];
 }
 
-static void set_blocks(const finder *f, const uint32_t *values, uint32_t n, uint32_t blocks)
+static void set_blocks(const finder *finder, const uint32_t *values, uint32_t n, uint32_t blocks)
 {
-    for (uint32_t k = 0; k < n; k++) f->b->blocks[values[k]] = blocks;
+    for (uint32_t k = 0; k < n; k++) finder->b->blocks[values[k]] = blocks;
 }
 
 /* How far the parts, put together in so many blocks, are from the whole; infinite where that cannot be told. */
-static double distance_in(const finder *f, const lb_tensor *whole, int dim, const uint32_t *values, uint32_t n,
+static double distance_in(const finder *finder, const lb_tensor *whole, int dim, const uint32_t *values, uint32_t n,
                           uint32_t blocks)
 {
-    const lb_reassembling how = {f->b, NULL, NULL};
+    const lb_reassembling how = {finder->b, NULL, NULL};
     lb_tensor made;
-    lb_difference d;
-    set_blocks(f, values, n, blocks);
+    lb_difference difference;
+    set_blocks(finder, values, n, blocks);
     if (!lb_reassembly_assemble(&how, &whole->layout, dim, values, n, &made)) return INFINITY;
-    const bool known = lb_compare_numbers(whole, &made, &d, NULL) == LB_OK;
+    const bool known = lb_compare_numbers(whole, &made, &difference, NULL) == LB_OK;
     free(made.data);
-    return known ? d.rel_l2 : INFINITY;
+    return known ? difference.rel_l2 : INFINITY;
 }
 
-static bool divides(const finder *f, int dim, const uint32_t *values, uint32_t n, uint32_t blocks)
+static bool divides(const finder *finder, int dim, const uint32_t *values, uint32_t n, uint32_t blocks)
 {
     for (uint32_t k = 0; k < n; k++)
-        if (f->p->values[values[k]].layout.shape[dim] % blocks) return false;
+        if (finder->p->values[values[k]].layout.shape[dim] % blocks) return false;
     return true;
 }
 
 /* The fewest blocks in which the parts are the whole, or the nearest to it by far. */
-static uint32_t blocks_of_source(const finder *f, uint32_t whole, int dim, const uint32_t *values, uint32_t n)
+static uint32_t blocks_of_source(const finder *finder, uint32_t whole, int dim, const uint32_t *values, uint32_t n)
 {
     lb_tensor t;
-    if (!lb_dtype_is_float(f->a->program->values[whole].dtype) || lb_program_view_value(f->a, whole, &t, NULL) != LB_OK)
+    if (!lb_dtype_is_float(finder->a->program->values[whole].dtype) ||
+        lb_program_view_value(finder->a, whole, &t, NULL) != LB_OK)
         return 1;
-    double least = distance_in(f, &t, dim, values, n, 1);
+    double least = distance_in(finder, &t, dim, values, n, 1);
     uint32_t best = 1;
     if (!isfinite(least)) return 1;
     for (uint32_t blocks = 2; blocks <= MOST_BLOCKS && least > 0; blocks++) {
-        const double apart = divides(f, dim, values, n, blocks) ? distance_in(f, &t, dim, values, n, blocks) : INFINITY;
+        const double apart =
+            divides(finder, dim, values, n, blocks) ? distance_in(finder, &t, dim, values, n, blocks) : INFINITY;
         if (apart < NEARER * least) least = apart, best = blocks;
     }
     return best;
 }
 
-static void find_in_sources(const finder *f)
+static void find_in_sources(const finder *finder)
 {
-    const lb_reassemblies *joins = &f->al->joins;
-    uint32_t *values = malloc((f->p->n_ops + 1) * sizeof *values);
+    const lb_reassemblies *joins = &finder->al->joins;
+    uint32_t *values = malloc((finder->p->n_ops + 1) * sizeof *values);
     for (uint32_t i = 0; values && i < joins->n; i++) {
         const lb_reassembly *join = &joins->list[i];
-        const lb_op *whole = &f->a->program->ops[join->whole];
-        if (!join->parts || !lb_op_is_source(f->a->program, whole) ||
-            !lb_reassembly_values(joins, join, f->p, 0, values))
+        const lb_op *whole = &finder->a->program->ops[join->whole];
+        if (!join->parts || !lb_op_is_source(finder->a->program, whole) ||
+            !lb_reassembly_values(joins, join, finder->p, 0, values))
             continue;
-        const uint32_t v = lb_op_results(f->a->program, whole)[0];
-        const int dim = lb_reassembly_dim(joins->rows, f->a->program, v, f->p, values, join->parts);
+        const uint32_t v = lb_op_results(finder->a->program, whole)[0];
+        const int dim = lb_reassembly_dim(joins->rows, finder->a->program, v, finder->p, values, join->parts);
         if (dim >= 0 && dim < LB_MAX_DIMS)
-            set_blocks(f, values, join->parts, blocks_of_source(f, v, dim, values, join->parts));
+            set_blocks(finder, values, join->parts, blocks_of_source(finder, v, dim, values, join->parts));
         for (uint32_t k = 0; dim >= 0 && dim < LB_MAX_DIMS && k < join->parts; k++)
-            f->cuts[values[k]] = (cut){dim, f->b->blocks[values[k]]};
+            finder->cuts[values[k]] = (cut){dim, finder->b->blocks[values[k]]};
     }
     free(values);
 }
@@ -148,12 +150,12 @@ static cut moved(const lb_layout *from, cut c, const lb_layout *to)
     return UNKNOWN;
 }
 
-static cut of_view(const finder *f, const lb_op *op, uint32_t from, uint32_t to)
+static cut of_view(const finder *finder, const lb_op *op, uint32_t from, uint32_t to)
 {
-    const lb_layout *x = &f->p->values[from].layout, *y = &f->p->values[to].layout;
-    const cut c = f->cuts[from];
+    const lb_layout *x = &finder->p->values[from].layout, *y = &finder->p->values[to].layout;
+    const cut c = finder->cuts[from];
     if (c.dim < 0) return UNKNOWN;
-    if (keeps_order(lb_op_name(f->p, op)) && lb_layout_numel(x) == lb_layout_numel(y)) return reshaped(x, c, y);
+    if (keeps_order(lb_op_name(finder->p, op)) && lb_layout_numel(x) == lb_layout_numel(y)) return reshaped(x, c, y);
     return moved(x, c, y);
 }
 
@@ -174,61 +176,62 @@ static void note_input(void *context, uint32_t value)
     inputs *in = context;
     if (value == LB_NONE) return;
     if (in->first == LB_NONE) in->first = value;
-    const cut c = in->f->cuts[value];
-    const lb_layout *l = &in->f->p->values[value].layout;
-    if (c.dim < 0) return;
-    if (in->found.dim < 0 && lb_layout_same_shape(l, in->result)) in->found = c;
-    if (in->dim < 0 || l->shape[c.dim] != in->result->shape[in->dim]) return;
-    if (l->ndim == in->result->ndim && c.dim != in->dim) return;
-    if (c.blocks > in->blocks) in->blocks = c.blocks;
+    const cut cut = in->f->cuts[value];
+    const lb_layout *layout = &in->f->p->values[value].layout;
+    if (cut.dim < 0) return;
+    if (in->found.dim < 0 && lb_layout_same_shape(layout, in->result)) in->found = cut;
+    if (in->dim < 0 || layout->shape[cut.dim] != in->result->shape[in->dim]) return;
+    if (layout->ndim == in->result->ndim && cut.dim != in->dim) return;
+    if (cut.blocks > in->blocks) in->blocks = cut.blocks;
 }
 
 /* The dimension along which the results of the parts differ from the whole's, in shape; -1. */
-static int dim_of(const finder *f, uint32_t op, uint32_t outcome)
+static int dim_of(const finder *finder, uint32_t op, uint32_t outcome)
 {
-    const lb_reassembly *join = join_of(f, op);
+    const lb_reassembly *join = join_of(finder, op);
     if (!join) return -1;
-    const int dim = lb_reassembly_outcome_dim(&f->al->joins, join, f->a->program, f->p, outcome);
+    const int dim = lb_reassembly_outcome_dim(&finder->al->joins, join, finder->a->program, finder->p, outcome);
     return dim < LB_MAX_DIMS ? dim : -1;
 }
 
-static void find_in_outcome(const finder *f, uint32_t i, uint32_t k, uint32_t v)
+static void find_in_outcome(const finder *finder, uint32_t i, uint32_t k, uint32_t v)
 {
-    const lb_op *op = &f->p->ops[i];
-    const lb_layout *l = &f->p->values[v].layout;
-    inputs in = {f, l, dim_of(f, i, k), 0, UNKNOWN, LB_NONE};
-    lb_op_each_input(f->p, op, note_input, &in);
-    if (in.first != LB_NONE && (!lb_op_computes(f->p, op) || keeps_order(lb_op_name(f->p, op)))) {
-        in.found = of_view(f, op, in.first, v);
-        in.blocks = in.dim >= 0 && in.found.dim >= 0 ? blocks_along(l, in.dim, l, in.found) : 0;
+    const lb_op *op = &finder->p->ops[i];
+    const lb_layout *layout = &finder->p->values[v].layout;
+    inputs in = {finder, layout, dim_of(finder, i, k), 0, UNKNOWN, LB_NONE};
+    lb_op_each_input(finder->p, op, note_input, &in);
+    if (in.first != LB_NONE && (!lb_op_computes(finder->p, op) || keeps_order(lb_op_name(finder->p, op)))) {
+        in.found = of_view(finder, op, in.first, v);
+        in.blocks = in.dim >= 0 && in.found.dim >= 0 ? blocks_along(layout, in.dim, layout, in.found) : 0;
     }
-    f->cuts[v] = in.dim < 0 ? in.found : (cut){in.dim, in.blocks ? in.blocks : 1};
-    f->b->blocks[v] = in.dim < 0 ? 0 : in.blocks;
+    finder->cuts[v] = in.dim < 0 ? in.found : (cut){in.dim, in.blocks ? in.blocks : 1};
+    finder->b->blocks[v] = in.dim < 0 ? 0 : in.blocks;
 }
 
-static void find_in_op(const finder *f, uint32_t i)
+static void find_in_op(const finder *finder, uint32_t i)
 {
-    const lb_op *op = &f->p->ops[i];
-    for (uint32_t k = 0; !lb_op_is_source(f->p, op) && k < lb_op_outcomes(op); k++) {
-        const uint32_t v = lb_op_outcome(f->p, op, k);
-        if (v != LB_NONE && f->cuts[v].dim < 0) find_in_outcome(f, i, k, v);
+    const lb_op *op = &finder->p->ops[i];
+    for (uint32_t k = 0; !lb_op_is_source(finder->p, op) && k < lb_op_outcomes(op); k++) {
+        const uint32_t v = lb_op_outcome(finder->p, op, k);
+        if (v != LB_NONE && finder->cuts[v].dim < 0) find_in_outcome(finder, i, k, v);
     }
 }
 
-lb_status lb_cut_blocks_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, lb_err *err)
+lb_status lb_cut_blocks_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                             lb_err *err)
 {
-    const lb_program *p = b->program;
-    finder f = {a, b, p, al, malloc(((size_t)p->n_values + 1) * sizeof *f.cuts)};
-    if (!f.cuts || !b->blocks) {
-        free(f.cuts);
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", p->n_values);
+    const lb_program *program = b->program;
+    finder finder = {a, b, program, alignment, malloc(((size_t)program->n_values + 1) * sizeof *finder.cuts)};
+    if (!finder.cuts || !b->blocks) {
+        free(finder.cuts);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", program->n_values);
     }
-    memset(b->blocks, 0, p->n_values * sizeof *b->blocks);
-    for (uint32_t v = 0; v < p->n_values; v++) f.cuts[v] = UNKNOWN;
-    if (al->joins.n && !al->joins.rows) {
-        find_in_sources(&f);
-        for (uint32_t i = 0; i < p->n_ops; i++) find_in_op(&f, i);
+    memset(b->blocks, 0, program->n_values * sizeof *b->blocks);
+    for (uint32_t v = 0; v < program->n_values; v++) finder.cuts[v] = UNKNOWN;
+    if (alignment->joins.n && !alignment->joins.rows) {
+        find_in_sources(&finder);
+        for (uint32_t i = 0; i < program->n_ops; i++) find_in_op(&finder, i);
     }
-    free(f.cuts);
+    free(finder.cuts);
     return LB_OK;
 }

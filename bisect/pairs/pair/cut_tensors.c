@@ -18,14 +18,14 @@ typedef struct holdings {
 
 /* ---- what each rank holds ---- */
 
-static void claim_all(lb_held_part *h, const lb_layout *layout)
+static void claim_all(lb_held_part *part, const lb_layout *layout)
 {
-    h->elements = lb_layout_numel(layout);
+    part->elements = lb_layout_numel(layout);
     for (int32_t d = 0; d < layout->ndim; d++)
-        h->own[d] = (lb_extent){.dim = d, .whole = layout->shape[d], .from = 0, .size = layout->shape[d]};
+        part->own[d] = (lb_extent){.dim = d, .whole = layout->shape[d], .from = 0, .size = layout->shape[d]};
 }
 
-static void add_holding(holdings *list, const lb_held_part *h, const char *name, const lb_layer_names_map *rules)
+static void add_holding(holdings *list, const lb_held_part *part, const char *name, const lb_layer_names_map *rules)
 {
     lb_held_part *grown = lb_array_grow(list->list, list->n, sizeof *grown);
     char *mapped = lb_layer_names_map_apply(rules, name);
@@ -34,56 +34,57 @@ static void add_holding(holdings *list, const lb_held_part *h, const char *name,
         free(mapped), list->failed = true;
         return;
     }
-    list->list[list->n] = *h;
+    list->list[list->n] = *part;
     list->list[list->n++].name = mapped;
 }
 
 /* False: nothing that is looked for here. */
-static bool kind_of(const lb_program *p, const lb_value *v, lb_cut_kind *kind)
+static bool kind_of(const lb_program *program, const lb_value *value, lb_cut_kind *kind)
 {
-    const char *name = lb_program_text(p, v->name);
+    const char *name = lb_program_text(program, value->name);
     if (!*name) return false;
-    *kind = v->source == LB_SOURCE_BATCH     ? LB_CUT_BATCH
+    *kind = value->source == LB_SOURCE_BATCH ? LB_CUT_BATCH
             : lb_state_name_before(name) > 0 ? LB_CUT_STATE
                                              : LB_CUT_PARAMETER;
-    return v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_PARAMETER || *kind == LB_CUT_STATE ||
-           (v->source == LB_SOURCE_CARRIED && v->flags & LB_VALUE_PARAMETER);
+    return value->source == LB_SOURCE_BATCH || value->source == LB_SOURCE_PARAMETER || *kind == LB_CUT_STATE ||
+           (value->source == LB_SOURCE_CARRIED && value->flags & LB_VALUE_PARAMETER);
 }
 
-static bool is_one_of(const lb_program *p, const lb_shard *shards, uint32_t n, const char *name)
+static bool is_one_of(const lb_program *program, const lb_shard *shards, uint32_t n, const char *name)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!strcmp(lb_program_text(p, shards[i].name), name)) return true;
+        if (!strcmp(lb_program_text(program, shards[i].name), name)) return true;
     return false;
 }
 
 /* The parameter of that name and rank that holds several, and is none of them; NULL. */
 static const lb_shard *find_flat(const lb_program_view *side, uint32_t rank, const char *name, uint32_t *n)
 {
-    const lb_program *p = side->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER) || lb_program_view_part_of(side, i) != rank ||
-            strcmp(lb_program_text(p, p->values[v].name), name))
+    const lb_program *program = side->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t v =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(program->values[v].flags & LB_VALUE_PARAMETER) ||
+            lb_program_view_part_of(side, i) != rank || strcmp(lb_program_text(program, program->values[v].name), name))
             continue;
-        const lb_shard *shards = lb_program_shards_of(p, v, n);
-        if (*n > 1) return is_one_of(p, shards, *n, name) ? NULL : shards;
+        const lb_shard *shards = lb_program_shards_of(program, v, n);
+        if (*n > 1) return is_one_of(program, shards, *n, name) ? NULL : shards;
     }
     return NULL;
 }
 
 /* The one number that an optimizer keeps of a parameter (its step) is that of each that lies in it. */
-static bool add_numbers(holdings *list, const lb_held_part *h, const lb_layer_names_map *rules)
+static bool add_numbers(holdings *list, const lb_held_part *part, const lb_layer_names_map *rules)
 {
-    const lb_program *p = h->side->program;
-    const char *name = lb_program_text(p, p->values[h->value].name), *bare = strchr(name, ':');
+    const lb_program *program = part->side->program;
+    const char *name = lb_program_text(program, program->values[part->value].name), *bare = strchr(name, ':');
     uint32_t n = 0;
     const lb_shard *shards =
-        h->kind == LB_CUT_STATE && h->elements == 1 ? find_flat(h->side, h->rank, bare + 1, &n) : NULL;
+        part->kind == LB_CUT_STATE && part->elements == 1 ? find_flat(part->side, part->rank, bare + 1, &n) : NULL;
     for (uint32_t i = 0; shards && i < n; i++) {
         char text[600];
-        snprintf(text, sizeof text, "%.*s%s", (int)(bare + 1 - name), name, lb_program_text(p, shards[i].name));
-        add_holding(list, h, text, rules);
+        snprintf(text, sizeof text, "%.*s%s", (int)(bare + 1 - name), name, lb_program_text(program, shards[i].name));
+        add_holding(list, part, text, rules);
     }
     return shards != NULL;
 }
@@ -91,28 +92,29 @@ static bool add_numbers(holdings *list, const lb_held_part *h, const lb_layer_na
 static void add_source(holdings *list, const lb_program_view *side, const lb_layer_names_map *rules, uint32_t op,
                        bool free)
 {
-    const lb_program *p = side->program;
-    const uint32_t v = lb_op_results(p, &p->ops[op])[0];
-    const lb_value *value = &p->values[v];
+    const lb_program *program = side->program;
+    const uint32_t v = lb_op_results(program, &program->ops[op])[0];
+    const lb_value *value = &program->values[v];
     uint32_t n;
-    const lb_shard *shards = lb_program_shards_of(p, v, &n);
+    const lb_shard *shards = lb_program_shards_of(program, v, &n);
     lb_held_part h = {.side = side, .op = op, .value = v, .rank = lb_program_view_part_of(side, op), .free = free};
-    if (!kind_of(p, value, &h.kind)) return;
+    if (!kind_of(program, value, &h.kind)) return;
     if (!shards) claim_all(&h, &value->layout);
-    if (!shards && !add_numbers(list, &h, rules)) add_holding(list, &h, lb_program_text(p, value->name), rules);
+    if (!shards && !add_numbers(list, &h, rules)) add_holding(list, &h, lb_program_text(program, value->name), rules);
     for (uint32_t i = 0; shards && i < n; i++) {
-        const lb_layout part = lb_shard_part(p, &shards[i]);
+        const lb_layout part = lb_shard_part(program, &shards[i]);
         h.shard = &shards[i], h.at = shards[i].at, h.elements = lb_layout_numel(&part);
         const uint32_t name = shards[i].name == LB_NONE ? value->name : shards[i].name;
-        if (h.elements) add_holding(list, &h, lb_program_text(p, name), rules);
+        if (h.elements) add_holding(list, &h, lb_program_text(program, name), rules);
     }
 }
 
 static void number_holdings(holdings *list)
 {
     for (uint32_t i = 0; i < list->n; i++) {
-        lb_held_part *h = &list->list[i];
-        for (uint32_t k = i; k-- > 0 && list->list[k].rank == h->rank;) h->nth += !strcmp(list->list[k].name, h->name);
+        lb_held_part *part = &list->list[i];
+        for (uint32_t k = i; k-- > 0 && list->list[k].rank == part->rank;)
+            part->nth += !strcmp(list->list[k].name, part->name);
     }
 }
 
@@ -137,8 +139,9 @@ static void list_holdings(const lb_program_view *const sides[2], const lb_layer_
     }
     for (int k = 0; paired && k < 2; k++)
         for (uint32_t i = 0; i < sides[k]->program->n_ops; i++) {
-            const lb_program *p = sides[k]->program;
-            const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+            const lb_program *program = sides[k]->program;
+            const uint32_t v =
+                lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
             if (v == LB_NONE) continue;
             const uint32_t j = k ? LB_NONE : al->source_b_of_a[i];
             const bool met = k ? paired[i] : j != LB_NONE && paired[j];
@@ -180,36 +183,36 @@ static bool gather_group(const holdings *all, const lb_held_part *like, group *g
 {
     *g = (group){.all = all->list, .rows = malloc((all->n + 1) * sizeof *g->rows), .told = true};
     for (uint32_t i = 0; g->rows && i < all->n; i++) {
-        const lb_held_part *h = &all->list[i];
-        if (h->nth != like->nth || h->kind != like->kind || strcmp(h->name, like->name)) continue;
-        g->rows[g->n++] = i, g->free |= h->free, g->told &= h->shard != NULL;
+        const lb_held_part *part = &all->list[i];
+        if (part->nth != like->nth || part->kind != like->kind || strcmp(part->name, like->name)) continue;
+        g->rows[g->n++] = i, g->free |= part->free, g->told &= part->shard != NULL;
     }
     return g->rows != NULL;
 }
 
-static const lb_held_part *member(const group *g, uint32_t i)
+static const lb_held_part *member(const group *group, uint32_t i)
 {
-    return &g->all[g->rows[i]];
+    return &group->all[group->rows[i]];
 }
 
-static const lb_value *value_of(const lb_held_part *h)
+static const lb_value *value_of(const lb_held_part *part)
 {
-    return &h->side->program->values[h->value];
+    return &part->side->program->values[part->value];
 }
 
-static bool have_whole(const group *g, const lb_layout *whole)
+static bool have_whole(const group *group, const lb_layout *whole)
 {
-    for (uint32_t i = 0; i < g->n; i++) {
-        const lb_layout mine = lb_held_part_whole(member(g, i));
+    for (uint32_t i = 0; i < group->n; i++) {
+        const lb_layout mine = lb_held_part_whole(member(group, i));
         if (!lb_layout_same_shape(&mine, whole)) return false;
     }
-    return g->n;
+    return group->n;
 }
 
-static bool are_all_the_same(const group *g)
+static bool are_all_the_same(const group *group)
 {
-    for (uint32_t i = 1; i < g->n; i++)
-        if (!lb_digest_equal(value_of(member(g, i))->logical, value_of(member(g, 0))->logical)) return false;
+    for (uint32_t i = 1; i < group->n; i++)
+        if (!lb_digest_equal(value_of(member(group, i))->logical, value_of(member(group, 0))->logical)) return false;
     return true;
 }
 
@@ -222,96 +225,97 @@ static bool share_one(const lb_program_view *side, uint32_t x, uint32_t y)
 }
 
 /* Where the part of member `i` begins along `dim`, and where the last of its set ends. */
-static int64_t place_in_set(const group *g, uint32_t i, int dim, int64_t *end)
+static int64_t place_in_set(const group *group, uint32_t i, int dim, int64_t *end)
 {
     int64_t from = 0;
     *end = 0;
-    for (uint32_t k = 0; k < g->n; k++) {
-        if (!share_one(member(g, i)->side, member(g, k)->rank, member(g, i)->rank)) continue;
-        *end += value_of(member(g, k))->layout.shape[dim];
-        if (k < i) from += value_of(member(g, k))->layout.shape[dim];
+    for (uint32_t k = 0; k < group->n; k++) {
+        if (!share_one(member(group, i)->side, member(group, k)->rank, member(group, i)->rank)) continue;
+        *end += value_of(member(group, k))->layout.shape[dim];
+        if (k < i) from += value_of(member(group, k))->layout.shape[dim];
     }
     return from;
 }
 
 /* Tensors of which nothing was said, one of each rank: do they make that whole, one behind the other? */
-static bool follow_each_other(group *g, lb_held_part *all, const lb_layout *whole)
+static bool follow_each_other(group *group, lb_held_part *all, const lb_layout *whole)
 {
-    const lb_layout *first = &value_of(member(g, 0))->layout;
+    const lb_layout *first = &value_of(member(group, 0))->layout;
     int64_t end;
     int dim = 0;
-    if (first->ndim != whole->ndim || !whole->ndim || g->n != member(g, 0)->side->n_parts) return false;
+    if (first->ndim != whole->ndim || !whole->ndim || group->n != member(group, 0)->side->n_parts) return false;
     while (dim < whole->ndim - 1 && first->shape[dim] == whole->shape[dim]) dim++;
-    for (uint32_t i = 0; i < g->n; i++) {
-        const lb_held_part *h = member(g, i);
-        const lb_layout *l = &value_of(h)->layout;
-        if (h->shard || h->rank != i || l->ndim != whole->ndim) return false;
+    for (uint32_t i = 0; i < group->n; i++) {
+        const lb_held_part *part = member(group, i);
+        const lb_layout *layout = &value_of(part)->layout;
+        if (part->shard || part->rank != i || layout->ndim != whole->ndim) return false;
         for (int d = 0; d < whole->ndim; d++)
-            if (d != dim && l->shape[d] != whole->shape[d]) return false;
+            if (d != dim && layout->shape[d] != whole->shape[d]) return false;
     }
-    for (uint32_t i = 0; i < g->n; i++) {
-        lb_extent *e = &all[g->rows[i]].own[dim];
-        e->from = place_in_set(g, i, dim, &end);
+    for (uint32_t i = 0; i < group->n; i++) {
+        lb_extent *extent = &all[group->rows[i]].own[dim];
+        extent->from = place_in_set(group, i, dim, &end);
         if (end != whole->shape[dim]) return false;
     }
-    for (uint32_t i = 0; i < g->n; i++) all[g->rows[i]].own[dim].whole = whole->shape[dim];
+    for (uint32_t i = 0; i < group->n; i++) all[group->rows[i]].own[dim].whole = whole->shape[dim];
     return true;
 }
 
 /* No shard says that these are parts, and all ranks hold the same: are they copies of a smaller tensor? What is one
  * number all over (a bias that nothing has changed) may be parts of it. */
-static bool are_copies(const group g[2], const lb_cut_tensor *cut)
+static bool are_copies(const group group[2], const lb_cut_tensor *cut)
 {
     for (int k = 0; k < 2; k++) {
-        const lb_layout mine = value_of(member(&g[k], 0))->layout;
-        const bool part = !member(&g[k], 0)->shard && !lb_layout_same_shape(&mine, &cut->whole);
-        if (part && cut->kind != LB_CUT_BATCH && cut->wrong != LB_NONE && are_all_the_same(&g[k])) return true;
+        const lb_layout mine = value_of(member(&group[k], 0))->layout;
+        const bool part = !member(&group[k], 0)->shard && !lb_layout_same_shape(&mine, &cut->whole);
+        if (part && cut->kind != LB_CUT_BATCH && cut->wrong != LB_NONE && are_all_the_same(&group[k])) return true;
     }
     return false;
 }
 
 /* Both sides hold parts of one whole, whose shape is set. */
-static bool are_parts(group g[2], holdings lists[2], lb_layout *whole)
+static bool are_parts(group group[2], holdings lists[2], lb_layout *whole)
 {
     for (int k = 0; k < 2; k++) { /* the one side says what the whole is */
-        *whole = lb_held_part_whole(member(&g[k], 0));
-        if (!have_whole(&g[k], whole)) continue;
-        if (have_whole(&g[!k], whole)) return g[0].told || g[1].told || member(&g[0], 0)->kind == LB_CUT_STATE;
-        if (follow_each_other(&g[!k], lists[!k].list, whole)) return true;
+        *whole = lb_held_part_whole(member(&group[k], 0));
+        if (!have_whole(&group[k], whole)) continue;
+        if (have_whole(&group[!k], whole))
+            return group[0].told || group[1].told || member(&group[0], 0)->kind == LB_CUT_STATE;
+        if (follow_each_other(&group[!k], lists[!k].list, whole)) return true;
     }
     return false;
 }
 
 /* ---- element by element ---- */
 
-static void draw(lb_held_image *to, const group *g)
+static void draw(lb_held_image *to, const group *group)
 {
-    for (uint32_t i = 0; i < g->n; i++) {
-        uint8_t *bytes = lb_held_part_bytes(member(g, i), to->element);
-        if (bytes) lb_held_image_draw(to, member(g, i), bytes);
+    for (uint32_t i = 0; i < group->n; i++) {
+        uint8_t *bytes = lb_held_part_bytes(member(group, i), to->element);
+        if (bytes) lb_held_image_draw(to, member(group, i), bytes);
         free(bytes);
     }
 }
 
-static const lb_held_part *find_wrong(const lb_held_image *other, const group *g)
+static const lb_held_part *find_wrong(const lb_held_image *other, const group *group)
 {
-    for (uint32_t i = 0; i < g->n; i++) {
-        uint8_t *bytes = lb_held_part_bytes(member(g, i), other->element);
-        const bool differs = bytes && lb_held_image_differs(other, member(g, i), bytes);
+    for (uint32_t i = 0; i < group->n; i++) {
+        uint8_t *bytes = lb_held_part_bytes(member(group, i), other->element);
+        const bool differs = bytes && lb_held_image_differs(other, member(group, i), bytes);
         free(bytes);
-        if (differs) return member(g, i);
+        if (differs) return member(group, i);
     }
     return NULL;
 }
 
 /* How far a part is from what stands in its place, of its own size; 0: that is not known. */
-static double distance_from(const lb_held_image *other, const lb_held_part *h, uint8_t dtype)
+static double distance_from(const lb_held_image *other, const lb_held_part *part, uint8_t dtype)
 {
-    const size_t n = (size_t)h->elements;
-    uint8_t *mine = lb_held_part_bytes(h, other->element), *there = calloc(n + 1, other->element);
+    const size_t n = (size_t)part->elements;
+    uint8_t *mine = lb_held_part_bytes(part, other->element), *there = calloc(n + 1, other->element);
     double *x = malloc((2 * n + 1) * sizeof *x), apart = 0, size = 0;
     if (mine && there && x && lb_dtype_is_float(dtype)) {
-        lb_held_image_cut(other, h, there);
+        lb_held_image_cut(other, part, there);
         lb_load_f64(x, dtype, mine, n), lb_load_f64(x + n, dtype, there, n);
         for (size_t i = 0; i < n; i++) apart += (x[i] - x[n + i]) * (x[i] - x[n + i]), size += x[i] * x[i];
     }
@@ -321,61 +325,64 @@ static double distance_from(const lb_held_image *other, const lb_held_part *h, u
 
 /* Parts of which nothing was said, none of which is near what stands in its place one behind the other: they lie in
  * another order. */
-static bool lie_otherwise(const lb_held_image *other, const group *g, const lb_cut_tensor *cut)
+static bool lie_otherwise(const lb_held_image *other, const group *group, const lb_cut_tensor *cut)
 {
     static const double FAR = 0.25; /* squared, and no update's rounding */
-    for (uint32_t i = 0; i < g->n; i++) {
-        const lb_held_part *h = member(g, i);
-        if (h->shard || lb_layout_same_shape(&value_of(h)->layout, &cut->whole)) return false;
-        if (distance_from(other, h, cut->dtype) < FAR) return false;
+    for (uint32_t i = 0; i < group->n; i++) {
+        const lb_held_part *part = member(group, i);
+        if (part->shard || lb_layout_same_shape(&value_of(part)->layout, &cut->whole)) return false;
+        if (distance_from(other, part, cut->dtype) < FAR) return false;
     }
-    return g->n > 1 && cut->kind != LB_CUT_BATCH;
+    return group->n > 1 && cut->kind != LB_CUT_BATCH;
 }
 
-static bool has_dtype(const group *g, uint8_t dtype)
+static bool has_dtype(const group *group, uint8_t dtype)
 {
-    for (uint32_t i = 0; i < g->n; i++)
-        if (value_of(member(g, i))->dtype != dtype) return false;
+    for (uint32_t i = 0; i < group->n; i++)
+        if (value_of(member(group, i))->dtype != dtype) return false;
     return true;
 }
 
 /* A's numbers are there for all that B holds, and B's shadow can begin with them. */
-static bool covers(const lb_held_image *image, const group *g)
+static bool covers(const lb_held_image *image, const group *group)
 {
-    for (uint32_t i = 0; i < g->n; i++)
-        if (lb_held_image_lacks(image, member(g, i))) return false;
+    for (uint32_t i = 0; i < group->n; i++)
+        if (lb_held_image_lacks(image, member(group, i))) return false;
     return true;
 }
 
 /* The rank of the side that has the same bytes in another part; -1. Of tensors that are the same number all over it
  * says nothing. */
-static int32_t find_twin(const lb_held_part *h)
+static int32_t find_twin(const lb_held_part *part)
 {
-    const lb_program *p = h->side->program;
-    const lb_value *v = value_of(h);
+    const lb_program *program = part->side->program;
+    const lb_value *value = value_of(part);
     lb_tensor t;
-    const lb_layout whole = lb_held_part_whole(h);
-    if (h->elements == lb_layout_numel(&whole)) return -1; /* others have copies of it */
-    if (lb_digest_is_none(v->logical) || lb_program_view_value(h->side, h->value, &t, NULL) != LB_OK) return -1;
+    const lb_layout whole = lb_held_part_whole(part);
+    if (part->elements == lb_layout_numel(&whole)) return -1; /* others have copies of it */
+    if (lb_digest_is_none(value->logical) || lb_program_view_value(part->side, part->value, &t, NULL) != LB_OK)
+        return -1;
     const size_t size = lb_dtype_bits(t.dtype) / 8, n = (size_t)lb_layout_numel(&t.layout);
     if (!lb_layout_is_contiguous(&t.layout) || n < 2 || !memcmp(t.data, (char *)t.data + size, (n - 1) * size))
         return -1;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t other = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        const uint32_t rank = lb_program_view_part_of(h->side, i);
-        if (other == LB_NONE || rank == h->rank || !lb_digest_equal(p->values[other].logical, v->logical)) continue;
-        if (!lb_shard_is_copy(p, h->value, p, other)) return h->side->parts[rank].program->rank;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t other =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        const uint32_t rank = lb_program_view_part_of(part->side, i);
+        if (other == LB_NONE || rank == part->rank || !lb_digest_equal(program->values[other].logical, value->logical))
+            continue;
+        if (!lb_shard_is_copy(program, part->value, program, other)) return part->side->parts[rank].program->rank;
     }
     return -1;
 }
 
 /* Of two sides that differ one rank may have what another of its own side has: it is to blame then. */
-static void blame(const group g[2], const lb_held_part *wrong, int side, lb_cut_tensor *cut)
+static void blame(const group group[2], const lb_held_part *wrong, int side, lb_cut_tensor *cut)
 {
     cut->wrong_like = find_twin(wrong);
-    for (uint32_t i = 0; i < g[!side].n && cut->wrong_like < 0; i++) {
-        const int32_t like = member(&g[!side], i)->shard ? find_twin(member(&g[!side], i)) : -1;
-        if (like >= 0) wrong = member(&g[!side], i), side = !side, cut->wrong_like = like;
+    for (uint32_t i = 0; i < group[!side].n && cut->wrong_like < 0; i++) {
+        const int32_t like = member(&group[!side], i)->shard ? find_twin(member(&group[!side], i)) : -1;
+        if (like >= 0) wrong = member(&group[!side], i), side = !side, cut->wrong_like = like;
     }
     cut->wrong = wrong->op, cut->wrong_side = side;
     lb_held_part_text(wrong, cut->wrong_part, sizeof cut->wrong_part);
@@ -383,21 +390,23 @@ static void blame(const group g[2], const lb_held_part *wrong, int side, lb_cut_
 
 /* Against the other side's whole, first B's parts, then A's; where B has none, the other way round. False: out of
  * memory. */
-static bool compare(const group g[2], lb_cut_tensor *cut)
+static bool compare(const group group[2], lb_cut_tensor *cut)
 {
     const size_t element = lb_dtype_bits(cut->dtype) / 8;
-    if (lb_dtype_bits(cut->dtype) < 8 || !has_dtype(&g[0], cut->dtype) || !has_dtype(&g[1], cut->dtype)) return true;
+    if (lb_dtype_bits(cut->dtype) < 8 || !has_dtype(&group[0], cut->dtype) || !has_dtype(&group[1], cut->dtype))
+        return true;
     bool room = true, otherwise = false;
-    const int first = lb_layout_same_shape(&value_of(member(&g[1], 0))->layout, &cut->whole) ? 0 : 1;
+    const int first = lb_layout_same_shape(&value_of(member(&group[1], 0))->layout, &cut->whole) ? 0 : 1;
     for (int n = 0; n < 2 && room; n++) {
         const int k = n ? !first : first;
         lb_held_image other;
         room = lb_held_image_open(&other, &cut->whole, element);
-        if (room) draw(&other, &g[!k]);
-        otherwise |= room && lie_otherwise(&other, &g[k], cut);
-        const lb_held_part *h = room && cut->wrong == LB_NONE ? find_wrong(&other, &g[k]) : NULL;
-        if (room && k) cut->known = cut->kind <= LB_CUT_STATE && lb_dtype_is_float(cut->dtype) && covers(&other, &g[1]);
-        if (h) blame(g, h, k, cut);
+        if (room) draw(&other, &group[!k]);
+        otherwise |= room && lie_otherwise(&other, &group[k], cut);
+        const lb_held_part *part = room && cut->wrong == LB_NONE ? find_wrong(&other, &group[k]) : NULL;
+        if (room && k)
+            cut->known = cut->kind <= LB_CUT_STATE && lb_dtype_is_float(cut->dtype) && covers(&other, &group[1]);
+        if (part) blame(group, part, k, cut);
         lb_held_image_release(&other);
     }
     if (otherwise) cut->known = false, cut->wrong = LB_NONE;
@@ -406,19 +415,19 @@ static bool compare(const group g[2], lb_cut_tensor *cut)
 
 /* ---- all of it ---- */
 
-static bool is_joined(const lb_alignment *al, const group g[2])
+static bool is_joined(const lb_alignment *al, const group group[2])
 {
     for (int k = 0; k < 2; k++)
-        for (uint32_t i = 0; i < g[k].n; i++)
-            if ((k ? al->join_of_b : al->join_of_a)[member(&g[k], i)->op] != LB_NONE) return true;
+        for (uint32_t i = 0; i < group[k].n; i++)
+            if ((k ? al->join_of_b : al->join_of_a)[member(&group[k], i)->op] != LB_NONE) return true;
     return false;
 }
 
-static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_alignment *al)
+static bool add_cut(lb_cut_tensors *out, holdings lists[2], group groups[2], lb_alignment *al)
 {
     lb_layout whole;
-    const bool parts = are_parts(g, lists, &whole), told = g[0].told && g[1].told;
-    const lb_held_part *first = member(&g[0], 0);
+    const bool parts = are_parts(groups, lists, &whole), told = groups[0].told && groups[1].told;
+    const lb_held_part *first = member(&groups[0], 0);
     if (!parts && !told) return true; /* other shapes, and no shard says that they are parts */
     lb_cut_tensor *grown = lb_array_grow(out->list, out->n, sizeof *grown);
     if (!grown) return false;
@@ -427,11 +436,12 @@ static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_align
     cut.whole = whole, cut.dtype = value_of(first)->dtype, cut.other_whole = !parts;
     if (!cut.name) return false;
     for (int k = 0; k < 2; k++) {
-        cut.op[k] = member(&g[k], 0)->op, lb_held_part_text(member(&g[k], 0), cut.part[k], sizeof cut.part[k]);
-        cut.rows[k] = g[k].rows, cut.n_rows[k] = g[k].n, g[k].rows = NULL;
+        cut.op[k] = member(&groups[k], 0)->op,
+        lb_held_part_text(member(&groups[k], 0), cut.part[k], sizeof cut.part[k]);
+        cut.rows[k] = groups[k].rows, cut.n_rows[k] = groups[k].n, groups[k].rows = NULL;
     }
-    const group held[2] = {{.all = lists[0].list, .rows = cut.rows[0], .n = g[0].n},
-                           {.all = lists[1].list, .rows = cut.rows[1], .n = g[1].n}};
+    const group held[2] = {{.all = lists[0].list, .rows = cut.rows[0], .n = groups[0].n},
+                           {.all = lists[1].list, .rows = cut.rows[1], .n = groups[1].n}};
     const bool room = !parts || compare(held, &cut);
     if (parts && are_copies(held, &cut)) {
         free(cut.name), free(cut.rows[0]), free(cut.rows[1]);
@@ -459,11 +469,13 @@ static bool find_cuts(holdings lists[2], lb_alignment *al, lb_cut_tensors *out)
 {
     bool room = true;
     for (uint32_t i = 0; i < lists[0].n && room; i++) {
-        group g[2] = {{0}};
+        group group[2] = {{0}};
         if (!lists[0].list[i].free || !is_first(&lists[0], i)) continue;
-        room = gather_group(&lists[0], &lists[0].list[i], &g[0]) && gather_group(&lists[1], &lists[0].list[i], &g[1]);
-        if (room && (g[1].free || (g[1].n && lists[0].list[i].kind == LB_CUT_STATE))) room = add_cut(out, lists, g, al);
-        free(g[0].rows), free(g[1].rows);
+        room = gather_group(&lists[0], &lists[0].list[i], &group[0]) &&
+               gather_group(&lists[1], &lists[0].list[i], &group[1]);
+        if (room && (group[1].free || (group[1].n && lists[0].list[i].kind == LB_CUT_STATE)))
+            room = add_cut(out, lists, group, al);
+        free(group[0].rows), free(group[1].rows);
     }
     return room;
 }
@@ -497,11 +509,12 @@ static char **list_known(const lb_cut_tensors *cuts, int side, const lb_layer_na
     *n = 0;
     for (uint32_t i = 0; i < cuts->n && room; i++)
         for (uint32_t r = 0; r < cuts->list[i].n_rows[side] && room; r++) {
-            const lb_held_part *h = &cuts->parts[side][cuts->list[i].rows[side][r]];
-            const lb_program *p = h->side->program;
-            const uint32_t name = h->shard && h->shard->name != LB_NONE ? h->shard->name : p->values[h->value].name;
-            if (!cuts->list[i].known || h->kind != LB_CUT_PARAMETER) continue;
-            names[*n] = lb_layer_names_map_apply(rules, lb_program_text(p, name));
+            const lb_held_part *part = &cuts->parts[side][cuts->list[i].rows[side][r]];
+            const lb_program *program = part->side->program;
+            const uint32_t name =
+                part->shard && part->shard->name != LB_NONE ? part->shard->name : program->values[part->value].name;
+            if (!cuts->list[i].known || part->kind != LB_CUT_PARAMETER) continue;
+            names[*n] = lb_layer_names_map_apply(rules, lb_program_text(program, name));
             room = names[*n] != NULL, *n += room;
         }
     if (room) qsort(names, *n, sizeof *names, by_text);
@@ -538,7 +551,7 @@ static void free_parts(lb_held_part *list, uint32_t n)
 }
 
 lb_status lb_cut_tensors_find(const lb_program_view *a, const lb_program_view *b,
-                              const lb_layer_names_map *const rules[2], lb_alignment *al, lb_cut_tensors *out,
+                              const lb_layer_names_map *const rules[2], lb_alignment *alignment, lb_cut_tensors *out,
                               lb_err *err)
 {
     const lb_program_view *const sides[2] = {a, b};
@@ -547,18 +560,18 @@ lb_status lb_cut_tensors_find(const lb_program_view *a, const lb_program_view *b
     lb_status status = LB_OK;
     bool room = out->held[0] && out->held[1];
     if (room && (a->n_parts > 1 || b->n_parts > 1 || a->program->n_shards || b->program->n_shards)) {
-        list_holdings(sides, rules, al, lists);
+        list_holdings(sides, rules, alignment, lists);
         room = !lists[0].failed && !lists[1].failed;
         if (room) status = meet_names(lists, err);
-        if (room && status == LB_OK) room = find_cuts(lists, al, out);
+        if (room && status == LB_OK) room = find_cuts(lists, alignment, out);
         for (int k = 0; k < 2; k++) out->parts[k] = lists[k].list, out->n_parts[k] = lists[k].n;
-        if (room && status == LB_OK) mark_known(out, al), room = part_updates(out, rules, al);
+        if (room && status == LB_OK) mark_known(out, alignment), room = part_updates(out, rules, alignment);
         if (room && status == LB_OK && !out->unknown && a->n_parts > 1 && !lb_program_views_are_uneven(a, b))
             room = lb_cut_results_find(sides, rules, out);
     }
     if (status == LB_OK && !room) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for parts of tensors");
     if (status == LB_OK)
-        al->cuts = out;
+        alignment->cuts = out;
     else
         lb_cut_tensors_release(out);
     return status;

@@ -16,21 +16,24 @@ typedef struct outermost {
 } outermost;
 
 /* The next call of an outermost module from boundary `*row` on, which moves behind it. */
-static bool next_outermost(const lb_program *p, uint32_t *row, outermost *found)
+static bool next_outermost(const lb_program *program, uint32_t *row, outermost *found)
 {
     uint32_t i = *row;
-    while (i < p->n_boundaries && (p->boundaries[i].output || p->boundaries[i].recompute)) i++;
-    if (i == p->n_boundaries) return false;
-    *found = (outermost){p->boundaries[i].scope, p->boundaries[i].call, p->boundaries[i].op, i, i};
-    while (found->end < p->n_boundaries && !p->boundaries[found->end].output &&
-           p->boundaries[found->end].scope == found->scope && p->boundaries[found->end].call == found->call)
+    while (i < program->n_boundaries && (program->boundaries[i].output || program->boundaries[i].recompute)) i++;
+    if (i == program->n_boundaries) return false;
+    *found = (outermost){program->boundaries[i].scope, program->boundaries[i].call, program->boundaries[i].op, i, i};
+    while (found->end < program->n_boundaries && !program->boundaries[found->end].output &&
+           program->boundaries[found->end].scope == found->scope && program->boundaries[found->end].call == found->call)
         found->end++;
     /* A module that hands on nothing has no end of its own: it ends where it is called again. */
-    for (i = found->end; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (b->scope == found->scope && (b->output || b->call != found->call) && !b->recompute) break;
+    for (i = found->end; i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (boundary->scope == found->scope && (boundary->output || boundary->call != found->call) &&
+            !boundary->recompute)
+            break;
     }
-    while (i < p->n_boundaries && p->boundaries[i].output && p->boundaries[i].scope == found->scope) i++;
+    while (i < program->n_boundaries && program->boundaries[i].output && program->boundaries[i].scope == found->scope)
+        i++;
     *row = i;
     return true;
 }
@@ -46,25 +49,25 @@ static bool add_pass(lb_side_forwards *side, const outermost *call)
 
 /* Is it a part of a module that was called? Called by itself it goes on with what that gave (a head over chunks of
  * tokens). */
-static bool is_part_of_called(const lb_program *p, const uint8_t *called, uint32_t scope)
+static bool is_part_of_called(const lb_program *program, const uint8_t *called, uint32_t scope)
 {
-    while ((scope = p->scopes[scope].parent) != LB_NONE)
+    while ((scope = program->scopes[scope].parent) != LB_NONE)
         if (called[scope]) return true;
     return false;
 }
 
-static bool list_passes(const lb_program *p, lb_side_forwards *side)
+static bool list_passes(const lb_program *program, lb_side_forwards *side)
 {
-    uint8_t *called = calloc((size_t)p->n_scopes + 1, 1); /* in the pass at hand */
+    uint8_t *called = calloc((size_t)program->n_scopes + 1, 1); /* in the pass at hand */
     uint32_t row = 0;
     outermost call;
     bool room = called != NULL;
-    while (room && next_outermost(p, &row, &call)) {
-        if (side->n && (!called[call.scope] || is_part_of_called(p, called, call.scope))) {
+    while (room && next_outermost(program, &row, &call)) {
+        if (side->n && (!called[call.scope] || is_part_of_called(program, called, call.scope))) {
             called[call.scope] = 1;
             continue;
         }
-        memset(called, 0, p->n_scopes);
+        memset(called, 0, program->n_scopes);
         called[call.scope] = 1;
         room = add_pass(side, &call);
     }
@@ -84,12 +87,12 @@ static uint32_t pass_at(const lb_side_forwards *side, uint32_t op)
 /* Autograd numbers the ops of forward: those of a pass lie between the first of it and the first of the next. Nothing
  * is numbered while no gradient is asked for, so that the next one may begin with the same number: then the later pass
  * has it. */
-static void number_nodes(const lb_program *p, lb_side_forwards *side)
+static void number_nodes(const lb_program *program, lb_side_forwards *side)
 {
     uint32_t next = side->n;
     int64_t node = INT64_MAX;
-    for (uint32_t i = p->n_ops; i-- > 0 && next;) {
-        if (p->ops[i].phase == LB_PHASE_FORWARD && p->ops[i].node >= 0) node = p->ops[i].node;
+    for (uint32_t i = program->n_ops; i-- > 0 && next;) {
+        if (program->ops[i].phase == LB_PHASE_FORWARD && program->ops[i].node >= 0) node = program->ops[i].node;
         while (next && side->list[next - 1].first >= i) side->list[--next].node = node;
     }
 }
@@ -102,20 +105,21 @@ static uint32_t pass_of_node(const lb_side_forwards *side, const lb_op *op)
     return LB_NONE;
 }
 
-static bool accumulates(const lb_program *p, const lb_op *op)
+static bool accumulates(const lb_program *program, const lb_op *op)
 {
-    return strstr(lb_program_text(p, op->node_name), "AccumulateGrad") != NULL;
+    return strstr(lb_program_text(program, op->node_name), "AccumulateGrad") != NULL;
 }
 
 /* Ops of a module belong to the pass in which that call of it began, its backward among them. A gradient is added up by
  * one node for all passes. */
-static bool place_modules(const lb_program *p, lb_side_forwards *side)
+static bool place_modules(const lb_program *program, lb_side_forwards *side)
 {
-    uint32_t **first = calloc((size_t)p->n_scopes + 1, sizeof *first), *n = calloc((size_t)p->n_scopes + 1, sizeof *n);
+    uint32_t **first = calloc((size_t)program->n_scopes + 1, sizeof *first),
+             *n = calloc((size_t)program->n_scopes + 1, sizeof *n);
     bool room = first && n;
-    for (uint32_t i = 0; room && i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (!op->scope || op->phase == LB_PHASE_OPTIMIZER || accumulates(p, op)) continue;
+    for (uint32_t i = 0; room && i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!op->scope || op->phase == LB_PHASE_OPTIMIZER || accumulates(program, op)) continue;
         if (op->call >= n[op->scope]) {
             uint32_t *more = realloc(first[op->scope], (op->call + 1) * sizeof *more);
             if (!(room = more != NULL)) break;
@@ -124,7 +128,7 @@ static bool place_modules(const lb_program *p, lb_side_forwards *side)
         }
         side->of_op[i] = pass_at(side, first[op->scope][op->call]);
     }
-    for (uint32_t i = 0; first && i < p->n_scopes; i++) free(first[i]);
+    for (uint32_t i = 0; first && i < program->n_scopes; i++) free(first[i]);
     free(first), free(n);
     return room;
 }
@@ -139,10 +143,10 @@ static uint32_t join(uint32_t a, uint32_t b)
 /* Ops outside every module: by what they are computed from, then by what is computed from them. */
 static void place_others(const lb_slice_flow *flow, lb_side_forwards *side)
 {
-    const lb_program *p = flow->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (op->scope || lb_op_is_source(p, op)) continue;
+    const lb_program *program = flow->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (op->scope || lb_op_is_source(program, op)) continue;
         if (op->phase == LB_PHASE_OPTIMIZER || op->phase == LB_PHASE_COMMUNICATION) {
             side->of_op[i] = SEVERAL;
             continue;
@@ -150,39 +154,39 @@ static void place_others(const lb_slice_flow *flow, lb_side_forwards *side)
         side->of_op[i] = pass_of_node(side, op);
         for (uint32_t e = flow->first_def[i]; side->of_op[i] == LB_NONE && e < flow->first_def[i + 1]; e++) {
             const uint32_t def = flow->defs[e];
-            side->of_op[i] = accumulates(p, &p->ops[def]) ? SEVERAL : side->of_op[def];
+            side->of_op[i] = accumulates(program, &program->ops[def]) ? SEVERAL : side->of_op[def];
         }
         for (uint32_t e = flow->first_def[i]; op->phase != LB_PHASE_BACKWARD && e < flow->first_def[i + 1]; e++)
             side->of_op[i] = join(side->of_op[i], side->of_op[flow->defs[e]]);
     }
-    for (uint32_t i = p->n_ops; i-- > 0;) {
-        if (p->ops[i].scope || side->of_op[i] != LB_NONE) continue;
+    for (uint32_t i = program->n_ops; i-- > 0;) {
+        if (program->ops[i].scope || side->of_op[i] != LB_NONE) continue;
         uint32_t pass = LB_NONE;
         for (uint32_t u = flow->first_use[i]; u < flow->first_use[i + 1]; u++)
             pass = join(pass, side->of_op[flow->uses[u]]);
         side->of_op[i] = pass;
     }
-    for (uint32_t i = 0; i < p->n_ops; i++)
+    for (uint32_t i = 0; i < program->n_ops; i++)
         if (side->of_op[i] == SEVERAL) side->of_op[i] = LB_NONE;
 }
 
-static lb_status place_ops(const lb_program *p, lb_side_forwards *side, lb_err *err)
+static lb_status place_ops(const lb_program *program, lb_side_forwards *side, lb_err *err)
 {
     lb_slice_flow *flow;
-    side->of_op = malloc(((size_t)p->n_ops + 1) * sizeof *side->of_op);
-    side->call = malloc(((size_t)p->n_ops + 1) * sizeof *side->call);
-    if (side->of_op) memset(side->of_op, 0xFF, ((size_t)p->n_ops + 1) * sizeof *side->of_op);
-    if (!side->of_op || !side->call || !place_modules(p, side))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the passes of %u ops", p->n_ops);
-    number_nodes(p, side);
-    LB_TRY(lb_slice_flow_new(p, &flow, err));
+    side->of_op = malloc(((size_t)program->n_ops + 1) * sizeof *side->of_op);
+    side->call = malloc(((size_t)program->n_ops + 1) * sizeof *side->call);
+    if (side->of_op) memset(side->of_op, 0xFF, ((size_t)program->n_ops + 1) * sizeof *side->of_op);
+    if (!side->of_op || !side->call || !place_modules(program, side))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the passes of %u ops", program->n_ops);
+    number_nodes(program, side);
+    LB_TRY(lb_slice_flow_new(program, &flow, err));
     place_others(flow, side);
     lb_slice_flow_free(flow);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    for (uint32_t i = 0; i < program->n_ops; i++) {
         lb_forward *pass = side->of_op[i] == LB_NONE ? NULL : &side->list[side->of_op[i]];
         if (!pass) continue;
-        pass->learns |= p->ops[i].phase == LB_PHASE_BACKWARD;
-        pass->ops += p->ops[i].phase == LB_PHASE_FORWARD && lb_op_computes(p, &p->ops[i]);
+        pass->learns |= program->ops[i].phase == LB_PHASE_BACKWARD;
+        pass->ops += program->ops[i].phase == LB_PHASE_FORWARD && lb_op_computes(program, &program->ops[i]);
     }
     return LB_OK;
 }
@@ -194,9 +198,9 @@ static bool given_alike(const lb_program *pa, const lb_forward *a, const lb_prog
     const uint32_t n = a->end_given - a->first_given;
     if (!n || n != b->end_given - b->first_given) return false;
     for (uint32_t i = 0; i < n; i++) {
-        const lb_digest x = pa->values[pa->boundaries[a->first_given + i].value].logical,
+        const lb_digest digest = pa->values[pa->boundaries[a->first_given + i].value].logical,
                         y = pb->values[pb->boundaries[b->first_given + i].value].logical;
-        if (lb_digest_is_none(x) || !lb_digest_equal(x, y)) return false;
+        if (lb_digest_is_none(digest) || !lb_digest_equal(digest, y)) return false;
     }
     return true;
 }
@@ -227,9 +231,10 @@ static void pair_rest(lb_forwards *passes, bool learns)
 
 bool lb_forwards_shift(const lb_forwards *passes)
 {
-    const lb_side_forwards *a = &passes->sides[0];
+    const lb_side_forwards *forwards = &passes->sides[0];
     bool shift = false;
-    for (uint32_t i = 0; i < a->n && passes->used; i++) shift |= a->list[i].like != LB_NONE && a->list[i].like != i;
+    for (uint32_t i = 0; i < forwards->n && passes->used; i++)
+        shift |= forwards->list[i].like != LB_NONE && forwards->list[i].like != i;
     return shift;
 }
 
@@ -263,22 +268,22 @@ static uint32_t number_of(const lb_forwards *passes, int which, uint32_t pass)
     return which == 0 ? pass : like != LB_NONE ? like : ALONE + pass;
 }
 
-static bool number_calls(const lb_program *p, lb_forwards *passes, int which)
+static bool number_calls(const lb_program *program, lb_forwards *passes, int which)
 {
     lb_side_forwards *side = &passes->sides[which];
-    const size_t cells = (size_t)p->n_scopes * side->n;
+    const size_t cells = (size_t)program->n_scopes * side->n;
     uint32_t *first = malloc((cells + 1) * sizeof *first); /* the first call of a module in a pass */
     if (!first) return false;
     memset(first, 0xFF, cells * sizeof *first);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    for (uint32_t i = 0; i < program->n_ops; i++) {
         const uint32_t pass = side->of_op[i];
-        uint32_t *cell = pass == LB_NONE ? NULL : &first[(size_t)p->ops[i].scope * side->n + pass];
-        if (cell && p->ops[i].call < *cell) *cell = p->ops[i].call;
+        uint32_t *cell = pass == LB_NONE ? NULL : &first[(size_t)program->ops[i].scope * side->n + pass];
+        if (cell && program->ops[i].call < *cell) *cell = program->ops[i].call;
     }
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
         const uint32_t pass = side->of_op[i];
-        side->call[i] = accumulates(p, op) ? SUMS : op->call; /* in the order in which the passes ran */
+        side->call[i] = accumulates(program, op) ? SUMS : op->call; /* in the order in which the passes ran */
         if (pass == LB_NONE) continue;
         const uint32_t within = op->call - first[(size_t)op->scope * side->n + pass];
         side->call[i] = (number_of(passes, which, pass) + 1) * LB_FORWARDS_CALLS + within % LB_FORWARDS_CALLS;
@@ -290,11 +295,11 @@ static bool number_calls(const lb_program *p, lb_forwards *passes, int which)
 /* ---- calls that boundaries are of ---- */
 
 /* The row of the call's first boundary; what runs a second time for backward belongs to the pass that it repeats. */
-static uint32_t first_given(const lb_program *p, uint32_t row)
+static uint32_t first_given(const lb_program *program, uint32_t row)
 {
-    const lb_boundary *b = &p->boundaries[row];
-    for (uint32_t i = 0; b->recompute && i < row; i++)
-        if (p->boundaries[i].scope == b->scope && p->boundaries[i].call == b->call) return i;
+    const lb_boundary *boundary = &program->boundaries[row];
+    for (uint32_t i = 0; boundary->recompute && i < row; i++)
+        if (program->boundaries[i].scope == boundary->scope && program->boundaries[i].call == boundary->call) return i;
     return row;
 }
 
@@ -305,36 +310,39 @@ static uint32_t pass_of_row(const lb_side_forwards *side, uint32_t row)
     return k ? k - 1 : LB_NONE;
 }
 
-static bool number_boundaries(const lb_program *p, lb_forwards *passes, int which)
+static bool number_boundaries(const lb_program *program, lb_forwards *passes, int which)
 {
     lb_side_forwards *side = &passes->sides[which];
-    uint32_t *first = malloc(((size_t)p->n_scopes * side->n + 1) * sizeof *first); /* call of a module in a pass */
-    side->given = malloc(((size_t)p->n_boundaries + 1) * sizeof *side->given);
-    if (first) memset(first, 0xFF, (size_t)p->n_scopes * side->n * sizeof *first);
-    for (uint32_t i = 0; first && side->given && i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        const uint32_t pass = pass_of_row(side, first_given(p, i));
-        side->given[i] = b->call;
+    uint32_t *first =
+        malloc(((size_t)program->n_scopes * side->n + 1) * sizeof *first); /* call of a module in a pass */
+    side->given = malloc(((size_t)program->n_boundaries + 1) * sizeof *side->given);
+    if (first) memset(first, 0xFF, (size_t)program->n_scopes * side->n * sizeof *first);
+    for (uint32_t i = 0; first && side->given && i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        const uint32_t pass = pass_of_row(side, first_given(program, i));
+        side->given[i] = boundary->call;
         if (pass == LB_NONE) continue;
-        uint32_t *cell = &first[(size_t)b->scope * side->n + pass];
-        if (b->call < *cell) *cell = b->call;
+        uint32_t *cell = &first[(size_t)boundary->scope * side->n + pass];
+        if (boundary->call < *cell) *cell = boundary->call;
         side->given[i] =
-            (number_of(passes, which, pass) + 1) * LB_FORWARDS_CALLS + (b->call - *cell) % LB_FORWARDS_CALLS;
+            (number_of(passes, which, pass) + 1) * LB_FORWARDS_CALLS + (boundary->call - *cell) % LB_FORWARDS_CALLS;
     }
     const bool room = first && side->given;
     free(first);
     return room;
 }
 
-uint32_t lb_forwards_call(const lb_forwards *passes, int side, const lb_program *p, const lb_boundary *boundary)
+uint32_t lb_forwards_call(const lb_forwards *passes, int side, const lb_program *program, const lb_boundary *boundary)
 {
-    return passes->used ? passes->sides[side].given[boundary - p->boundaries] : boundary->call;
+    return passes->used ? passes->sides[side].given[boundary - program->boundaries] : boundary->call;
 }
 
-uint32_t lb_forwards_call_of(const lb_forwards *passes, int side, const lb_program *p, uint32_t scope, uint32_t call)
+uint32_t lb_forwards_call_of(const lb_forwards *passes, int side, const lb_program *program, uint32_t scope,
+                             uint32_t call)
 {
-    for (uint32_t i = 0; passes->used && i < p->n_boundaries; i++)
-        if (p->boundaries[i].scope == scope && p->boundaries[i].call == call) return passes->sides[side].given[i];
+    for (uint32_t i = 0; passes->used && i < program->n_boundaries; i++)
+        if (program->boundaries[i].scope == scope && program->boundaries[i].call == call)
+            return passes->sides[side].given[i];
     return call;
 }
 
@@ -416,31 +424,32 @@ static void tell_alone(const lb_forwards *passes, const lb_program *const progra
 {
     const lb_side_forwards *mine = &passes->sides[which], *other = &passes->sides[!which];
     const lb_forward *it = &mine->list[pass];
-    const lb_program *p = programs[which];
+    const lb_program *program = programs[which];
     if (!it->learns && any_learns(passes)) {
         const uint32_t before = pass ? number_in_kind(mine, pass - 1) : 0;
-        const char *from = it->first < p->n_ops ? lb_op_layer(p, &p->ops[it->first]) : "";
+        const char *from = it->first < program->n_ops ? lb_op_layer(program, &program->ops[it->first]) : "";
         char when[80] = "before the first micro-batch";
         if (pass && mine->list[pass - 1].learns) snprintf(when, sizeof when, "after micro-batch %u", before);
         if (pass && !mine->list[pass - 1].learns) snprintf(when, sizeof when, "after another evaluation");
-        snprintf(text, size,
-                 "step %lld: %s runs an additional evaluation, %s: %u forward ops%s%.80s on, without a backward",
-                 (long long)p->step, sides[which], when, it->ops, *from ? " from layer " : " from the start", from);
+        snprintf(
+            text, size, "step %lld: %s runs an additional evaluation, %s: %u forward ops%s%.80s on, without a backward",
+            (long long)program->step, sides[which], when, it->ops, *from ? " from layer " : " from the start", from);
         return;
     }
     const char *noun = it->learns ? "micro-batch" : "forward pass";
     for (uint32_t j = 0; j < other->n; j++)
-        if (other->list[j].learns == it->learns && given_alike(p, it, programs[!which], &other->list[j])) {
-            snprintf(text, size, "step %lld: %s %u of %s is run again by %s, as its number %u", (long long)p->step,
-                     noun, number_in_kind(other, j), sides[!which], sides[which], number_in_kind(mine, pass));
+        if (other->list[j].learns == it->learns && given_alike(program, it, programs[!which], &other->list[j])) {
+            snprintf(text, size, "step %lld: %s %u of %s is run again by %s, as its number %u",
+                     (long long)program->step, noun, number_in_kind(other, j), sides[!which], sides[which],
+                     number_in_kind(mine, pass));
             return;
         }
-    snprintf(text, size, "step %lld: %s runs an additional %s, its number %u", (long long)p->step, sides[which], noun,
-             number_in_kind(mine, pass));
+    snprintf(text, size, "step %lld: %s runs an additional %s, its number %u", (long long)program->step, sides[which],
+             noun, number_in_kind(mine, pass));
 }
 
 /* "2 1 3": the other side's numbers, in the order of this one. */
-static bool tell_order(const lb_forwards *passes, const lb_program *p, int which, const char *side, char *text,
+static bool tell_order(const lb_forwards *passes, const lb_program *program, int which, const char *side, char *text,
                        size_t size)
 {
     const lb_side_forwards *mine = &passes->sides[which], *other = &passes->sides[!which];
@@ -448,7 +457,7 @@ static bool tell_order(const lb_forwards *passes, const lb_program *p, int which
     bool moved = false;
     uint32_t last = LB_NONE;
     size_t used =
-        (size_t)snprintf(text, size, "step %lld: %s runs the %s in the order", (long long)p->step, side, noun);
+        (size_t)snprintf(text, size, "step %lld: %s runs the %s in the order", (long long)program->step, side, noun);
     for (uint32_t i = 0; i < mine->n; i++) {
         const uint32_t like = mine->list[i].like;
         if (like == LB_NONE || (any_learns(passes) && !mine->list[i].learns)) continue;

@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_extent *extents_of(const lb_held_part *h, uint32_t *n)
+static const lb_extent *extents_of(const lb_held_part *part, uint32_t *n)
 {
-    const lb_program *p = h->side->program;
-    *n = h->shard ? h->shard->extents : (uint32_t)p->values[h->value].layout.ndim;
-    return h->shard ? p->extents + h->shard->first_extent : h->own;
+    const lb_program *program = part->side->program;
+    *n = part->shard ? part->shard->extents : (uint32_t)program->values[part->value].layout.ndim;
+    return part->shard ? program->extents + part->shard->first_extent : part->own;
 }
 
-lb_layout lb_held_part_whole(const lb_held_part *h)
+lb_layout lb_held_part_whole(const lb_held_part *part)
 {
-    if (h->shard) return lb_shard_whole(h->side->program, h->shard);
-    return h->side->program->values[h->value].layout;
+    if (part->shard) return lb_shard_whole(part->side->program, part->shard);
+    return part->side->program->values[part->value].layout;
 }
 
 /* ---- runs ---- */
@@ -26,88 +26,90 @@ typedef struct passage {
     int64_t done;
 } passage;
 
-static void pass_run(passage *p, int64_t whole, int64_t n)
+static void pass_run(passage *passage, int64_t whole, int64_t n)
 {
-    if (n) p->run(p->context, whole, p->done, n);
-    p->done += n;
+    if (n) passage->run(passage->context, whole, passage->done, n);
+    passage->done += n;
 }
 
 /* Ranges of one dimension, and those of the dimensions behind it. */
-static void pass_extents(passage *p, const lb_extent *e, uint32_t n, int64_t base)
+static void pass_extents(passage *passage, const lb_extent *extent, uint32_t n, int64_t base)
 {
     uint32_t own = 1, behind;
     int64_t inner = 1;
     bool all = true;
     if (!n) {
-        pass_run(p, base, 1);
+        pass_run(passage, base, 1);
         return;
     }
-    while (own < n && e[own].dim == e[0].dim) own++;
+    while (own < n && extent[own].dim == extent[0].dim) own++;
     for (behind = own; behind < n; behind++) {
-        if (behind == own || e[behind].dim != e[behind - 1].dim) inner *= e[behind].whole;
-        all &= e[behind].size == e[behind].whole;
+        if (behind == own || extent[behind].dim != extent[behind - 1].dim) inner *= extent[behind].whole;
+        all &= extent[behind].size == extent[behind].whole;
     }
     for (uint32_t i = 0; i < own; i++) {
-        if (all) pass_run(p, base + e[i].from * inner, e[i].size * inner);
-        for (int64_t k = 0; !all && k < e[i].size; k++)
-            pass_extents(p, e + own, n - own, base + (e[i].from + k) * inner);
+        if (all) pass_run(passage, base + extent[i].from * inner, extent[i].size * inner);
+        for (int64_t k = 0; !all && k < extent[i].size; k++)
+            pass_extents(passage, extent + own, n - own, base + (extent[i].from + k) * inner);
     }
 }
 
-void lb_held_part_runs(const lb_held_part *h, lb_held_run *run, void *context)
+static void each_run(const lb_held_part *part, lb_held_run *run, void *context)
 {
     uint32_t n;
-    const lb_extent *extents = extents_of(h, &n);
-    passage p = {.run = run, .context = context};
+    const lb_extent *extents = extents_of(part, &n);
+    passage passage = {.run = run, .context = context};
     if (!lb_shard_extents_are_flat(extents, n)) {
-        pass_extents(&p, extents, n, 0);
+        pass_extents(&passage, extents, n, 0);
         return;
     }
     for (uint32_t i = 0; i < n; i++)
-        if (extents[i].dim == LB_EXTENT_FLAT) pass_run(&p, extents[i].from, extents[i].size);
+        if (extents[i].dim == LB_EXTENT_FLAT) pass_run(&passage, extents[i].from, extents[i].size);
 }
 
 /* ---- bytes and text ---- */
 
-uint8_t *lb_held_part_bytes(const lb_held_part *h, size_t element)
+uint8_t *lb_held_part_bytes(const lb_held_part *part, size_t element)
 {
     lb_tensor t;
-    if (lb_program_view_value(h->side, h->value, &t, NULL) != LB_OK) return NULL;
+    if (lb_program_view_value(part->side, part->value, &t, NULL) != LB_OK) return NULL;
     const int64_t all = lb_layout_numel(&t.layout);
-    if (lb_dtype_bits(t.dtype) != 8 * element || h->at > all || h->elements > all - h->at) return NULL;
+    if (lb_dtype_bits(t.dtype) != 8 * element || part->at > all || part->elements > all - part->at) return NULL;
     const bool dense = lb_layout_is_contiguous(&t.layout);
-    if (dense) t.layout = lb_layout_contiguous(1, &h->elements), t.data = (uint8_t *)t.data + (size_t)h->at * element;
-    uint8_t *bytes = malloc((size_t)(dense ? h->elements : all) * element + 1);
+    if (dense)
+        t.layout = lb_layout_contiguous(1, &part->elements), t.data = (uint8_t *)t.data + (size_t)part->at * element;
+    uint8_t *bytes = malloc((size_t)(dense ? part->elements : all) * element + 1);
     if (!bytes || lb_tensor_gather(&t, bytes, NULL) != LB_OK) {
         free(bytes);
         return NULL;
     }
-    if (!dense && h->at) memmove(bytes, bytes + (size_t)h->at * element, (size_t)h->elements * element);
+    if (!dense && part->at) memmove(bytes, bytes + (size_t)part->at * element, (size_t)part->elements * element);
     return bytes;
 }
 
-void lb_held_part_shape_text(const lb_layout *l, char *text, size_t size)
+void lb_held_part_shape_text(const lb_layout *layout, char *text, size_t size)
 {
     size_t used = (size_t)snprintf(text, size, "[");
-    for (int d = 0; d < l->ndim && used < size; d++)
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", d ? ", " : "", (long long)l->shape[d]);
+    for (int d = 0; d < layout->ndim && used < size; d++)
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", d ? ", " : "", (long long)layout->shape[d]);
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-void lb_held_part_text(const lb_held_part *h, char *text, size_t size)
+void lb_held_part_text(const lb_held_part *part, char *text, size_t size)
 {
     char all[400];
-    if (h->shard) {
-        lb_shard_text(h->side->program, h->shard, all, sizeof all);
+    if (part->shard) {
+        lb_shard_text(part->side->program, part->shard, all, sizeof all);
         const char *range = strstr(all, "elements [");
         if (!range) range = strchr(all, '[');
-        const lb_layout *l = &h->side->program->values[h->value].layout;
-        const bool more = lb_shard_is_flat(h->side->program, h->shard) && lb_layout_numel(l) > h->elements;
+        const lb_layout *layout = &part->side->program->values[part->value].layout;
+        const bool more =
+            lb_shard_is_flat(part->side->program, part->shard) && lb_layout_numel(layout) > part->elements;
         const int used = snprintf(text, size, "%.110s", range ? range : all);
-        if (more) snprintf(text + used, size - (size_t)used, ", flat among %lld", (long long)lb_layout_numel(l));
+        if (more) snprintf(text + used, size - (size_t)used, ", flat among %lld", (long long)lb_layout_numel(layout));
         return;
     }
-    lb_held_part_shape_text(&h->side->program->values[h->value].layout, text, size);
+    lb_held_part_shape_text(&part->side->program->values[part->value].layout, text, size);
 }
 
 /* ---- images ---- */
@@ -135,62 +137,63 @@ typedef struct drawing {
 
 static void draw_run(void *context, int64_t whole, int64_t at, int64_t n)
 {
-    drawing *d = context;
-    const size_t size = d->image->element;
+    drawing *drawing = context;
+    const size_t size = drawing->image->element;
     for (int64_t i = 0; i < n; i++) {
-        if (d->image->there[whole + i]) continue;
-        memcpy(d->image->bytes + (size_t)(whole + i) * size, d->from + (size_t)(at + i) * size, size);
-        d->image->there[whole + i] = 1;
+        if (drawing->image->there[whole + i]) continue;
+        memcpy(drawing->image->bytes + (size_t)(whole + i) * size, drawing->from + (size_t)(at + i) * size, size);
+        drawing->image->there[whole + i] = 1;
     }
 }
 
 static void cut_run(void *context, int64_t whole, int64_t at, int64_t n)
 {
-    drawing *d = context;
-    const size_t size = d->image->element;
+    drawing *drawing = context;
+    const size_t size = drawing->image->element;
     for (int64_t i = 0; i < n; i++)
-        if (d->image->there[whole + i])
-            memcpy(d->to + (size_t)(at + i) * size, d->image->bytes + (size_t)(whole + i) * size, size);
+        if (drawing->image->there[whole + i])
+            memcpy(drawing->to + (size_t)(at + i) * size, drawing->image->bytes + (size_t)(whole + i) * size, size);
 }
 
 static void seek_gap(void *context, int64_t whole, int64_t at, int64_t n)
 {
-    drawing *d = context;
+    drawing *drawing = context;
     (void)at;
-    d->found |= memchr(d->image->there + whole, 0, (size_t)n) != NULL;
+    drawing->found |= memchr(drawing->image->there + whole, 0, (size_t)n) != NULL;
 }
 
 static void seek_other(void *context, int64_t whole, int64_t at, int64_t n)
 {
-    drawing *d = context;
-    const size_t size = d->image->element;
-    if (d->found || !memcmp(d->image->bytes + (size_t)whole * size, d->from + (size_t)at * size, (size_t)n * size))
+    drawing *drawing = context;
+    const size_t size = drawing->image->element;
+    if (drawing->found ||
+        !memcmp(drawing->image->bytes + (size_t)whole * size, drawing->from + (size_t)at * size, (size_t)n * size))
         return;
-    for (int64_t i = 0; i < n && !d->found; i++)
-        d->found = d->image->there[whole + i] &&
-                   memcmp(d->image->bytes + (size_t)(whole + i) * size, d->from + (size_t)(at + i) * size, size);
+    for (int64_t i = 0; i < n && !drawing->found; i++)
+        drawing->found = drawing->image->there[whole + i] && memcmp(drawing->image->bytes + (size_t)(whole + i) * size,
+                                                                    drawing->from + (size_t)(at + i) * size, size);
 }
 
 void lb_held_image_draw(lb_held_image *image, const lb_held_part *part, const uint8_t *bytes)
 {
-    lb_held_part_runs(part, draw_run, &(drawing){.image = image, .from = bytes});
+    each_run(part, draw_run, &(drawing){.image = image, .from = bytes});
 }
 
 void lb_held_image_cut(const lb_held_image *image, const lb_held_part *part, uint8_t *bytes)
 {
-    lb_held_part_runs(part, cut_run, &(drawing){.image = image, .to = bytes});
+    each_run(part, cut_run, &(drawing){.image = image, .to = bytes});
 }
 
 bool lb_held_image_lacks(const lb_held_image *image, const lb_held_part *part)
 {
-    drawing d = {.image = image};
-    lb_held_part_runs(part, seek_gap, &d);
-    return d.found;
+    drawing drawing = {.image = image};
+    each_run(part, seek_gap, &drawing);
+    return drawing.found;
 }
 
 bool lb_held_image_differs(const lb_held_image *image, const lb_held_part *part, const uint8_t *bytes)
 {
-    drawing d = {.image = image, .from = bytes};
-    lb_held_part_runs(part, seek_other, &d);
-    return d.found;
+    drawing drawing = {.image = image, .from = bytes};
+    each_run(part, seek_other, &drawing);
+    return drawing.found;
 }

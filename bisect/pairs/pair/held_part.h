@@ -29,7 +29,6 @@ typedef struct lb_held_part {
 lb_layout lb_held_part_whole(const lb_held_part *part);
 /* `n` elements of the whole from `whole` on stand from `at` on in the part. */
 typedef void lb_held_run(void *context, int64_t whole, int64_t at, int64_t n);
-void lb_held_part_runs(const lb_held_part *part, lb_held_run *run, void *context);
 /* Its recorded elements in their order, malloc'ed; NULL: they were not kept, or are of another size. */
 uint8_t *lb_held_part_bytes(const lb_held_part *part, size_t element);
 /* "[0:16, :] of [32, 16]". */

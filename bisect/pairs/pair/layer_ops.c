@@ -73,24 +73,24 @@ uint32_t lb_layer_forward_calls(const lb_layer_ops *ops, const lb_layer_op *of)
 
 /* An optimizer, and what ranks do with gradients, go through the parameters in an order that says nothing: a parameter
  * is to such ops what a layer is to others. */
-static bool is_parameters(const lb_program *p, const lb_op *op)
+static bool is_parameters(const lb_program *program, const lb_op *op)
 {
     const bool outside = op->phase == LB_PHASE_OPTIMIZER || op->phase == LB_PHASE_COMMUNICATION;
-    return outside && lb_op_computes(p, op) && !*lb_op_layer(p, op);
+    return outside && lb_op_computes(program, op) && !*lb_op_layer(program, op);
 }
 
 static lb_status list_served(const lb_layer_names_map *rules, lb_layer_ops *out, lb_err *err)
 {
-    const lb_program *p = out->program;
+    const lb_program *program = out->program;
     lb_slice_flow *flow = NULL;
     lb_owners *owners = NULL;
     bool any = false;
-    for (uint32_t i = 0; i < p->n_ops && !any; i++) any = is_parameters(p, &p->ops[i]);
+    for (uint32_t i = 0; i < program->n_ops && !any; i++) any = is_parameters(program, &program->ops[i]);
     if (!any) return LB_OK;
-    lb_status status = lb_slice_flow_new(p, &flow, err);
+    lb_status status = lb_slice_flow_new(program, &flow, err);
     if (status == LB_OK) status = lb_owners_new(flow, NULL, &owners, err);
-    for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
-        if (!is_parameters(p, &p->ops[i]) || lb_owner_count(owners, i, LB_OWNER_WHOLE) != 1) continue;
+    for (uint32_t i = 0; i < program->n_ops && status == LB_OK; i++) {
+        if (!is_parameters(program, &program->ops[i]) || lb_owner_count(owners, i, LB_OWNER_WHOLE) != 1) continue;
         out->served[i] = lb_layer_names_map_apply(rules, lb_owner_of(owners, i, LB_OWNER_WHOLE));
         if (!out->served[i]) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for names");
     }
@@ -103,10 +103,10 @@ static lb_status list_served(const lb_layer_names_map *rules, lb_layer_ops *out,
 
 static bool list_paths(const lb_layer_names_map *rules, lb_layer_ops *out)
 {
-    const lb_program *p = out->program;
-    out->paths = calloc(p->n_scopes + 1, sizeof *out->paths);
-    for (uint32_t i = 0; out->paths && i < p->n_scopes; i++) {
-        out->paths[i] = lb_layer_names_map_apply(rules, lb_program_text(p, p->scopes[i].path));
+    const lb_program *program = out->program;
+    out->paths = calloc(program->n_scopes + 1, sizeof *out->paths);
+    for (uint32_t i = 0; out->paths && i < program->n_scopes; i++) {
+        out->paths[i] = lb_layer_names_map_apply(rules, lb_program_text(program, program->scopes[i].path));
         if (!out->paths[i]) out->paths[i] = strdup("");
     }
     return out->paths != NULL;
@@ -115,20 +115,20 @@ static bool list_paths(const lb_layer_names_map *rules, lb_layer_ops *out)
 static bool list_ops(const lb_program_view *side, const lb_program_view *other, const uint32_t *calls,
                      lb_layer_ops *out)
 {
-    const lb_program *p = side->program;
-    out->list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *out->list);
-    for (uint32_t i = 0; out->list && i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (!lb_op_computes(p, op)) continue;
+    const lb_program *program = side->program;
+    out->list = malloc((program->n_ops ? program->n_ops : 1) * sizeof *out->list);
+    for (uint32_t i = 0; out->list && i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (!lb_op_computes(program, op)) continue;
         const uint32_t part = lb_program_view_part_of(side, i), share = lb_program_view_group(side, other, part);
         if (share == LB_NONE) continue;
         /* In an update the write of a parameter is another op than that of its moments, whatever both are called:
          * weight decay multiplies the one in place, a decay of averages the other. */
-        const bool writes = out->served[i] && lb_op_writes_flagged(p, op, LB_VALUE_PARAMETER);
-        const uint64_t role = (uint64_t)writes + 2 * (uint64_t)lb_op_gives_complex(p, op);
+        const bool writes = out->served[i] && lb_op_writes_flagged(program, op, LB_VALUE_PARAMETER);
+        const uint64_t role = (uint64_t)writes + 2 * (uint64_t)lb_op_gives_complex(program, op);
         out->list[out->n++] = (lb_layer_op){.path = out->served[i] ? out->served[i] : out->paths[op->scope],
-                                            .kind = lb_op_kind(p, op, role),
-                                            .name = lb_op_name_kind(p, op, role),
+                                            .kind = lb_op_kind(program, op, role),
+                                            .name = lb_op_name_kind(program, op, role),
                                             .phase = op->phase,
                                             .share = share,
                                             .part = part,
@@ -144,8 +144,8 @@ lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_laye
 {
     bool room = true;
     for (int k = 0; k < 2; k++) {
-        const lb_program *p = sides[k]->program;
-        out[k] = (lb_layer_ops){.program = p, .served = calloc(p->n_ops + 1, sizeof *out[k].served)};
+        const lb_program *program = sides[k]->program;
+        out[k] = (lb_layer_ops){.program = program, .served = calloc(program->n_ops + 1, sizeof *out[k].served)};
         room &= list_paths(rules[k], &out[k]) && out[k].served;
     }
     for (int k = 0; k < 2 && room && by_parameter; k++) LB_TRY(list_served(rules[k], &out[k], err));

@@ -58,31 +58,32 @@ static double distance(const double *x, const double *y, int64_t width)
 
 static bool is_near_in_order(const double *x, const double *y, int64_t rows, int64_t width, double near)
 {
-    row *p = order_of(x, rows, width), *q = order_of(y, rows, width);
+    row *rows_x = order_of(x, rows, width), *rows_y = order_of(y, rows, width);
     double apart = 0, size = 0;
-    bool known = p && q;
+    bool known = rows_x && rows_y;
     for (int64_t i = 0; known && i < rows; i++) {
-        const double *mine = x + p[i].at * width;
+        const double *mine = x + rows_x[i].at * width;
         int64_t best = i;
         for (int64_t k = i; k < rows && k < i + WINDOW; k++)
-            if (distance(mine, y + q[k].at * width, width) < distance(mine, y + q[best].at * width, width)) best = k;
-        const row taken = q[best];
-        q[best] = q[i], q[i] = taken;
+            if (distance(mine, y + rows_y[k].at * width, width) < distance(mine, y + rows_y[best].at * width, width))
+                best = k;
+        const row taken = rows_y[best];
+        rows_y[best] = rows_y[i], rows_y[i] = taken;
         apart += distance(mine, y + taken.at * width, width);
         for (int64_t k = 0; k < width; k++) size += mine[k] * mine[k];
     }
-    free(p), free(q);
+    free(rows_x), free(rows_y);
     return known && apart < near * near * size;
 }
 
 bool lb_rows_moved(const lb_tensor *a, const lb_tensor *b, double near)
 {
-    lb_difference d;
+    lb_difference difference;
     const int32_t ndim = a->layout.ndim;
     if (ndim < 2 || !lb_layout_same_shape(&a->layout, &b->layout) || !lb_dtype_is_float(a->dtype)) return false;
     const int64_t width = a->layout.shape[ndim - 1], n = lb_layout_numel(&a->layout);
     if (width < 2 || n < 2 * width) return false;
-    if (lb_compare_numbers(a, b, &d, NULL) != LB_OK || d.rel_l2 < near) return false;
+    if (lb_compare_numbers(a, b, &difference, NULL) != LB_OK || difference.rel_l2 < near) return false;
     double *x = numbers_of(a), *y = numbers_of(b);
     const bool moved = x && y && is_near_in_order(x, y, n / width, width, near);
     free(x), free(y);
@@ -105,18 +106,18 @@ static int64_t lower_bound(const row *order, int64_t n, double product)
 
 static bool are_all_among(const double *x, int64_t few, const double *y, int64_t many, int64_t width, double near)
 {
-    row *p = order_of(x, few, width), *q = order_of(y, many, width);
-    bool among = p && q;
+    row *rows_x = order_of(x, few, width), *rows_y = order_of(y, many, width);
+    bool among = rows_x && rows_y;
     for (int64_t i = 0; among && i < few; i++) {
-        const double *mine = x + p[i].at * width;
-        const int64_t place = lower_bound(q, many, p[i].product);
+        const double *mine = x + rows_x[i].at * width;
+        const int64_t place = lower_bound(rows_y, many, rows_x[i].product);
         double size = 0, least = INFINITY;
         for (int64_t k = place < WINDOW ? 0 : place - WINDOW; k < many && k < place + WINDOW; k++)
-            least = fmin(least, distance(mine, y + q[k].at * width, width));
+            least = fmin(least, distance(mine, y + rows_y[k].at * width, width));
         for (int64_t k = 0; k < width; k++) size += mine[k] * mine[k];
         among = least <= near * near * size;
     }
-    free(p), free(q);
+    free(rows_x), free(rows_y);
     return among;
 }
 
@@ -132,10 +133,10 @@ static void keep_directions(double *x, int64_t rows, int64_t width)
 
 bool lb_rows_among(const lb_tensor *few, const lb_tensor *many, double near)
 {
-    const lb_layout *l = &few->layout;
-    if (l->ndim < 1 || few->dtype != many->dtype) return false;
+    const lb_layout *layout = &few->layout;
+    if (layout->ndim < 1 || few->dtype != many->dtype) return false;
     const bool floats = lb_dtype_is_float(few->dtype);
-    const int64_t width = l->ndim == 1 ? 1 : l->shape[l->ndim - 1], n = lb_layout_numel(l),
+    const int64_t width = layout->ndim == 1 ? 1 : layout->shape[layout->ndim - 1], n = lb_layout_numel(layout),
                   m = lb_layout_numel(&many->layout);
     if (n < 1 || width < 1 || m % width || m > LARGEST || (floats && width == 1)) return false;
     double *x = numbers_of(few), *y = numbers_of(many);

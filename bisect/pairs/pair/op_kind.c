@@ -90,11 +90,11 @@ bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb,
     return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, parts);
 }
 
-bool lb_op_same_numbers(const lb_program *p, const lb_op *x, const lb_op *y)
+bool lb_op_same_numbers(const lb_program *program, const lb_op *x, const lb_op *y)
 {
     if (x->name != y->name || x->args != y->args) return false;
     for (uint32_t i = 0; i < x->args; i++) {
-        const lb_arg *a = &lb_op_args(p, x)[i], *b = &lb_op_args(p, y)[i];
+        const lb_arg *a = &lb_op_args(program, x)[i], *b = &lb_op_args(program, y)[i];
         if (a->tag != b->tag) return false;
         if (a->tag == LB_ARG_FLOAT && memcmp(&a->u.f, &b->u.f, sizeof a->u.f) != 0) return false;
         if (a->tag == LB_ARG_INT && a->u.i != b->u.i) return false;
@@ -109,20 +109,20 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15) ^ (hash >> 29);
 }
 
-static void mix_shape(uint64_t *hash, const lb_program *p, uint32_t value)
+static void mix_shape(uint64_t *hash, const lb_program *program, uint32_t value)
 {
     if (value == LB_NONE) return;
-    const lb_layout *l = &p->values[value].layout;
-    *hash = mix(*hash, (uint64_t)l->ndim);
-    for (int32_t i = 0; i < l->ndim; i++) *hash = mix(*hash, (uint64_t)l->shape[i]);
-    if (lb_dtype_is_complex(p->values[value].dtype)) *hash = mix(*hash, 'c');
+    const lb_layout *layout = &program->values[value].layout;
+    *hash = mix(*hash, (uint64_t)layout->ndim);
+    for (int32_t i = 0; i < layout->ndim; i++) *hash = mix(*hash, (uint64_t)layout->shape[i]);
+    if (lb_dtype_is_complex(program->values[value].dtype)) *hash = mix(*hash, 'c');
 }
 
-bool lb_op_gives_complex(const lb_program *p, const lb_op *op)
+bool lb_op_gives_complex(const lb_program *program, const lb_op *op)
 {
     for (uint32_t i = 0; i < op->results; i++) {
-        const uint32_t v = lb_op_results(p, op)[i];
-        if (v != LB_NONE && lb_dtype_is_complex(p->values[v].dtype)) return true;
+        const uint32_t v = lb_op_results(program, op)[i];
+        if (v != LB_NONE && lb_dtype_is_complex(program->values[v].dtype)) return true;
     }
     return false;
 }
@@ -134,8 +134,8 @@ typedef struct mixer {
 
 static void mix_input(void *context, uint32_t value)
 {
-    mixer *m = context;
-    mix_shape(&m->hash, m->program, value);
+    mixer *mixer = context;
+    mix_shape(&mixer->hash, mixer->program, value);
 }
 
 static uint64_t hash_of(const char *text)
@@ -146,25 +146,26 @@ static uint64_t hash_of(const char *text)
 }
 
 /* Which number a loop asks for: `expert_ids == 3` is another op than `expert_ids == 2`. */
-static void mix_sought(uint64_t *hash, const lb_program *p, const lb_op *op)
+static void mix_sought(uint64_t *hash, const lb_program *program, const lb_op *op)
 {
-    if (strcmp(lb_op_name(p, op), "aten::eq.Scalar") && strcmp(lb_op_name(p, op), "aten::ne.Scalar")) return;
+    if (strcmp(lb_op_name(program, op), "aten::eq.Scalar") && strcmp(lb_op_name(program, op), "aten::ne.Scalar"))
+        return;
     for (uint32_t i = 0; i < op->args; i++)
-        if (lb_op_args(p, op)[i].tag == LB_ARG_INT) *hash = mix(*hash, (uint64_t)lb_op_args(p, op)[i].u.i);
+        if (lb_op_args(program, op)[i].tag == LB_ARG_INT) *hash = mix(*hash, (uint64_t)lb_op_args(program, op)[i].u.i);
 }
 
-uint64_t lb_op_kind(const lb_program *p, const lb_op *op, uint64_t role)
+uint64_t lb_op_kind(const lb_program *program, const lb_op *op, uint64_t role)
 {
-    mixer m = {hash_of(lb_op_name(p, op)), p};
-    lb_op_each_input(p, op, mix_input, &m);
-    mix_sought(&m.hash, p, op);
-    for (uint32_t i = 0; i < op->results; i++) mix_shape(&m.hash, p, lb_op_results(p, op)[i]);
-    return mix(m.hash, role);
+    mixer mixer = {hash_of(lb_op_name(program, op)), program};
+    lb_op_each_input(program, op, mix_input, &mixer);
+    mix_sought(&mixer.hash, program, op);
+    for (uint32_t i = 0; i < op->results; i++) mix_shape(&mixer.hash, program, lb_op_results(program, op)[i]);
+    return mix(mixer.hash, role);
 }
 
-uint64_t lb_op_name_kind(const lb_program *p, const lb_op *op, uint64_t role)
+uint64_t lb_op_name_kind(const lb_program *program, const lb_op *op, uint64_t role)
 {
-    return mix(hash_of(lb_op_name(p, op)), role);
+    return mix(hash_of(lb_op_name(program, op)), role);
 }
 
 static void count_input(void *context, uint32_t value)
@@ -172,21 +173,21 @@ static void count_input(void *context, uint32_t value)
     *(uint32_t *)context += value != LB_NONE;
 }
 
-bool lb_op_counts_anew(const lb_program *p, const lb_op *op)
+bool lb_op_counts_anew(const lb_program *program, const lb_op *op)
 {
     uint32_t inputs = 0;
-    lb_op_each_input(p, op, count_input, &inputs);
+    lb_op_each_input(program, op, count_input, &inputs);
     for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
-        const uint32_t v = lb_op_outcome(p, op, i);
-        if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return false;
+        const uint32_t v = lb_op_outcome(program, op, i);
+        if (v != LB_NONE && lb_dtype_is_float(program->values[v].dtype)) return false;
     }
     return !inputs && !(op->flags & LB_OP_RANDOM);
 }
 
-bool lb_op_any_backward(const lb_program *p)
+bool lb_op_any_backward(const lb_program *program)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].phase == LB_PHASE_BACKWARD) return true;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].phase == LB_PHASE_BACKWARD) return true;
     return false;
 }
 
@@ -195,20 +196,21 @@ bool lb_op_is_of_forward(const lb_op *op, bool trains)
     return op->phase == LB_PHASE_FORWARD || (op->phase == LB_PHASE_OTHER && !trains);
 }
 
-uint32_t lb_op_last_number(const lb_program *p, uint32_t op, bool trains)
+uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains)
 {
-    const lb_op *o = &p->ops[op];
+    const lb_op *o = &program->ops[op];
     uint32_t inputs = 0;
-    if (!lb_op_is_of_forward(o, trains) || !lb_op_computes(p, o) || !lb_op_outcomes(o)) return LB_NONE;
-    const uint32_t v = lb_op_outcome(p, o, 0);
-    if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || lb_layout_numel(&p->values[v].layout) != 1)
+    if (!lb_op_is_of_forward(o, trains) || !lb_op_computes(program, o) || !lb_op_outcomes(o)) return LB_NONE;
+    const uint32_t outcome = lb_op_outcome(program, o, 0);
+    if (outcome == LB_NONE || !lb_dtype_is_float(program->values[outcome].dtype) ||
+        lb_layout_numel(&program->values[outcome].layout) != 1)
         return LB_NONE;
-    lb_op_each_input(p, o, count_input, &inputs);
-    for (uint32_t i = op + 1; i < p->n_ops && inputs; i++) {
-        const lb_op *later = &p->ops[i];
-        if (lb_op_is_of_forward(later, trains) && lb_op_computes(p, later) && !(later->flags & LB_OP_DECISION) &&
-            lb_op_reads(p, later, p->values[v].storage) != LB_NONE)
+    lb_op_each_input(program, o, count_input, &inputs);
+    for (uint32_t i = op + 1; i < program->n_ops && inputs; i++) {
+        const lb_op *later = &program->ops[i];
+        if (lb_op_is_of_forward(later, trains) && lb_op_computes(program, later) && !(later->flags & LB_OP_DECISION) &&
+            lb_op_reads(program, later, program->values[outcome].storage) != LB_NONE)
             return LB_NONE;
     }
-    return inputs ? v : LB_NONE;
+    return inputs ? outcome : LB_NONE;
 }

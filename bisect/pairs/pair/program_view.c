@@ -28,110 +28,111 @@ static uint32_t moved(uint32_t row, uint32_t first)
     return row == LB_NONE ? LB_NONE : row + first;
 }
 
-static uint32_t text(move *m, uint32_t string)
+static uint32_t text(move *move, uint32_t string)
 {
-    return string == LB_NONE ? LB_NONE : lb_program_string(m->to, m->from->strings[string]);
+    return string == LB_NONE ? LB_NONE : lb_program_string(move->to, move->from->strings[string]);
 }
 
-static void note(move *m, uint32_t row)
+static void note(move *move, uint32_t row)
 {
-    m->failed |= row == LB_NONE;
+    move->failed |= row == LB_NONE;
 }
 
-static void move_scopes(move *m)
+static void move_scopes(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_scopes; i++) {
-        const lb_scope *s = &m->from->scopes[i];
-        const char *class_name = s->class_name == LB_NONE ? NULL : m->from->strings[s->class_name];
-        uint32_t parent = s->parent == LB_NONE || s->parent >= i ? 0 : m->scopes[s->parent];
-        m->scopes[i] = i == 0 ? 0 : lb_program_scope(m->to, lb_program_text(m->from, s->path), class_name, parent);
-        note(m, m->scopes[i]);
+    for (uint32_t i = 0; i < move->from->n_scopes; i++) {
+        const lb_scope *scope = &move->from->scopes[i];
+        const char *class_name = scope->class_name == LB_NONE ? NULL : move->from->strings[scope->class_name];
+        uint32_t parent = scope->parent == LB_NONE || scope->parent >= i ? 0 : move->scopes[scope->parent];
+        move->scopes[i] =
+            i == 0 ? 0 : lb_program_scope(move->to, lb_program_text(move->from, scope->path), class_name, parent);
+        note(move, move->scopes[i]);
     }
 }
 
-static void move_values(move *m)
+static void move_values(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_values && !m->failed; i++) {
-        lb_value v = m->from->values[i];
-        v.storage += m->storages;
-        v.name = text(m, v.name), v.statistics = LB_NONE;
-        note(m, lb_program_add_value(m->to, &v));
+    for (uint32_t i = 0; i < move->from->n_values && !move->failed; i++) {
+        lb_value value = move->from->values[i];
+        value.storage += move->storages;
+        value.name = text(move, value.name), value.statistics = LB_NONE;
+        note(move, lb_program_add_value(move->to, &value));
     }
 }
 
-static void move_args(move *m)
+static void move_args(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_args && !m->failed; i++) {
-        lb_arg a = m->from->args[i];
-        if (a.tag == LB_ARG_VALUE) a.u.value = moved(a.u.value, m->first_value);
-        if (a.tag == LB_ARG_STRING) a.u.string = text(m, a.u.string);
-        if (a.tag == LB_ARG_LIST || a.tag == LB_ARG_COMPLEX) a.u.first += m->first_arg;
-        note(m, lb_program_add_args(m->to, &a, 1));
+    for (uint32_t i = 0; i < move->from->n_args && !move->failed; i++) {
+        lb_arg arg = move->from->args[i];
+        if (arg.tag == LB_ARG_VALUE) arg.u.value = moved(arg.u.value, move->first_value);
+        if (arg.tag == LB_ARG_STRING) arg.u.string = text(move, arg.u.string);
+        if (arg.tag == LB_ARG_LIST || arg.tag == LB_ARG_COMPLEX) arg.u.first += move->first_arg;
+        note(move, lb_program_add_args(move->to, &arg, 1));
     }
 }
 
-static void move_shards(move *m)
+static void move_shards(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_shards && !m->failed; i++) {
-        const lb_shard *s = &m->from->shards[i];
-        note(m, lb_program_copy_shard(m->to, m->from, s, s->value + m->first_value));
+    for (uint32_t i = 0; i < move->from->n_shards && !move->failed; i++) {
+        const lb_shard *shard = &move->from->shards[i];
+        note(move, lb_program_copy_shard(move->to, move->from, shard, shard->value + move->first_value));
     }
 }
 
 /* All refs move as values, which those of collectives (ranks) are not: the whole is not asked for these. */
-static void move_refs(move *m)
+static void move_refs(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_refs && !m->failed; i++) {
-        uint32_t ref = m->from->refs[i] < m->from->n_values ? m->from->refs[i] + m->first_value : LB_NONE;
-        note(m, lb_program_add_refs(m->to, &ref, 1));
+    for (uint32_t i = 0; i < move->from->n_refs && !move->failed; i++) {
+        uint32_t ref = move->from->refs[i] < move->from->n_values ? move->from->refs[i] + move->first_value : LB_NONE;
+        note(move, lb_program_add_refs(move->to, &ref, 1));
     }
 }
 
-static void move_ops(move *m)
+static void move_ops(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_ops && !m->failed; i++) {
-        lb_op op = m->from->ops[i];
-        op.name = text(m, op.name), op.node_name = text(m, op.node_name);
-        op.line = lb_program_copy_line(m->to, m->from, op.line);
-        m->failed |= op.line == LB_NONE;
-        op.scope = m->scopes[op.scope];
-        op.first_arg += m->first_arg, op.first_result += m->first_ref, op.first_written += m->first_ref;
-        note(m, lb_program_add_op(m->to, &op));
+    for (uint32_t i = 0; i < move->from->n_ops && !move->failed; i++) {
+        lb_op op = move->from->ops[i];
+        op.name = text(move, op.name), op.node_name = text(move, op.node_name);
+        op.line = lb_program_copy_line(move->to, move->from, op.line);
+        move->failed |= op.line == LB_NONE;
+        op.scope = move->scopes[op.scope];
+        op.first_arg += move->first_arg, op.first_result += move->first_ref, op.first_written += move->first_ref;
+        note(move, lb_program_add_op(move->to, &op));
     }
 }
 
-static void move_boundaries(move *m)
+static void move_boundaries(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_boundaries && !m->failed; i++) {
-        lb_boundary b = m->from->boundaries[i];
-        b.scope = m->scopes[b.scope];
-        b.op += m->first_op, b.value = moved(b.value, m->first_value);
-        note(m, lb_program_add_boundary(m->to, &b));
+    for (uint32_t i = 0; i < move->from->n_boundaries && !move->failed; i++) {
+        lb_boundary boundary = move->from->boundaries[i];
+        boundary.scope = move->scopes[boundary.scope];
+        boundary.op += move->first_op, boundary.value = moved(boundary.value, move->first_value);
+        note(move, lb_program_add_boundary(move->to, &boundary));
     }
 }
 
-static void move_routings(move *m)
+static void move_routings(move *move)
 {
-    for (uint32_t i = 0; i < m->from->n_routings && !m->failed; i++) {
-        lb_routing r = m->from->routings[i];
-        r.scope = m->scopes[r.scope];
-        uint32_t *values[] = {&r.logits, &r.ids, &r.weights, &r.slots, &r.dropped};
-        for (int k = 0; k < 5; k++) *values[k] = moved(*values[k], m->first_value);
-        note(m, lb_program_add_routing(m->to, &r));
+    for (uint32_t i = 0; i < move->from->n_routings && !move->failed; i++) {
+        lb_routing routing = move->from->routings[i];
+        routing.scope = move->scopes[routing.scope];
+        uint32_t *values[] = {&routing.logits, &routing.ids, &routing.weights, &routing.slots, &routing.dropped};
+        for (int k = 0; k < 5; k++) *values[k] = moved(*values[k], move->first_value);
+        note(move, lb_program_add_routing(move->to, &routing));
     }
 }
 
 static lb_status append(lb_program_view *side, const lb_program *from, lb_err *err)
 {
     lb_program *to = side->merged;
-    move m = {.to = to, .from = from, .first_value = to->n_values, .first_op = to->n_ops, .first_arg = to->n_args};
-    m.first_ref = to->n_refs, m.storages = (int64_t)from->rank * STORAGES_PER_RANK;
-    m.scopes = malloc((from->n_scopes + 1) * sizeof *m.scopes);
-    if (m.scopes) move_scopes(&m), move_values(&m), move_args(&m), move_refs(&m);
-    if (m.scopes) move_ops(&m), move_boundaries(&m), move_routings(&m), move_shards(&m);
-    side->parts[side->n_parts++] = (lb_program_view_part){from, m.first_op, m.first_value};
-    bool done = m.scopes && !m.failed;
-    free(m.scopes);
+    move move = {.to = to, .from = from, .first_value = to->n_values, .first_op = to->n_ops, .first_arg = to->n_args};
+    move.first_ref = to->n_refs, move.storages = (int64_t)from->rank * STORAGES_PER_RANK;
+    move.scopes = malloc((from->n_scopes + 1) * sizeof *move.scopes);
+    if (move.scopes) move_scopes(&move), move_values(&move), move_args(&move), move_refs(&move);
+    if (move.scopes) move_ops(&move), move_boundaries(&move), move_routings(&move), move_shards(&move);
+    side->parts[side->n_parts++] = (lb_program_view_part){from, move.first_op, move.first_value};
+    bool done = move.scopes && !move.failed;
+    free(move.scopes);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", from->n_ops);
 }
 
@@ -139,20 +140,20 @@ static lb_status append(lb_program_view *side, const lb_program *from, lb_err *e
 
 /* The part of a larger tensor that a value holds all by itself, in one dimension and maybe with padding behind it;
  * NULL. */
-static const lb_shard *flat_shard(const lb_program *p, uint32_t value)
+static const lb_shard *flat_shard(const lb_program *program, uint32_t value)
 {
     uint32_t n;
-    const lb_shard *shard = lb_program_shards_of(p, value, &n);
-    if (n != 1 || shard->at || lb_shard_is_flat(p, shard)) return NULL;
-    const lb_layout part = lb_shard_part(p, shard), *has = &p->values[value].layout;
+    const lb_shard *shard = lb_program_shards_of(program, value, &n);
+    if (n != 1 || shard->at || lb_shard_is_flat(program, shard)) return NULL;
+    const lb_layout part = lb_shard_part(program, shard), *has = &program->values[value].layout;
     const bool same = lb_layout_same_shape(&part, has);
     return same || has->ndim != 1 || !lb_layout_is_contiguous(has) || lb_layout_numel(&part) == 0 ? NULL : shard;
 }
 
-static bool has_flat_shards(const lb_program *p)
+static bool has_flat_shards(const lb_program *program)
 {
-    for (uint32_t i = 0; i < p->n_shards; i++)
-        if (flat_shard(p, p->shards[i].value)) return true;
+    for (uint32_t i = 0; i < program->n_shards; i++)
+        if (flat_shard(program, program->shards[i].value)) return true;
     return false;
 }
 
@@ -160,16 +161,16 @@ static bool has_flat_shards(const lb_program *p)
  * another one. */
 static void shape_shards(lb_program_view *side)
 {
-    lb_program *p = side->merged;
-    for (uint32_t i = 0; i < p->n_shards; i++) {
-        const uint32_t v = p->shards[i].value;
-        const lb_shard *shard = flat_shard(p, v);
+    lb_program *program = side->merged;
+    for (uint32_t i = 0; i < program->n_shards; i++) {
+        const uint32_t v = program->shards[i].value;
+        const lb_shard *shard = flat_shard(program, v);
         lb_tensor tensor;
         if (!shard || lb_program_view_value(side, v, &tensor, NULL) != LB_OK) continue;
-        const int64_t offset = p->values[v].layout.offset;
-        tensor.layout = lb_shard_part(p, shard);
-        p->values[v].layout = tensor.layout, p->values[v].layout.offset = offset;
-        p->values[v].logical = lb_digest_tensor(&tensor);
+        const int64_t offset = program->values[v].layout.offset;
+        tensor.layout = lb_shard_part(program, shard);
+        program->values[v].layout = tensor.layout, program->values[v].layout.offset = offset;
+        program->values[v].logical = lb_digest_tensor(&tensor);
     }
 }
 
@@ -243,18 +244,9 @@ bool lb_program_view_is_recorded(const lb_program_view *side, uint32_t value)
     return row < recorded->n_values;
 }
 
-bool lb_program_view_give(lb_program_view *side, uint32_t value, lb_tensor tensor)
-{
-    lb_given_value *more = lb_array_grow(side->given, side->n_given, sizeof *more);
-    if (!more) return false;
-    side->given = more, side->given[side->n_given++] = (lb_given_value){value, tensor};
-    return true;
-}
-
 void lb_program_view_release(lb_program_view *side)
 {
-    for (uint32_t i = 0; i < side->n_given; i++) free(side->given[i].tensor.data);
-    free(side->given), free(side->op_of), free(side->rank_of), free(side->ranks_of);
+    free(side->op_of), free(side->rank_of), free(side->ranks_of);
     lb_program_free(side->merged);
     if (side->axes) lb_shard_axes_release(side->axes);
     free(side->axes);
@@ -370,8 +362,6 @@ lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_
 {
     uint32_t row;
     const lb_program *recorded = lb_program_view_recorded(side, value, &row);
-    for (uint32_t i = 0; i < side->n_given && row >= recorded->n_values; i++)
-        if (side->given[i].value == value) return *tensor = side->given[i].tensor, LB_OK;
     if (row >= recorded->n_values) return lb_fail(err, LB_ERR_NOT_CAPTURED, "no rank recorded value %u", value);
     LB_TRY(lb_capture_value(side->capture, recorded, row, tensor, err));
     lb_program_view_shape(side, value, tensor);
@@ -382,19 +372,21 @@ lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_
  * 64. */
 static bool same_whole_numbers(const lb_tensor *x, const lb_tensor *y)
 {
-    lb_difference d;
+    lb_difference difference;
     if (x->dtype == y->dtype || !lb_dtype_is_integer(x->dtype) || !lb_dtype_is_integer(y->dtype)) return false;
     if (lb_dtype_bits(x->dtype) > 32 && lb_dtype_bits(y->dtype) > 32) return false; /* f64 does not hold them all */
-    return lb_compare_numbers(x, y, &d, NULL) == LB_OK && d.differing == 0;
+    return lb_compare_numbers(x, y, &difference, NULL) == LB_OK && difference.differing == 0;
 }
 
-bool lb_program_view_values_differ(const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb)
+bool lb_program_view_values_differ(const lb_program_view *a, uint32_t value_a, const lb_program_view *b,
+                                   uint32_t value_b)
 {
-    const lb_value *u = &a->program->values[va], *v = &b->program->values[vb];
+    const lb_value *u = &a->program->values[value_a], *v = &b->program->values[value_b];
     lb_tensor x, y;
     if (lb_digest_is_none(u->logical) || lb_digest_is_none(v->logical)) return false;
     if (lb_digest_equal(u->logical, v->logical)) return false;
     /* NaN is NaN, whatever bits a processor gave it. */
-    return lb_program_view_value(a, va, &x, NULL) != LB_OK || lb_program_view_value(b, vb, &y, NULL) != LB_OK ||
+    return lb_program_view_value(a, value_a, &x, NULL) != LB_OK ||
+           lb_program_view_value(b, value_b, &y, NULL) != LB_OK ||
            !(lb_memory_tensor_same(&x, &y) || same_whole_numbers(&x, &y));
 }

@@ -44,15 +44,7 @@ typedef struct lb_program_view {
     uint32_t *rank_of; /* per op of the whole: its part */
     /* per op of the whole: the parts that it stands for, one bit each; bit 63 is for part 63 and all behind it */
     uint64_t *ranks_of;
-    uint32_t n_given; /* values that it was given bytes of */
-    struct lb_given_value *given;
 } lb_program_view;
-
-/* A value that no part recorded, and its bytes. */
-typedef struct lb_given_value {
-    uint32_t value;
-    lb_tensor tensor; /* contiguous, malloc'ed */
-} lb_given_value;
 
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
@@ -73,7 +65,6 @@ static inline uint64_t lb_program_view_rank_bit(uint32_t part)
 /* Did a rank record it? */
 bool lb_program_view_is_recorded(const lb_program_view *side, uint32_t value);
 /* The value has these bytes; takes them over. False when out of memory. */
-bool lb_program_view_give(lb_program_view *side, uint32_t value, lb_tensor tensor);
 void lb_program_view_release(lb_program_view *side);
 /* The number of the group by which `part` is compared with parts of the other side, and how many groups there are. */
 uint32_t lb_program_view_group(const lb_program_view *side, const lb_program_view *other, uint32_t part);

@@ -1,4 +1,4 @@
-/* What ranks have alike: see rank_copies.h. Ops of two ranks are held against each other by where they stand: their
+/* What ranks have alike: see rank_copies.h. Ops of two ranks are compared by where they stand: their
  * numbers part as soon as one of the ranks runs an op more. */
 #include "pair/rank_copies.h"
 
@@ -18,13 +18,13 @@ typedef struct stands {
     uint32_t n;
 } stands;
 
-static uint64_t key_of(const lb_program *p, const lb_op *op)
+static uint64_t key_of(const lb_program *program, const lb_op *op)
 {
     const uint64_t words[] = {op->phase, op->scope, (uint64_t)op->call, op->name};
     uint64_t key = 0;
     for (int i = 0; i < 4; i++) key = ((key ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15)) ^ (key >> 29);
-    const uint32_t v = lb_op_is_source(p, op) ? lb_op_results(p, op)[0] : LB_NONE;
-    return v == LB_NONE ? key : key ^ ((uint64_t)p->values[v].name << 32); /* sources by their names */
+    const uint32_t v = lb_op_is_source(program, op) ? lb_op_results(program, op)[0] : LB_NONE;
+    return v == LB_NONE ? key : key ^ ((uint64_t)program->values[v].name << 32); /* sources by their names */
 }
 
 static int by_key(const void *x, const void *y)
@@ -52,15 +52,15 @@ static bool list_stands(const lb_program_view *view, uint32_t part, stands *out)
     return true;
 }
 
-static bool gives_same(const lb_program *p, const lb_op *a, const lb_op *b)
+static bool gives_same(const lb_program *program, const lb_op *a, const lb_op *b)
 {
     if (lb_op_outcomes(a) != lb_op_outcomes(b)) return false;
     for (uint32_t k = 0; k < lb_op_outcomes(a); k++) {
-        const uint32_t u = lb_op_outcome(p, a, k), v = lb_op_outcome(p, b, k);
+        const uint32_t u = lb_op_outcome(program, a, k), v = lb_op_outcome(program, b, k);
         if (u == LB_NONE || v == LB_NONE) continue;
-        if (!lb_layout_same_shape(&p->values[u].layout, &p->values[v].layout)) return false;
-        const lb_digest x = p->values[u].logical, y = p->values[v].logical;
-        if (!lb_digest_is_none(x) && !lb_digest_is_none(y) && !lb_digest_equal(x, y)) return false;
+        if (!lb_layout_same_shape(&program->values[u].layout, &program->values[v].layout)) return false;
+        const lb_digest digest = program->values[u].logical, y = program->values[v].logical;
+        if (!lb_digest_is_none(digest) && !lb_digest_is_none(y) && !lb_digest_equal(digest, y)) return false;
     }
     return true;
 }
@@ -74,11 +74,11 @@ static int compare(const stand *a, const stand *b)
 /* Ops of which the other part has none, or another result, are the part's own. */
 static void meet(lb_program_view *view, const stands *originals, const stands *copies)
 {
-    const lb_program *p = view->program;
+    const lb_program *program = view->program;
     for (uint32_t i = 0, j = 0; i < originals->n;) {
         const int order = j < copies->n ? compare(&originals->list[i], &copies->list[j]) : -1;
         const uint32_t a = originals->list[i].op, b = j < copies->n ? copies->list[j].op : LB_NONE;
-        const bool same = order == 0 && gives_same(p, &p->ops[a], &p->ops[b]);
+        const bool same = order == 0 && gives_same(program, &program->ops[a], &program->ops[b]);
         if (same) view->original[b] = a;
         if (order <= 0) view->own[a] |= !same;
         i += order <= 0, j += order >= 0;

@@ -44,48 +44,49 @@ typedef struct grid {
 } grid;
 
 /* The mesh of so many ranks with several axes. */
-static bool find_mesh(const lb_program *p, uint32_t ranks, grid *g)
+static bool find_mesh(const lb_program *program, uint32_t ranks, grid *grid)
 {
-    for (uint32_t i = 0; i < p->n_meshes; i++) {
-        const lb_mesh *m = &p->meshes[i];
+    for (uint32_t i = 0; i < program->n_meshes; i++) {
+        const lb_mesh *mesh = &program->meshes[i];
         uint32_t several = 0, all = 1;
-        for (uint32_t k = 0; k < m->axes && k < MOST_AXES; k++) {
-            g->size[k] = p->mesh_axes[m->first_axis + k].size;
-            several += g->size[k] > 1, all *= g->size[k];
+        for (uint32_t k = 0; k < mesh->axes && k < MOST_AXES; k++) {
+            grid->size[k] = program->mesh_axes[mesh->first_axis + k].size;
+            several += grid->size[k] > 1, all *= grid->size[k];
         }
-        g->axes = m->axes;
-        if (m->axes <= MOST_AXES && all == ranks && several > 1) return true;
+        grid->axes = mesh->axes;
+        if (mesh->axes <= MOST_AXES && all == ranks && several > 1) return true;
     }
     return false;
 }
 
 /* All ranks along an axis hold the same, wherever they stand along the others. */
-static bool are_alike_along(const lb_program *p, const uint32_t *values, uint32_t n, const grid *g, uint32_t axis)
+static bool are_alike_along(const lb_program *program, const uint32_t *values, uint32_t n, const grid *grid,
+                            uint32_t axis)
 {
     uint32_t inner = 1;
-    for (uint32_t k = axis + 1; k < g->axes; k++) inner *= g->size[k];
+    for (uint32_t k = axis + 1; k < grid->axes; k++) inner *= grid->size[k];
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t first = i - i / inner % g->size[axis] * inner;
-        const lb_digest x = p->values[values[i]].logical, y = p->values[values[first]].logical;
-        if (lb_digest_is_none(x) || !lb_digest_equal(x, y)) return false;
+        const uint32_t first = i - i / inner % grid->size[axis] * inner;
+        const lb_digest digest = program->values[values[i]].logical, y = program->values[values[first]].logical;
+        if (lb_digest_is_none(digest) || !lb_digest_equal(digest, y)) return false;
     }
     return true;
 }
 
 /* Each axis that is not left out takes the first dimension that is left to be cut; `inward`: the outermost axis
  * first. */
-static bool cut_dims_but(const lb_layout *whole, const lb_layout *part, uint32_t left_out, bool inward, grid *g)
+static bool cut_dims_but(const lb_layout *whole, const lb_layout *part, uint32_t left_out, bool inward, grid *grid)
 {
     int64_t ratio[LB_MAX_DIMS], left = 1;
     for (int d = 0; d < whole->ndim; d++) {
         if (!part->shape[d] || whole->shape[d] % part->shape[d]) return false;
         ratio[d] = whole->shape[d] / part->shape[d];
     }
-    for (uint32_t i = 0; i < g->axes; i++) {
-        const uint32_t k = inward ? i : g->axes - 1 - i;
-        g->dim[k] = -1;
-        for (int d = 0; d < whole->ndim && g->dim[k] < 0 && g->size[k] > 1 && !(left_out >> k & 1); d++)
-            if (ratio[d] > 1 && ratio[d] % g->size[k] == 0) g->dim[k] = d, ratio[d] /= g->size[k];
+    for (uint32_t i = 0; i < grid->axes; i++) {
+        const uint32_t k = inward ? i : grid->axes - 1 - i;
+        grid->dim[k] = -1;
+        for (int d = 0; d < whole->ndim && grid->dim[k] < 0 && grid->size[k] > 1 && !(left_out >> k & 1); d++)
+            if (ratio[d] > 1 && ratio[d] % grid->size[k] == 0) grid->dim[k] = d, ratio[d] /= grid->size[k];
     }
     for (int d = 0; d < whole->ndim; d++) left *= ratio[d];
     return left == 1;
@@ -93,27 +94,29 @@ static bool cut_dims_but(const lb_layout *whole, const lb_layout *part, uint32_t
 
 /* Axes along which the ranks hold the same cut nothing, if that leaves enough of them. Weights are shared out along the
  * innermost, batches along the outermost. */
-static bool cut_dims(const lb_layout *whole, const lb_program *pb, const uint32_t *values, uint32_t n, grid *g)
+static bool cut_dims(const lb_layout *whole, const lb_program *pb, const uint32_t *values, uint32_t n, grid *grid)
 {
     const lb_value *first = &pb->values[values[0]];
     const bool weight = first->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
     uint32_t alike = 0;
-    for (uint32_t k = 0; k < g->axes; k++) alike |= (uint32_t)are_alike_along(pb, values, n, g, k) << k;
-    return cut_dims_but(whole, &first->layout, alike, !weight, g) || cut_dims_but(whole, &first->layout, 0, !weight, g);
+    for (uint32_t k = 0; k < grid->axes; k++) alike |= (uint32_t)are_alike_along(pb, values, n, grid, k) << k;
+    return cut_dims_but(whole, &first->layout, alike, !weight, grid) ||
+           cut_dims_but(whole, &first->layout, 0, !weight, grid);
 }
 
 /* Tensors that say themselves which part they are need no guess. */
 static bool is_grid(const lb_program *pa, uint32_t whole, const lb_program *pb, const uint32_t *values, uint32_t n,
-                    grid *g)
+                    grid *grid)
 {
-    const lb_value *w = &pa->values[whole], *first = &pb->values[values[0]];
+    const lb_value *value = &pa->values[whole], *first = &pb->values[values[0]];
     uint32_t told;
-    if (lb_dtype_is_complex(w->dtype) || first->layout.ndim != w->layout.ndim || !find_mesh(pb, n, g)) return false;
+    if (lb_dtype_is_complex(value->dtype) || first->layout.ndim != value->layout.ndim || !find_mesh(pb, n, grid))
+        return false;
     for (uint32_t k = 0; k < n; k++)
         if (!lb_layout_same_shape(&pb->values[values[k]].layout, &first->layout) ||
             lb_program_shards_of(pb, values[k], &told))
             return false;
-    return !lb_layout_same_shape(&w->layout, &first->layout) && cut_dims(&w->layout, pb, values, n, g);
+    return !lb_layout_same_shape(&value->layout, &first->layout) && cut_dims(&value->layout, pb, values, n, grid);
 }
 
 uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, uint32_t parts)
@@ -123,17 +126,17 @@ uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, u
 }
 
 /* Where the first element of a rank's part stands along each dimension. */
-static void find_corner(const grid *g, const lb_layout *part, uint32_t rank, int64_t *corner)
+static void find_corner(const grid *grid, const lb_layout *part, uint32_t rank, int64_t *corner)
 {
     uint32_t at[MOST_AXES];
     memset(corner, 0, LB_MAX_DIMS * sizeof *corner);
-    for (uint32_t k = g->axes; k-- > 0; rank /= g->size[k]) at[k] = rank % g->size[k];
-    for (uint32_t k = 0; k < g->axes; k++)
-        if (g->dim[k] >= 0) corner[g->dim[k]] = corner[g->dim[k]] * g->size[k] + at[k];
+    for (uint32_t k = grid->axes; k-- > 0; rank /= grid->size[k]) at[k] = rank % grid->size[k];
+    for (uint32_t k = 0; k < grid->axes; k++)
+        if (grid->dim[k] >= 0) corner[grid->dim[k]] = corner[grid->dim[k]] * grid->size[k] + at[k];
     for (int d = 0; d < part->ndim; d++) corner[d] *= part->shape[d];
 }
 
-static lb_reassembly_piece *pieces_of_grid(const grid *g, const lb_layout *whole, const lb_layout *part, uint32_t n,
+static lb_reassembly_piece *pieces_of_grid(const grid *grid, const lb_layout *whole, const lb_layout *part, uint32_t n,
                                            uint32_t *n_pieces)
 {
     const int last = part->ndim - 1;
@@ -142,7 +145,7 @@ static lb_reassembly_piece *pieces_of_grid(const grid *g, const lb_layout *whole
     int64_t corner[LB_MAX_DIMS];
     *n_pieces = 0;
     for (uint32_t k = 0; pieces && k < n; k++) {
-        find_corner(g, part, k, corner);
+        find_corner(grid, part, k, corner);
         for (int64_t row = 0; row < rows; row++) {
             int64_t rest = row, to = corner[last], step = whole->shape[last];
             for (int d = last - 1; d >= 0; d--) {
@@ -159,9 +162,9 @@ static lb_reassembly_piece *find_grid(const lb_layout *whole, const lb_program *
                                       uint32_t *n_pieces)
 {
     const lb_layout *part = &pb->values[values[0]].layout;
-    grid g;
-    if (!find_mesh(pb, n, &g) || !cut_dims(whole, pb, values, n, &g)) return NULL;
-    return pieces_of_grid(&g, whole, part, n, n_pieces);
+    grid grid;
+    if (!find_mesh(pb, n, &grid) || !cut_dims(whole, pb, values, n, &grid)) return NULL;
+    return pieces_of_grid(&grid, whole, part, n, n_pieces);
 }
 
 /* ---- dimensions and pieces ---- */
@@ -169,42 +172,42 @@ static lb_reassembly_piece *find_grid(const lb_layout *whole, const lb_program *
 static int find_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
                     const uint32_t *values, uint32_t n)
 {
-    const lb_layout *w = &pa->values[whole].layout, *first = &pb->values[values[0]].layout;
+    const lb_layout *layout = &pa->values[whole].layout, *first = &pb->values[values[0]].layout;
     int dim = LB_REASSEMBLY_SAME;
-    if (rows) return n == 1 ? lb_batch_rows_dim(rows, w, first) : LB_REASSEMBLY_NONE;
-    if (first->ndim != w->ndim) return LB_REASSEMBLY_NONE;
-    for (int d = 0; d < w->ndim && dim == LB_REASSEMBLY_SAME; d++)
-        if (w->shape[d] != first->shape[d]) dim = d;
+    if (rows) return n == 1 ? lb_batch_rows_dim(rows, layout, first) : LB_REASSEMBLY_NONE;
+    if (first->ndim != layout->ndim) return LB_REASSEMBLY_NONE;
+    for (int d = 0; d < layout->ndim && dim == LB_REASSEMBLY_SAME; d++)
+        if (layout->shape[d] != first->shape[d]) dim = d;
     int64_t size = 0;
     for (uint32_t k = 0; k < n; k++) {
         const lb_layout *part = &pb->values[values[k]].layout;
-        if (part->ndim != w->ndim || !same_but_for(w, part, dim)) return LB_REASSEMBLY_NONE;
+        if (part->ndim != layout->ndim || !same_but_for(layout, part, dim)) return LB_REASSEMBLY_NONE;
         size += dim >= 0 ? part->shape[dim] : 0;
     }
-    return dim < 0 || size == w->shape[dim] ? dim : LB_REASSEMBLY_NONE;
+    return dim < 0 || size == layout->shape[dim] ? dim : LB_REASSEMBLY_NONE;
 }
 
 int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
                       const uint32_t *values, uint32_t n)
 {
     const int dim = find_dim(rows, pa, whole, pb, values, n);
-    grid g;
-    return dim == LB_REASSEMBLY_NONE && !rows && is_grid(pa, whole, pb, values, n, &g) ? LB_REASSEMBLY_GRID : dim;
+    grid grid;
+    return dim == LB_REASSEMBLY_NONE && !rows && is_grid(pa, whole, pb, values, n, &grid) ? LB_REASSEMBLY_GRID : dim;
 }
 
 /* The axis that the parts of all ranks share out along `dim`, where they do not follow each other. */
-static const lb_shard_axis *find_axis(const lb_program_view *b, const lb_layout *whole, int dim, const uint32_t *values,
-                                      uint32_t n, int64_t *inner)
+static const lb_shard_axis *find_axis(const lb_program_view *view, const lb_layout *whole, int dim,
+                                      const uint32_t *values, uint32_t n, int64_t *inner)
 {
     const lb_shard_axis *axis = NULL;
-    if (!b->axes || !b->axes->n || n != b->axes->parts || dim < 0) return NULL;
+    if (!view->axes || !view->axes->n || n != view->axes->parts || dim < 0) return NULL;
     int64_t *sizes = malloc((n + 1) * sizeof *sizes);
     bool in_order = sizes;
     for (uint32_t k = 0; k < n && in_order; k++) {
-        sizes[k] = b->program->values[values[k]].layout.shape[dim];
-        in_order = lb_program_view_part_of_value(b, values[k]) == k;
+        sizes[k] = view->program->values[values[k]].layout.shape[dim];
+        in_order = lb_program_view_part_of_value(view, values[k]) == k;
     }
-    if (in_order) axis = lb_shard_axes_match(b->axes, whole->shape[dim], sizes, inner);
+    if (in_order) axis = lb_shard_axes_match(view->axes, whole->shape[dim], sizes, inner);
     free(sizes);
     return axis;
 }
@@ -216,26 +219,26 @@ static lb_reassembly_piece *pieces_of_axis(const lb_shard_axis *axis, int64_t wh
     *n_pieces = 0;
     for (int64_t o = 0; pieces && o < outer; o++)
         for (uint32_t i = 0; i < axis->n; i++) {
-            const lb_shard_range *r = &axis->ranges[i];
-            pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = r->part,
-                                                          .from = (o * axis->sizes[r->part] + r->at) * inner,
-                                                          .to = (o * axis->whole + r->from) * inner,
-                                                          .size = r->size * inner};
+            const lb_shard_range *range = &axis->ranges[i];
+            pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = range->part,
+                                                          .from = (o * axis->sizes[range->part] + range->at) * inner,
+                                                          .to = (o * axis->whole + range->from) * inner,
+                                                          .size = range->size * inner};
         }
     return pieces;
 }
 
 /* In how many blocks the parts are put together along `dim`: 1 where some part has other ones, or none of them is as
  * long as its others. */
-static uint32_t count_blocks(const lb_program_view *b, int dim, const uint32_t *values, uint32_t n)
+static uint32_t count_blocks(const lb_program_view *view, int dim, const uint32_t *values, uint32_t n)
 {
-    const uint32_t blocks = b->blocks ? b->blocks[values[0]] : 1;
+    const uint32_t blocks = view->blocks ? view->blocks[values[0]] : 1;
     for (uint32_t k = 0; k < n && blocks > 1; k++)
-        if (b->blocks[values[k]] != blocks || b->program->values[values[k]].layout.shape[dim] % blocks) return 1;
+        if (view->blocks[values[k]] != blocks || view->program->values[values[k]].layout.shape[dim] % blocks) return 1;
     return blocks > 1 ? blocks : 1;
 }
 
-static lb_reassembly_piece *pieces_of_blocks(const lb_program_view *b, int dim, const uint32_t *values, uint32_t n,
+static lb_reassembly_piece *pieces_of_blocks(const lb_program_view *view, int dim, const uint32_t *values, uint32_t n,
                                              uint32_t blocks, uint32_t *n_pieces)
 {
     lb_reassembly_piece *pieces = malloc(((size_t)blocks * n + 1) * sizeof *pieces);
@@ -243,7 +246,7 @@ static lb_reassembly_piece *pieces_of_blocks(const lb_program_view *b, int dim, 
     *n_pieces = 0;
     for (uint32_t i = 0; pieces && i < blocks; i++)
         for (uint32_t k = 0; k < n; k++) {
-            const int64_t size = b->program->values[values[k]].layout.shape[dim] / blocks;
+            const int64_t size = view->program->values[values[k]].layout.shape[dim] / blocks;
             pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = k, .from = i * size, .to = at, .size = size};
             at += size;
         }
@@ -251,14 +254,14 @@ static lb_reassembly_piece *pieces_of_blocks(const lb_program_view *b, int dim, 
 }
 
 lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim,
-                                          const lb_program_view *b, const uint32_t *values, uint32_t n,
+                                          const lb_program_view *view, const uint32_t *values, uint32_t n,
                                           uint32_t *n_pieces)
 {
     int64_t at = 0, inner;
-    if (dim == LB_REASSEMBLY_GRID) return find_grid(whole, b->program, values, n, n_pieces);
-    const lb_shard_axis *axis = rows ? NULL : find_axis(b, whole, dim, values, n, &inner);
+    if (dim == LB_REASSEMBLY_GRID) return find_grid(whole, view->program, values, n, n_pieces);
+    const lb_shard_axis *axis = rows ? NULL : find_axis(view, whole, dim, values, n, &inner);
     if (axis) return pieces_of_axis(axis, whole->shape[dim], inner, n_pieces);
-    if (!rows) return pieces_of_blocks(b, dim, values, n, count_blocks(b, dim, values, n), n_pieces);
+    if (!rows) return pieces_of_blocks(view, dim, values, n, count_blocks(view, dim, values, n), n_pieces);
     *n_pieces = (uint32_t)rows->few;
     lb_reassembly_piece *pieces = malloc((*n_pieces + 1) * sizeof *pieces);
     for (uint32_t k = 0; pieces && k < *n_pieces; k++) {
@@ -282,17 +285,17 @@ int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly 
 }
 
 lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, const lb_reassembly *join,
-                                                  const lb_program *pa, const lb_program_view *b, uint32_t outcome,
+                                                  const lb_program *pa, const lb_program_view *view, uint32_t outcome,
                                                   int *dim, uint32_t *n_pieces)
 {
     uint32_t v = lb_op_outcome(pa, &pa->ops[join->whole], outcome);
     uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     lb_reassembly_piece *pieces = NULL;
     *dim = LB_REASSEMBLY_NONE, *n_pieces = 0;
-    if (values && v != LB_NONE && lb_reassembly_values(joins, join, b->program, outcome, values))
-        *dim = lb_reassembly_dim(joins->rows, pa, v, b->program, values, join->parts);
+    if (values && v != LB_NONE && lb_reassembly_values(joins, join, view->program, outcome, values))
+        *dim = lb_reassembly_dim(joins->rows, pa, v, view->program, values, join->parts);
     if (*dim >= 0)
-        pieces = lb_reassembly_pieces(joins->rows, &pa->values[v].layout, *dim, b, values, join->parts, n_pieces);
+        pieces = lb_reassembly_pieces(joins->rows, &pa->values[v].layout, *dim, view, values, join->parts, n_pieces);
     free(values);
     return pieces;
 }
@@ -307,19 +310,20 @@ typedef struct passage {
 static passage passage_of(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
                           size_t element)
 {
-    passage p = {.outer = 1};
+    passage found = {.outer = 1};
     int64_t inner = 1;
     if (dim == LB_REASSEMBLY_GRID) {
-        p.whole = (size_t)piece->to * element, p.part = (size_t)piece->from * element;
-        p.run = (size_t)piece->size * element;
-        return p;
+        found.whole = (size_t)piece->to * element, found.part = (size_t)piece->from * element;
+        found.run = (size_t)piece->size * element;
+        return found;
     }
-    for (int d = 0; d < dim; d++) p.outer *= whole->shape[d];
+    for (int d = 0; d < dim; d++) found.outer *= whole->shape[d];
     for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
     const size_t width = (size_t)inner * element;
-    p.whole = (size_t)piece->to * width, p.part = (size_t)piece->from * width, p.run = (size_t)piece->size * width;
-    p.whole_step = (size_t)whole->shape[dim] * width, p.part_step = (size_t)part->shape[dim] * width;
-    return p;
+    found.whole = (size_t)piece->to * width, found.part = (size_t)piece->from * width,
+    found.run = (size_t)piece->size * width;
+    found.whole_step = (size_t)whole->shape[dim] * width, found.part_step = (size_t)part->shape[dim] * width;
+    return found;
 }
 
 void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,
@@ -327,20 +331,20 @@ void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piec
 {
     for (uint32_t i = 0; i < n; i++) {
         if (pieces[i].part != place) continue;
-        const passage p = passage_of(whole, dim, &pieces[i], part, element);
-        for (int64_t o = 0; o < p.outer; o++)
-            memcpy((char *)out + p.part + (size_t)o * p.part_step,
-                   (const char *)numbers + p.whole + (size_t)o * p.whole_step, p.run);
+        const passage passage = passage_of(whole, dim, &pieces[i], part, element);
+        for (int64_t o = 0; o < passage.outer; o++)
+            memcpy((char *)out + passage.part + (size_t)o * passage.part_step,
+                   (const char *)numbers + passage.whole + (size_t)o * passage.whole_step, passage.run);
     }
 }
 
 void lb_reassembly_place(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
                          size_t element, const void *numbers, void *out)
 {
-    const passage p = passage_of(whole, dim, piece, part, element);
-    for (int64_t o = 0; o < p.outer; o++)
-        memcpy((char *)out + p.whole + (size_t)o * p.whole_step,
-               (const char *)numbers + p.part + (size_t)o * p.part_step, p.run);
+    const passage passage = passage_of(whole, dim, piece, part, element);
+    for (int64_t o = 0; o < passage.outer; o++)
+        memcpy((char *)out + passage.whole + (size_t)o * passage.whole_step,
+               (const char *)numbers + passage.part + (size_t)o * passage.part_step, passage.run);
 }
 
 static bool read_part(const lb_reassembling *how, uint32_t value, lb_tensor *part)

@@ -57,12 +57,12 @@ int lb_reassembly_dim(const struct lb_batch_rows *rows, const lb_program *pa, ui
                       const uint32_t *values, uint32_t n);
 /* The pieces of `n` parts that make the whole along `dim`; malloc'ed, NULL when out of memory. */
 lb_reassembly_piece *lb_reassembly_pieces(const struct lb_batch_rows *rows, const lb_layout *whole, int dim,
-                                          const lb_program_view *b, const uint32_t *values, uint32_t n,
+                                          const lb_program_view *view, const uint32_t *values, uint32_t n,
                                           uint32_t *n_pieces);
 /* The pieces of result (or then written value) `outcome` of a join, and their dimension in `*dim`; NULL where each part
  * has the whole's shape, or the parts make no whole. */
 lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, const lb_reassembly *join,
-                                                  const lb_program *pa, const lb_program_view *b, uint32_t outcome,
+                                                  const lb_program *pa, const lb_program_view *view, uint32_t outcome,
                                                   int *dim, uint32_t *n_pieces);
 /* The dimension of result (or then written value) `outcome` of a join. */
 int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa,

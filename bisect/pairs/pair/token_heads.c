@@ -13,56 +13,57 @@ typedef struct finder {
     bool failed;
 } finder;
 
-static const lb_arg *arg_of(const lb_program *p, const lb_op *op, uint32_t i, lb_arg_tag tag)
+static const lb_arg *arg_of(const lb_program *program, const lb_op *op, uint32_t i, lb_arg_tag tag)
 {
-    return i < op->args && lb_op_args(p, op)[i].tag == tag ? &lb_op_args(p, op)[i] : NULL;
+    return i < op->args && lb_op_args(program, op)[i].tag == tag ? &lb_op_args(program, op)[i] : NULL;
 }
 
-static bool same_contents(const lb_program *p, uint32_t x, uint32_t y)
+static bool same_contents(const lb_program *program, uint32_t x, uint32_t y)
 {
-    const lb_value *a = &p->values[x], *b = &p->values[y];
+    const lb_value *a = &program->values[x], *b = &program->values[y];
     return a->storage == b->storage && a->version == b->version && a->layout.offset == b->layout.offset;
 }
 
-static void add_head(finder *f, lb_token_head found)
+static void add_head(finder *finder, lb_token_head found)
 {
-    lb_token_heads *h = f->heads;
-    const lb_program *p = f->program;
-    const lb_layout *l = &p->values[found.scores].layout;
-    if (l->ndim < 1) return;
-    int64_t columns = l->shape[l->ndim - 1];
-    if (columns < 2 || (h->n && columns != h->columns)) return;
-    h->columns = columns;
-    h->rows += lb_layout_numel(l) / columns;
-    lb_token_head *more = lb_array_grow(h->list, h->n, sizeof *more);
+    lb_token_heads *heads = finder->heads;
+    const lb_program *program = finder->program;
+    const lb_layout *layout = &program->values[found.scores].layout;
+    if (layout->ndim < 1) return;
+    int64_t columns = layout->shape[layout->ndim - 1];
+    if (columns < 2 || (heads->n && columns != heads->columns)) return;
+    heads->columns = columns;
+    heads->rows += lb_layout_numel(layout) / columns;
+    lb_token_head *more = lb_array_grow(heads->list, heads->n, sizeof *more);
     if (!more) {
-        f->failed = true;
+        finder->failed = true;
         return;
     }
-    h->list = more;
-    more[h->n++] = found;
+    heads->list = more;
+    more[heads->n++] = found;
 }
 
 /* nll_loss(self, target, weight, reduction, ignore_index) of a _log_softmax's result. */
-static void find_losses(finder *f)
+static void find_losses(finder *finder)
 {
-    const lb_program *p = f->program;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (f->counts && !f->counts(f->context, i, LB_NONE)) continue;
-        if (op->phase != LB_PHASE_FORWARD || !lb_program_name_extends(lb_op_name(p, op), "aten::nll_loss_forward"))
+    const lb_program *program = finder->program;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (finder->counts && !finder->counts(finder->context, i, LB_NONE)) continue;
+        if (op->phase != LB_PHASE_FORWARD ||
+            !lb_program_name_extends(lb_op_name(program, op), "aten::nll_loss_forward"))
             continue;
-        const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
-        const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
+        const lb_arg *self = arg_of(program, op, 0, LB_ARG_VALUE), *target = arg_of(program, op, 1, LB_ARG_VALUE);
+        const lb_arg *ignored = arg_of(program, op, 4, LB_ARG_INT);
         if (!self || !target) continue;
         for (uint32_t k = i; k-- > 0;) {
-            const lb_op *soft = &p->ops[k];
-            if (!lb_program_name_extends(lb_op_name(p, soft), "aten::_log_softmax") ||
-                lb_op_results(p, soft)[0] == LB_NONE)
+            const lb_op *soft = &program->ops[k];
+            if (!lb_program_name_extends(lb_op_name(program, soft), "aten::_log_softmax") ||
+                lb_op_results(program, soft)[0] == LB_NONE)
                 continue;
-            if (!same_contents(p, lb_op_results(p, soft)[0], self->u.value)) continue;
-            add_head(
-                f, (lb_token_head){i, lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});
+            if (!same_contents(program, lb_op_results(program, soft)[0], self->u.value)) continue;
+            add_head(finder, (lb_token_head){i, lb_op_results(program, soft)[0], target->u.value, true,
+                                             ignored ? ignored->u.i : -100});
             break;
         }
     }
@@ -80,32 +81,32 @@ static bool names_a_head(const char *path)
 
 /* The result of a module around the head that has its shape, left last: what is done to the logits behind the head (a
  * soft cap, a scale) is done to them. The head's own where there is none. */
-static uint32_t final_logits(const lb_program *p, uint32_t row)
+static uint32_t final_logits(const lb_program *program, uint32_t row)
 {
-    const lb_boundary *head = &p->boundaries[row];
+    const lb_boundary *head = &program->boundaries[row];
     uint32_t value = head->value;
-    for (uint32_t i = row + 1; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (b->value == LB_NONE || b->recompute) continue;
-        if (b->scope == head->scope) break; /* the next call */
-        if (b->output && lb_dtype_is_float(p->values[b->value].dtype) &&
-            lb_layout_same_shape(&p->values[b->value].layout, &p->values[head->value].layout))
-            value = b->value;
+    for (uint32_t i = row + 1; i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (boundary->value == LB_NONE || boundary->recompute) continue;
+        if (boundary->scope == head->scope) break; /* the next call */
+        if (boundary->output && lb_dtype_is_float(program->values[boundary->value].dtype) &&
+            lb_layout_same_shape(&program->values[boundary->value].layout, &program->values[head->value].layout))
+            value = boundary->value;
     }
     return value;
 }
 
 /* What left the model as the language-model head's result, where nothing normalised it. */
-static void find_logits(finder *f)
+static void find_logits(finder *finder)
 {
-    const lb_program *p = f->program;
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
-        if (f->counts && !f->counts(f->context, LB_NONE, b->value)) continue;
-        if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
-        if (lb_dtype_is_float(p->values[b->value].dtype))
-            add_head(f, (lb_token_head){b->op, final_logits(p, i), LB_NONE, false, 0});
+    const lb_program *program = finder->program;
+    for (uint32_t i = 0; i < program->n_boundaries; i++) {
+        const lb_boundary *boundary = &program->boundaries[i];
+        if (!boundary->output || boundary->recompute || boundary->position || boundary->value == LB_NONE) continue;
+        if (finder->counts && !finder->counts(finder->context, LB_NONE, boundary->value)) continue;
+        if (!names_a_head(lb_program_text(program, program->scopes[boundary->scope].path))) continue;
+        if (lb_dtype_is_float(program->values[boundary->value].dtype))
+            add_head(finder, (lb_token_head){boundary->op, final_logits(program, i), LB_NONE, false, 0});
     }
 }
 
@@ -113,10 +114,10 @@ lb_status lb_token_heads_find(const lb_program *program, lb_token_heads_of *coun
                               lb_token_heads *heads, lb_err *err)
 {
     *heads = (lb_token_heads){0};
-    finder f = {program, heads, counts, context, false};
-    find_losses(&f);
-    if (!heads->n) find_logits(&f);
-    return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : LB_OK;
+    finder finder = {program, heads, counts, context, false};
+    find_losses(&finder);
+    if (!heads->n) find_logits(&finder);
+    return finder.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : LB_OK;
 }
 
 void lb_token_heads_release(lb_token_heads *heads)

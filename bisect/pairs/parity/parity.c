@@ -52,10 +52,10 @@ typedef struct tables {
     int64_t words;
 } tables;
 
-static const lb_token *first_token(const lb_token_score *score, const lb_token_scores *s)
+static const lb_token *first_token(const lb_token_score *score, const lb_token_scores *scores)
 {
-    const lb_sequence_match *pair = &s->match->pairs[score->pair];
-    return &s->a->sequences[pair->a].tokens[pair->spans[score->span].a];
+    const lb_sequence_match *pair = &scores->match->pairs[score->pair];
+    return &scores->a->sequences[pair->a].tokens[pair->spans[score->span].a];
 }
 
 /* What one token adds to its rows. */
@@ -64,41 +64,44 @@ typedef struct contribution {
     bool held, full, chosen, agrees;
 } contribution;
 
-static contribution contribution_of(const lb_token_scores *s, const lb_token_score *score, tables *t)
+static contribution contribution_of(const lb_token_scores *scores, const lb_token_score *score, tables *tables)
 {
-    const lb_sequence_match *pair = &s->match->pairs[score->pair];
+    const lb_sequence_match *pair = &scores->match->pairs[score->pair];
     const lb_token_span *span = &pair->spans[score->span];
-    const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
-    contribution c = {.p = score->p, .q = score->q, .d = score->p == score->q ? 0 : score->p - score->q};
-    c.k3 = lb_token_k3(score->p, score->q, &c.held);
-    const int64_t j = (int64_t)span->b + s->shift;
-    if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return c;
-    if (t->rows && span->a && j && lb_token_has_row(x, span->a - 1) && lb_token_has_row(y, (uint32_t)j - 1) &&
+    const lb_token_sequence *x = &scores->a->sequences[pair->a], *y = &scores->b->sequences[pair->b];
+    contribution made = {.p = score->p, .q = score->q, .d = score->p == score->q ? 0 : score->p - score->q};
+    made.k3 = lb_token_k3(score->p, score->q, &made.held);
+    const int64_t j = (int64_t)span->b + scores->shift;
+    if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return made;
+    if (tables->rows && span->a && j && lb_token_has_row(x, span->a - 1) && lb_token_has_row(y, (uint32_t)j - 1) &&
         x->logits.layout.shape[1] == y->logits.layout.shape[1]) {
         const int64_t words = x->logits.layout.shape[1];
-        lb_token_row(x, x->logit_of[span->a - 1], t->rows), lb_token_row(y, y->logit_of[j - 1], t->rows + words);
-        c.full = c.chosen = true;
-        c.kl = lb_token_divergence(t->rows, t->rows + words, words);
-        c.agrees = lb_token_most_probable(t->rows, words) == lb_token_most_probable(t->rows + words, words);
-        return c;
+        lb_token_row(x, x->logit_of[span->a - 1], tables->rows),
+            lb_token_row(y, y->logit_of[j - 1], tables->rows + words);
+        made.full = made.chosen = true;
+        made.kl = lb_token_divergence(tables->rows, tables->rows + words, words);
+        made.agrees =
+            lb_token_most_probable(tables->rows, words) == lb_token_most_probable(tables->rows + words, words);
+        return made;
     }
     const int64_t mine = x->tokens[span->a].top1, theirs = y->tokens[j].top1;
-    c.chosen = mine >= 0 && theirs >= 0, c.agrees = mine == theirs;
-    return c;
+    made.chosen = mine >= 0 && theirs >= 0, made.agrees = mine == theirs;
+    return made;
 }
 
-static void add(lb_parity_row *row, const contribution *c)
+static void add(lb_parity_row *row, const contribution *contribution)
 {
     row->count++;
-    if (!isfinite(c->d)) {
+    if (!isfinite(contribution->d)) {
         row->nonfinite++;
         return;
     }
-    row->held += c->held, row->full += c->full, row->chosen += c->chosen, row->top1 += c->chosen && c->agrees;
-    row->k3 += c->k3, row->mean += c->d, row->mean_abs += fabs(c->d);
-    row->loss_a -= c->p, row->loss_b -= c->q;
-    if (c->full) row->kl += c->kl;
-    if (fabs(c->d) > row->max_abs) row->max_abs = fabs(c->d);
+    row->held += contribution->held, row->full += contribution->full, row->chosen += contribution->chosen,
+        row->top1 += contribution->chosen && contribution->agrees;
+    row->k3 += contribution->k3, row->mean += contribution->d, row->mean_abs += fabs(contribution->d);
+    row->loss_a -= contribution->p, row->loss_b -= contribution->q;
+    if (contribution->full) row->kl += contribution->kl;
+    if (fabs(contribution->d) > row->max_abs) row->max_abs = fabs(contribution->d);
 }
 
 static void finish(lb_parity_row *row)
@@ -117,31 +120,32 @@ static lb_parity_row new_row(const char *name)
 }
 
 /* Rows by kind, where A or else B tells kinds, and by position. */
-static bool make_tables(const lb_token_scores *s, tables *t)
+static bool make_tables(const lb_token_scores *scores, tables *made)
 {
-    const lb_token_set *set = s->a->n_kinds ? s->a : s->b;
-    *t = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
-    for (uint32_t i = 0; i < s->a->n; i++)
-        if (s->a->sequences[i].logits.data && s->a->sequences[i].logits.layout.shape[1] > t->words)
-            t->words = s->a->sequences[i].logits.layout.shape[1];
-    t->kinds = calloc(t->n_kinds, sizeof *t->kinds), t->positions = calloc(LB_PARITY_PLACES_N, sizeof *t->positions);
-    if (t->words) t->rows = malloc((size_t)(2 * t->words) * sizeof *t->rows);
-    if (!t->kinds || !t->positions || (t->words && !t->rows)) return false;
-    for (uint32_t i = 0; i < set->n_kinds; i++) t->kinds[i] = new_row(set->kinds[i]);
-    t->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
-    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) t->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
-    for (uint32_t i = 0; i < s->n; i++) {
-        const contribution c = contribution_of(s, &s->list[i], t);
-        const lb_sequence_match *pair = &s->match->pairs[s->list[i].pair];
-        const lb_token_span *span = &pair->spans[s->list[i].span];
-        const int32_t kind =
-            s->a->n_kinds ? first_token(&s->list[i], s)->kind : s->b->sequences[pair->b].tokens[span->b].kind;
-        add(&t->all, &c), add(&t->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &c),
-            add(&t->positions[lb_parity_places_range(span->a)], &c);
+    const lb_token_set *set = scores->a->n_kinds ? scores->a : scores->b;
+    *made = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
+    for (uint32_t i = 0; i < scores->a->n; i++)
+        if (scores->a->sequences[i].logits.data && scores->a->sequences[i].logits.layout.shape[1] > made->words)
+            made->words = scores->a->sequences[i].logits.layout.shape[1];
+    made->kinds = calloc(made->n_kinds, sizeof *made->kinds),
+    made->positions = calloc(LB_PARITY_PLACES_N, sizeof *made->positions);
+    if (made->words) made->rows = malloc((size_t)(2 * made->words) * sizeof *made->rows);
+    if (!made->kinds || !made->positions || (made->words && !made->rows)) return false;
+    for (uint32_t i = 0; i < set->n_kinds; i++) made->kinds[i] = new_row(set->kinds[i]);
+    made->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
+    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) made->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
+    for (uint32_t i = 0; i < scores->n; i++) {
+        const contribution contribution = contribution_of(scores, &scores->list[i], made);
+        const lb_sequence_match *pair = &scores->match->pairs[scores->list[i].pair];
+        const lb_token_span *span = &pair->spans[scores->list[i].span];
+        const int32_t kind = scores->a->n_kinds ? first_token(&scores->list[i], scores)->kind
+                                                : scores->b->sequences[pair->b].tokens[span->b].kind;
+        add(&made->all, &contribution), add(&made->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &contribution),
+            add(&made->positions[lb_parity_places_range(span->a)], &contribution);
     }
-    finish(&t->all);
-    for (uint32_t i = 0; i < t->n_kinds; i++) finish(&t->kinds[i]);
-    for (uint32_t i = 0; i < t->n_positions; i++) finish(&t->positions[i]);
+    finish(&made->all);
+    for (uint32_t i = 0; i < made->n_kinds; i++) finish(&made->kinds[i]);
+    for (uint32_t i = 0; i < made->n_positions; i++) finish(&made->positions[i]);
     return true;
 }
 
@@ -155,9 +159,9 @@ static uint32_t without_empty(lb_parity_row *rows, uint32_t n)
 
 /* ---- tokens ---- */
 
-static lb_parity_token token_of(const lb_token_scores *s, const lb_token_score *score)
+static lb_parity_token token_of(const lb_token_scores *scores, const lb_token_score *score)
 {
-    const lb_sequence_match *pair = &s->match->pairs[score->pair];
+    const lb_sequence_match *pair = &scores->match->pairs[score->pair];
     bool held;
     return (lb_parity_token){pair->a,
                              pair->spans[score->span].a,
@@ -167,79 +171,82 @@ static lb_parity_token token_of(const lb_token_scores *s, const lb_token_score *
                              lb_token_k3(score->p, score->q, &held)};
 }
 
-static bool keep_pairs(const lb_token_scores *s, lb_parity_report *r)
+static bool keep_pairs(const lb_token_scores *scores, lb_parity_report *report)
 {
-    r->pairs = calloc(s->match->n + 1u, sizeof *r->pairs);
-    if (!r->pairs) return false;
-    r->n_pairs = s->match->n;
-    for (uint32_t i = 0; i < s->match->n; i++)
-        r->pairs[i] = (lb_parity_pair){.a = s->match->pairs[i].a, .b = s->match->pairs[i].b};
-    for (uint32_t first = 0, end; first < s->n; first = end) {
-        lb_parity_pair *pair = &r->pairs[s->list[first].pair];
-        for (end = first; end < s->n && s->list[end].pair == s->list[first].pair;) end++;
+    report->pairs = calloc(scores->match->n + 1u, sizeof *report->pairs);
+    if (!report->pairs) return false;
+    report->n_pairs = scores->match->n;
+    for (uint32_t i = 0; i < scores->match->n; i++)
+        report->pairs[i] = (lb_parity_pair){.a = scores->match->pairs[i].a, .b = scores->match->pairs[i].b};
+    for (uint32_t first = 0, end; first < scores->n; first = end) {
+        lb_parity_pair *pair = &report->pairs[scores->list[first].pair];
+        for (end = first; end < scores->n && scores->list[end].pair == scores->list[first].pair;) end++;
         pair->tokens = malloc((end - first) * sizeof *pair->tokens);
         if (!pair->tokens) return false;
-        for (; pair->n < end - first; pair->n++) pair->tokens[pair->n] = token_of(s, &s->list[first + pair->n]);
+        for (; pair->n < end - first; pair->n++)
+            pair->tokens[pair->n] = token_of(scores, &scores->list[first + pair->n]);
     }
     return true;
 }
 
 /* The largest k3 first; of equal ones the earlier token. */
-static void keep_worst(const lb_token_scores *s, lb_parity_report *r, uint32_t most)
+static void keep_worst(const lb_token_scores *scores, lb_parity_report *report, uint32_t most)
 {
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_parity_token token = token_of(s, &s->list[i]);
-        if (!(token.k3 > 0) || (r->n_worst == most && token.k3 <= r->worst[most - 1].k3)) continue;
-        uint32_t at = r->n_worst < most ? r->n_worst++ : most - 1;
-        for (; at > 0 && r->worst[at - 1].k3 < token.k3; at--) r->worst[at] = r->worst[at - 1];
-        r->worst[at] = token;
+    for (uint32_t i = 0; i < scores->n; i++) {
+        const lb_parity_token token = token_of(scores, &scores->list[i]);
+        if (!(token.k3 > 0) || (report->n_worst == most && token.k3 <= report->worst[most - 1].k3)) continue;
+        uint32_t at = report->n_worst < most ? report->n_worst++ : most - 1;
+        for (; at > 0 && report->worst[at - 1].k3 < token.k3; at--) report->worst[at] = report->worst[at - 1];
+        report->worst[at] = token;
     }
 }
 
 /* ---- all of it ---- */
 
 /* A side's tokens by what became of them. */
-static void cover_side(const lb_token_set *set, lb_parity_coverage *c)
+static void cover_side(const lb_token_set *set, lb_parity_coverage *coverage)
 {
     for (uint32_t i = 0; i < set->n; i++)
         for (uint32_t t = 0; t < set->sequences[i].n; t++) {
             const bool none = isnan(set->sequences[i].tokens[t].logp);
-            c->tokens++, c->first += none && t == 0, c->unscored += none && t > 0;
+            coverage->tokens++, coverage->first += none && t == 0, coverage->unscored += none && t > 0;
         }
-    c->unmatched = c->tokens - c->first - c->unscored - c->compared;
+    coverage->unmatched = coverage->tokens - coverage->first - coverage->unscored - coverage->compared;
 }
 
-static void cover(const lb_token_scores *s, lb_parity_report *r)
+static void cover(const lb_token_scores *scores, lb_parity_report *report)
 {
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
-        r->coverage[0].compared += span->a_count, r->coverage[1].compared += span->b_count;
+    for (uint32_t i = 0; i < scores->n; i++) {
+        const lb_token_span *span = &scores->match->pairs[scores->list[i].pair].spans[scores->list[i].span];
+        report->coverage[0].compared += span->a_count, report->coverage[1].compared += span->b_count;
     }
-    cover_side(s->a, &r->coverage[0]), cover_side(s->b, &r->coverage[1]);
+    cover_side(scores->a, &report->coverage[0]), cover_side(scores->b, &report->coverage[1]);
 }
 
-static lb_status compare(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *o, lb_parity_report *r,
-                         lb_err *err)
+static lb_status compare(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
+                         lb_parity_report *report, lb_err *err)
 {
     lb_token_match match;
     lb_token_scores scores = {0};
-    tables t = {0};
+    tables tables = {0};
     lb_status status = lb_token_match_make(a, b, &match, err);
-    r->findings = match.findings, r->n_findings = match.n_findings;
+    report->findings = match.findings, report->n_findings = match.n_findings;
     match.findings = NULL;
-    if (status == LB_OK) status = lb_token_scores_make(a, b, &match, &scores, &r->findings, &r->n_findings, err);
-    r->worst = calloc(o->worst + 1u, sizeof *r->worst);
-    bool ok = status == LB_OK && r->worst && make_tables(&scores, &t) && keep_pairs(&scores, r);
-    r->all = t.all, r->kinds = t.kinds, r->positions = t.positions;
+    if (status == LB_OK)
+        status = lb_token_scores_make(a, b, &match, &scores, &report->findings, &report->n_findings, err);
+    report->worst = calloc(options->worst + 1u, sizeof *report->worst);
+    bool ok = status == LB_OK && report->worst && make_tables(&scores, &tables) && keep_pairs(&scores, report);
+    report->all = tables.all, report->kinds = tables.kinds, report->positions = tables.positions;
     if (ok) {
-        r->n_kinds = without_empty(t.kinds, t.n_kinds), r->n_positions = without_empty(t.positions, t.n_positions);
-        if (o->worst) keep_worst(&scores, r, o->worst);
-        cover(&scores, r);
-        status =
-            lb_token_causes_find(&scores, r->all.top1, r->all.chosen, r->causes, &r->findings, &r->n_findings, err);
-        ok = status == LB_OK && lb_parity_places_note(&scores, r, o->threshold);
+        report->n_kinds = without_empty(tables.kinds, tables.n_kinds),
+        report->n_positions = without_empty(tables.positions, tables.n_positions);
+        if (options->worst) keep_worst(&scores, report, options->worst);
+        cover(&scores, report);
+        status = lb_token_causes_find(&scores, report->all.top1, report->all.chosen, report->causes, &report->findings,
+                                      &report->n_findings, err);
+        ok = status == LB_OK && lb_parity_places_note(&scores, report, options->threshold);
     }
-    free(t.rows);
+    free(tables.rows);
     lb_token_scores_release(&scores);
     lb_token_match_release(&match);
     return ok ? LB_OK : status != LB_OK ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -256,29 +263,29 @@ static void take_noise(lb_parity_row *rows, uint32_t n, const lb_parity_row *fro
 lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
                         lb_parity_report **report, lb_err *err)
 {
-    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
-    if (options) o = *options;
-    lb_parity_report *r = calloc(1, sizeof *r), *floor = NULL;
+    lb_parity_options given = LB_PARITY_OPTIONS_INIT;
+    if (options) given = *options;
+    lb_parity_report *made = calloc(1, sizeof *made), *floor = NULL;
     *report = NULL;
-    if (!r) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    r->noise_floor = NAN;
-    lb_status status = compare(a, b, &o, r, err);
-    if (status == LB_OK && o.noise) {
-        lb_parity_options plain = o;
+    if (!made) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    made->noise_floor = NAN;
+    lb_status status = compare(a, b, &given, made, err);
+    if (status == LB_OK && given.noise) {
+        lb_parity_options plain = given;
         plain.noise = NULL, plain.worst = 0;
-        status = lb_parity_run(a, o.noise, &plain, &floor, err);
+        status = lb_parity_run(a, given.noise, &plain, &floor, err);
     }
     if (status == LB_OK && floor) {
-        r->noise_floor = floor->all.k3;
-        take_noise(&r->all, 1, &floor->all, 1);
-        take_noise(r->kinds, r->n_kinds, floor->kinds, floor->n_kinds);
-        take_noise(r->positions, r->n_positions, floor->positions, floor->n_positions);
+        made->noise_floor = floor->all.k3;
+        take_noise(&made->all, 1, &floor->all, 1);
+        take_noise(made->kinds, made->n_kinds, floor->kinds, floor->n_kinds);
+        take_noise(made->positions, made->n_positions, floor->positions, floor->n_positions);
     }
     lb_parity_report_free(floor);
-    if (status == LB_OK) lb_parity_verdict_decide(r, o.threshold);
-    if (status == LB_OK && !lb_parity_places_untold(r)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status != LB_OK) lb_parity_report_free(r), r = NULL;
-    *report = r;
+    if (status == LB_OK) lb_parity_verdict_decide(made, given.threshold);
+    if (status == LB_OK && !lb_parity_places_untold(made)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) lb_parity_report_free(made), made = NULL;
+    *report = made;
     return status;
 }
 

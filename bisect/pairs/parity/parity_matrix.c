@@ -29,60 +29,61 @@ typedef struct runner {
     lb_err *err;
 } runner;
 
-static const char *keep(runner *r, char *text)
+static const char *keep(runner *runner, char *text)
 {
-    char **more = text ? lb_array_grow(r->matrix->texts, r->matrix->n_texts, sizeof *more) : NULL;
+    char **more = text ? lb_array_grow(runner->matrix->texts, runner->matrix->n_texts, sizeof *more) : NULL;
     if (!more) {
         free(text);
         return NULL;
     }
-    r->matrix->texts = more;
-    return more[r->matrix->n_texts++] = text;
+    runner->matrix->texts = more;
+    return more[runner->matrix->n_texts++] = text;
 }
 
 /* ---- the file ---- */
 
-static lb_status check_variables(const runner *r)
+static lb_status check_variables(const runner *runner)
 {
-    json_t *variables = json_object_get(r->file, "variables"), *values, *value;
+    json_t *variables = json_object_get(runner->file, "variables"), *values, *value;
     const char *name;
     size_t i;
     if (!json_is_object(variables) || json_object_size(variables) == 0)
-        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"variables\": expected {\"NAME\": [\"VALUE\", ...], ...}",
-                       r->path);
+        return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: \"variables\": expected {\"NAME\": [\"VALUE\", ...], ...}",
+                       runner->path);
     json_object_foreach(variables, name, values)
     {
         if (!json_is_array(values) || json_array_size(values) < 2)
-            return lb_fail(r->err, LB_ERR_CORRUPT, "%s: variable \"%s\": expected a list of two values or more",
-                           r->path, name);
+            return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: variable \"%s\": expected a list of two values or more",
+                           runner->path, name);
         json_array_foreach(values, i, value) if (!json_is_string(value)) return lb_fail(
-            r->err, LB_ERR_CORRUPT, "%s: variable \"%s\": value %zu: expected a text", r->path, name, i);
+            runner->err, LB_ERR_CORRUPT, "%s: variable \"%s\": value %zu: expected a text", runner->path, name, i);
         char place[120];
         snprintf(place, sizeof place, "{%.100s}", name);
-        if (!strstr(json_string_value(json_object_get(r->file, "command")), place))
-            return lb_fail(r->err, LB_ERR_CORRUPT, "%s: variable \"%s\" stands nowhere in the command (as %s)", r->path,
-                           name, place);
+        if (!strstr(json_string_value(json_object_get(runner->file, "command")), place))
+            return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: variable \"%s\" stands nowhere in the command (as %s)",
+                           runner->path, name, place);
     }
     return LB_OK;
 }
 
-static lb_status load_file(runner *r)
+static lb_status load_file(runner *runner)
 {
     json_error_t why;
-    r->file = lb_decode_limit_json_file(r->path, JSON_REJECT_DUPLICATES, &why);
-    if (!r->file && why.line < 0) return lb_fail(r->err, LB_ERR_IO, "%s: %s", r->path, why.text);
-    if (!r->file) return lb_fail(r->err, LB_ERR_CORRUPT, "%s: line %d: %s", r->path, why.line, why.text);
-    const char *command = json_string_value(json_object_get(r->file, "command"));
+    runner->file = lb_decode_limit_json_file(runner->path, JSON_REJECT_DUPLICATES, &why);
+    if (!runner->file && why.line < 0) return lb_fail(runner->err, LB_ERR_IO, "%s: %s", runner->path, why.text);
+    if (!runner->file) return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: line %d: %s", runner->path, why.line, why.text);
+    const char *command = json_string_value(json_object_get(runner->file, "command"));
     if (!command || !strstr(command, "{out}"))
-        return lb_fail(r->err, LB_ERR_CORRUPT,
-                       "%s: \"command\": expected a text with {out} for the token file that it writes", r->path);
-    const json_t *seconds = json_object_get(r->file, "seconds"), *reference = json_object_get(r->file, "reference");
+        return lb_fail(runner->err, LB_ERR_CORRUPT,
+                       "%s: \"command\": expected a text with {out} for the token file that it writes", runner->path);
+    const json_t *seconds = json_object_get(runner->file, "seconds"),
+                 *reference = json_object_get(runner->file, "reference");
     if (seconds && !(json_number_value(seconds) > 0))
-        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"seconds\": expected a number above 0", r->path);
+        return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: \"seconds\": expected a number above 0", runner->path);
     if (reference && !json_is_string(reference))
-        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"reference\": expected a file", r->path);
-    r->seconds = json_number_value(seconds);
-    return check_variables(r);
+        return lb_fail(runner->err, LB_ERR_CORRUPT, "%s: \"reference\": expected a file", runner->path);
+    runner->seconds = json_number_value(seconds);
+    return check_variables(runner);
 }
 
 /* A path in the file is meant from where the file lies. */
@@ -98,14 +99,14 @@ static char *beside(const char *path, const char *name)
 /* ---- commands ---- */
 
 /* The command with its places filled: `variable` at `value`, the others at their first. malloc'ed. */
-static char *fill_command(const runner *r, const char *variable, const char *value, const char *out)
+static char *fill_command(const runner *runner, const char *variable, const char *value, const char *out)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *to = lb_text_stream_open(&text, &size);
     if (!to) return NULL;
-    const json_t *variables = json_object_get(r->file, "variables");
-    for (const char *at = json_string_value(json_object_get(r->file, "command")); *at;) {
+    const json_t *variables = json_object_get(runner->file, "variables");
+    for (const char *at = json_string_value(json_object_get(runner->file, "command")); *at;) {
         const char *end = *at == '{' ? strchr(at, '}') : NULL;
         char name[120] = "";
         if (end && (size_t)(end - at) <= sizeof name) snprintf(name, sizeof name, "%.*s", (int)(end - at - 1), at + 1);
@@ -123,7 +124,7 @@ static char *fill_command(const runner *r, const char *variable, const char *val
 }
 
 /* "WORK/precision=fp32-1a2b3c4d.jsonl": readable, and another for another command. */
-static char *out_of(const runner *r, const char *variable, const char *value, bool again)
+static char *out_of(const runner *runner, const char *variable, const char *value, bool again)
 {
     char label[80];
     snprintf(label, sizeof label, "%.30s%s%.30s",
@@ -133,9 +134,10 @@ static char *out_of(const runner *r, const char *variable, const char *value, bo
              variable ? "=" : "", variable ? value : "");
     for (char *c = label; *c; c++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=.-_", *c)) *c = '_';
-    char *plain = fill_command(r, variable, value, label), *path = malloc(strlen(r->work) + sizeof label + 32);
+    char *plain = fill_command(runner, variable, value, label),
+         *path = malloc(strlen(runner->work) + sizeof label + 32);
     if (plain && path)
-        sprintf(path, "%s/%s-%08x.jsonl", r->work, label, (unsigned)XXH3_64bits(plain, strlen(plain)));
+        sprintf(path, "%s/%s-%08x.jsonl", runner->work, label, (unsigned)XXH3_64bits(plain, strlen(plain)));
     else
         free(path), path = NULL;
     free(plain);
@@ -144,11 +146,11 @@ static char *out_of(const runner *r, const char *variable, const char *value, bo
 
 /* ---- the journal: a line per run that ended ---- */
 
-static void note_run(const runner *r, const lb_parity_cell *cell)
+static void note_run(const runner *runner, const lb_parity_cell *cell)
 {
-    char *path = malloc(strlen(r->work) + 16);
+    char *path = malloc(strlen(runner->work) + 16);
     if (!path) return;
-    sprintf(path, "%s/runs.jsonl", r->work);
+    sprintf(path, "%s/runs.jsonl", runner->work);
     json_t *line = json_pack("{s:s,s:s,s:i,s:f}", "command", cell->command, "out", cell->out, "exit", cell->exit,
                              "seconds", cell->seconds);
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
@@ -167,12 +169,12 @@ static void note_run(const runner *r, const lb_parity_cell *cell)
 
 /* cell->resumed: a run of the same command ended well, and its file is still there. A journal that cannot be read for
  * want of memory says nothing of that: a run costs hours. */
-static lb_status look_in_journal(const runner *r, lb_parity_cell *cell)
+static lb_status look_in_journal(const runner *runner, lb_parity_cell *cell)
 {
-    char *path = malloc(strlen(r->work) + 16);
+    char *path = malloc(strlen(runner->work) + 16);
     bool found = false, failed = false;
-    if (!path) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-    sprintf(path, "%s/runs.jsonl", r->work);
+    if (!path) return lb_fail(runner->err, LB_ERR_NOMEM, "out of memory");
+    sprintf(path, "%s/runs.jsonl", runner->work);
     lb_input_lines journal;
     lb_input_lines_open(&journal, path, LB_INPUT_LINES_SHORT, NULL);
     while (!failed && lb_input_lines_next(&journal)) {
@@ -188,7 +190,7 @@ static lb_status look_in_journal(const runner *r, lb_parity_cell *cell)
     }
     const lb_status ended = lb_input_lines_close(&journal, NULL);
     free(path);
-    if (failed || ended == LB_ERR_NOMEM) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+    if (failed || ended == LB_ERR_NOMEM) return lb_fail(runner->err, LB_ERR_NOMEM, "out of memory");
     cell->resumed = ended == LB_OK && found && lb_input_is_file(cell->out);
     return LB_OK;
 }
@@ -203,110 +205,112 @@ static double worst_of(const lb_parity_report *report)
     return worst;
 }
 
-static lb_status score(runner *r, lb_parity_cell *cell, const lb_token_set *tokens)
+static lb_status score(runner *runner, lb_parity_cell *cell, const lb_token_set *tokens)
 {
-    lb_parity_options plain = *r->options;
+    lb_parity_options plain = *runner->options;
     lb_parity_report *report;
     plain.noise = NULL, plain.worst = 0;
-    const lb_token_set *reference = r->reference ? r->reference : r->baseline ? r->baseline : tokens;
-    LB_TRY(lb_parity_run(reference, tokens, &plain, &report, r->err));
+    const lb_token_set *reference = runner->reference  ? runner->reference
+                                    : runner->baseline ? runner->baseline
+                                                       : tokens;
+    LB_TRY(lb_parity_run(reference, tokens, &plain, &report, runner->err));
     cell->reference = report->all, cell->verdict = report->verdict, cell->worst = worst_of(report);
     cell->reference.name = "all";
     if (report->n_findings)
         snprintf(cell->message, sizeof cell->message, "%s: %.200s", lb_parity_finding_name(report->findings[0].kind),
                  report->findings[0].message);
     lb_parity_report_free(report);
-    LB_TRY(lb_parity_run(r->baseline ? r->baseline : tokens, tokens, &plain, &report, r->err));
+    LB_TRY(lb_parity_run(runner->baseline ? runner->baseline : tokens, tokens, &plain, &report, runner->err));
     cell->baseline = report->all.k3, cell->worst_baseline = worst_of(report);
     lb_parity_report_free(report);
     cell->scored = true;
     return LB_OK;
 }
 
-static lb_status run_command(runner *r, lb_parity_cell *cell)
+static lb_status run_command(runner *runner, lb_parity_cell *cell)
 {
     lb_job_result result;
-    LB_TRY(lb_job_run(cell->command, NULL, r->seconds, &result, r->err));
+    LB_TRY(lb_job_run(cell->command, NULL, runner->seconds, &result, runner->err));
     cell->exit = result.timed_out ? -1 : result.code, cell->seconds = result.seconds;
     if (cell->exit == 0) return LB_OK;
     if (result.timed_out)
-        snprintf(cell->message, sizeof cell->message, "ended after %g s", r->seconds);
+        snprintf(cell->message, sizeof cell->message, "ended after %g s", runner->seconds);
     else
         snprintf(cell->message, sizeof cell->message, "exit code %d: %s", result.code, result.line);
     return LB_OK;
 }
 
 /* A cell that cannot be scored is a row of the table with its reason; the others go on. */
-static lb_status run_cell(runner *r, const char *variable, const char *value, bool again)
+static lb_status run_cell(runner *runner, const char *variable, const char *value, bool again)
 {
-    lb_parity_cell *more = lb_array_grow(r->matrix->cells, r->matrix->n, sizeof *more);
-    if (!more) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-    r->matrix->cells = more;
-    lb_parity_cell *cell = &more[r->matrix->n++];
+    lb_parity_cell *more = lb_array_grow(runner->matrix->cells, runner->matrix->n, sizeof *more);
+    if (!more) return lb_fail(runner->err, LB_ERR_NOMEM, "out of memory");
+    runner->matrix->cells = more;
+    lb_parity_cell *cell = &more[runner->matrix->n++];
     *cell =
         (lb_parity_cell){.variable = variable, .value = value, .worst = NAN, .baseline = NAN, .worst_baseline = NAN};
     cell->verdict = LB_PARITY_UNDECIDED;
-    cell->out = keep(r, out_of(r, variable, value, again));
-    cell->command = cell->out ? keep(r, fill_command(r, variable, value, cell->out)) : NULL;
-    if (!cell->command) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-    LB_TRY(look_in_journal(r, cell));
+    cell->out = keep(runner, out_of(runner, variable, value, again));
+    cell->command = cell->out ? keep(runner, fill_command(runner, variable, value, cell->out)) : NULL;
+    if (!cell->command) return lb_fail(runner->err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(look_in_journal(runner, cell));
     if (!cell->resumed) {
-        LB_TRY(run_command(r, cell));
-        note_run(r, cell);
+        LB_TRY(run_command(runner, cell));
+        note_run(runner, cell);
     }
     if (cell->exit != 0) return LB_OK;
     lb_err why = LB_ERR_INIT;
     lb_token_set *tokens = NULL;
     const lb_status is_read = lb_token_set_read(cell->out, &tokens, &why);
-    if (is_read == LB_ERR_NOMEM) return lb_fail(r->err, is_read, "%s", why.message);
+    if (is_read == LB_ERR_NOMEM) return lb_fail(runner->err, is_read, "%s", why.message);
     if (is_read != LB_OK) {
         snprintf(cell->message, sizeof cell->message, "%.230s", why.message);
         return LB_OK;
     }
-    lb_status status = score(r, cell, tokens);
+    lb_status status = score(runner, cell, tokens);
     if (!variable && !again && status == LB_OK)
-        r->baseline = tokens;
+        runner->baseline = tokens;
     else
         lb_token_set_free(tokens);
     return status;
 }
 
-static void judge(runner *r)
+static void judge(runner *runner)
 {
-    const lb_parity_cell *base = &r->matrix->cells[0];
-    const double threshold = r->options->threshold;
-    for (uint32_t i = 2; i < r->matrix->n; i++) {
-        lb_parity_cell *cell = &r->matrix->cells[i];
+    const lb_parity_cell *base = &runner->matrix->cells[0];
+    const double threshold = runner->options->threshold;
+    for (uint32_t i = 2; i < runner->matrix->n; i++) {
+        lb_parity_cell *cell = &runner->matrix->cells[i];
         if (!cell->scored || !base->scored) continue;
-        const bool apart = cell->worst_baseline >= threshold && !(cell->baseline <= 10 * r->matrix->noise_floor);
+        const bool apart = cell->worst_baseline >= threshold && !(cell->baseline <= 10 * runner->matrix->noise_floor);
         cell->matters = cell->verdict != base->verdict || apart;
     }
 }
 
-static lb_status run_all(runner *r)
+static lb_status run_all(runner *runner)
 {
-    json_t *variables = json_object_get(r->file, "variables"), *values;
+    json_t *variables = json_object_get(runner->file, "variables"), *values;
     const char *name;
     uint64_t total = 2, done = 0;
     json_object_foreach(variables, name, values) total += json_array_size(values) - 1;
     for (int again = 0; again < 2; again++) {
-        if (r->options->progress) r->options->progress("runs", done++, total);
-        LB_TRY(run_cell(r, NULL, NULL, again));
-        const lb_parity_cell *base = &r->matrix->cells[again];
+        if (runner->options->progress) runner->options->progress("runs", done++, total);
+        LB_TRY(run_cell(runner, NULL, NULL, again));
+        const lb_parity_cell *base = &runner->matrix->cells[again];
         if (!again && !base->scored)
-            return lb_fail(r->err, LB_ERR_UNSUPPORTED, "the baseline gave no token file: %s\n  %s", base->message,
+            return lb_fail(runner->err, LB_ERR_UNSUPPORTED, "the baseline gave no token file: %s\n  %s", base->message,
                            base->command);
-        if (again) r->matrix->noise_floor = base->baseline;
+        if (again) runner->matrix->noise_floor = base->baseline;
     }
     json_object_foreach(variables, name, values) for (size_t i = 1; i < json_array_size(values); i++)
     {
-        if (r->options->progress) r->options->progress("runs", done++, total);
-        const char *variable = keep(r, strdup(name)),
-                   *value = keep(r, strdup(json_string_value(json_array_get(values, i))));
-        if (!variable || !value) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
-        LB_TRY(run_cell(r, variable, value, false));
+        if (runner->options->progress) runner->options->progress("runs", done++, total);
+        const char *variable = keep(runner, strdup(name)),
+                   *value = keep(runner, strdup(json_string_value(json_array_get(values, i))));
+        if (!variable || !value) return lb_fail(runner->err, LB_ERR_NOMEM, "out of memory");
+        LB_TRY(run_cell(runner, variable, value, false));
     }
-    judge(r);
+    judge(runner);
     return LB_OK;
 }
 
@@ -316,21 +320,21 @@ lb_status lb_parity_matrix_run(const char *path, const char *work, const lb_pari
     lb_err own = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
     if (options) o = *options;
-    runner r = {.path = path, .work = work, .options = &o, .err = err ? err : &own};
-    *matrix = r.matrix = calloc(1, sizeof *r.matrix);
-    if (!r.matrix) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    r.matrix->noise_floor = NAN;
-    lb_status status = load_file(&r);
+    runner runner = {.path = path, .work = work, .options = &o, .err = err ? err : &own};
+    *matrix = runner.matrix = calloc(1, sizeof *runner.matrix);
+    if (!runner.matrix) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    runner.matrix->noise_floor = NAN;
+    lb_status status = load_file(&runner);
     if (status == LB_OK && mkdir(work, 0700) != 0 && errno != EEXIST)
-        status = lb_fail(r.err, LB_ERR_IO, "%s: cannot make the folder of runs: %s", work, strerror(errno));
-    const char *reference = json_string_value(json_object_get(r.file, "reference"));
+        status = lb_fail(runner.err, LB_ERR_IO, "%s: cannot make the folder of runs: %s", work, strerror(errno));
+    const char *reference = json_string_value(json_object_get(runner.file, "reference"));
     char *file = status == LB_OK && reference ? beside(path, reference) : NULL;
-    if (file) status = lb_token_set_read(file, &r.reference, r.err);
+    if (file) status = lb_token_set_read(file, &runner.reference, runner.err);
     free(file);
-    if (status == LB_OK) status = run_all(&r);
-    lb_token_set_free(r.reference), lb_token_set_free(r.baseline);
-    json_decref(r.file);
-    if (status != LB_OK) lb_parity_matrix_free(r.matrix), *matrix = NULL;
+    if (status == LB_OK) status = run_all(&runner);
+    lb_token_set_free(runner.reference), lb_token_set_free(runner.baseline);
+    json_decref(runner.file);
+    if (status != LB_OK) lb_parity_matrix_free(runner.matrix), *matrix = NULL;
     return status;
 }
 

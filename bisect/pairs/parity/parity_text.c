@@ -59,40 +59,40 @@ static void print_piece(FILE *out, const lb_token *token)
     fputc('"', out);
 }
 
-static void print_worst(FILE *out, const lb_parity_report *r, const lb_token_set *a)
+static void print_worst(FILE *out, const lb_parity_report *report, const lb_token_set *set)
 {
-    if (!r->n_worst) return;
+    if (!report->n_worst) return;
     fprintf(out, "\nlargest k3      sequence  token    first   second  what\n");
-    for (uint32_t i = 0; i < r->n_worst; i++) {
-        const lb_parity_token *t = &r->worst[i];
-        fprintf(out, "%-15.4g %8u %6u %8.4f %8.4f  ", t->k3, t->sequence, t->a, t->log_p, t->log_q);
-        print_piece(out, &a->sequences[t->sequence].tokens[t->a]);
+    for (uint32_t i = 0; i < report->n_worst; i++) {
+        const lb_parity_token *token = &report->worst[i];
+        fprintf(out, "%-15.4g %8u %6u %8.4f %8.4f  ", token->k3, token->sequence, token->a, token->log_p, token->log_q);
+        print_piece(out, &set->sequences[token->sequence].tokens[token->a]);
         fputc('\n', out);
     }
 }
 
 /* "passes below 0.001; two runs of the first side: 2e-05" */
-static void print_k3(FILE *out, const lb_parity_report *r, double threshold)
+static void print_k3(FILE *out, const lb_parity_report *report, double threshold)
 {
     char text[16];
-    fprintf(out, "k3    %s over %llu tokens", number(r->all.k3, text), (unsigned long long)r->all.count);
-    if (r->all.noise > 0)
-        fprintf(out, ", %.3g times the noise floor %.3g", r->all.k3 / r->all.noise, r->all.noise);
-    else if (r->all.noise == 0)
+    fprintf(out, "k3    %s over %llu tokens", number(report->all.k3, text), (unsigned long long)report->all.count);
+    if (report->all.noise > 0)
+        fprintf(out, ", %.3g times the noise floor %.3g", report->all.k3 / report->all.noise, report->all.noise);
+    else if (report->all.noise == 0)
         fprintf(out, ", where two runs of the first side agree to the last bit");
     else
         fprintf(out, "; noise floor unknown (--noise: another run of the first side)");
     fprintf(out, "; passes below %.4g for every kind\n", threshold);
 }
 
-static void print_loss(FILE *out, const lb_parity_report *r)
+static void print_loss(FILE *out, const lb_parity_report *report)
 {
     char text[2][16];
-    const double factor = lb_parity_loss_factor(r->all.loss_a, r->all.loss_b);
-    fprintf(out, "loss  %s first, %s second", number(r->all.loss_a, text[0]), number(r->all.loss_b, text[1]));
+    const double factor = lb_parity_loss_factor(report->all.loss_a, report->all.loss_b);
+    fprintf(out, "loss  %s first, %s second", number(report->all.loss_a, text[0]), number(report->all.loss_b, text[1]));
     if (!isnan(factor)) fprintf(out, ": a factor of %.4g", factor);
-    if (!isnan(r->all.noise_loss)) fprintf(out, " (two runs of the first side: %.4g)", r->all.noise_loss);
-    fprintf(out, "; passes up to %.3g for every kind\n", lb_parity_verdict_loss_limit(&r->all));
+    if (!isnan(report->all.noise_loss)) fprintf(out, " (two runs of the first side: %.4g)", report->all.noise_loss);
+    fprintf(out, "; passes up to %.3g for every kind\n", lb_parity_verdict_loss_limit(&report->all));
 }
 
 static void print_part(FILE *out, const char **before, uint64_t n, const char *what)
@@ -103,71 +103,71 @@ static void print_part(FILE *out, const char **before, uint64_t n, const char *w
 }
 
 /* What was not compared, and why. */
-static void print_coverage(FILE *out, const lb_parity_report *r)
+static void print_coverage(FILE *out, const lb_parity_report *report)
 {
     for (int side = 0; side < 2; side++) {
-        const lb_parity_coverage *c = &r->coverage[side];
+        const lb_parity_coverage *coverage = &report->coverage[side];
         const char *before = "; not: ";
-        fprintf(out, "%s  %llu of %llu tokens compared", side ? "second" : "first ", (unsigned long long)c->compared,
-                (unsigned long long)c->tokens);
-        print_part(out, &before, c->first, "without a number as the first of their sequence");
-        print_part(out, &before, c->unscored, "without a number elsewhere");
-        print_part(out, &before, c->unmatched, "that the other side lacks or has no number for");
+        fprintf(out, "%s  %llu of %llu tokens compared", side ? "second" : "first ",
+                (unsigned long long)coverage->compared, (unsigned long long)coverage->tokens);
+        print_part(out, &before, coverage->first, "without a number as the first of their sequence");
+        print_part(out, &before, coverage->unscored, "without a number elsewhere");
+        print_part(out, &before, coverage->unmatched, "that the other side lacks or has no number for");
         fputc('\n', out);
     }
 }
 
-static void print_verdict(FILE *out, const lb_parity_report *r, double threshold)
+static void print_verdict(FILE *out, const lb_parity_report *report, double threshold)
 {
-    fprintf(out, "verdict: %s%s%s\n", lb_parity_verdict_name(r->verdict), *r->decided ? " — " : "", r->decided);
-    if (!r->all.count) {
-        print_coverage(out, r);
+    fprintf(out, "verdict: %s%s%s\n", lb_parity_verdict_name(report->verdict), *report->decided ? " — " : "",
+            report->decided);
+    if (!report->all.count) {
+        print_coverage(out, report);
         return;
     }
-    if (r->all.reason == LB_PARITY_BY_LOSS) print_loss(out, r);
-    print_k3(out, r, lb_parity_verdict_k3_limit(&r->all, threshold));
-    if (r->all.reason != LB_PARITY_BY_LOSS) print_loss(out, r);
-    print_coverage(out, r);
-    if (r->all.held)
+    if (report->all.reason == LB_PARITY_BY_LOSS) print_loss(out, report);
+    print_k3(out, report, lb_parity_verdict_k3_limit(&report->all, threshold));
+    if (report->all.reason != LB_PARITY_BY_LOSS) print_loss(out, report);
+    print_coverage(out, report);
+    if (report->all.held)
         fprintf(out, "%llu tokens differ by more than is counted (d is held to 20, k3 to 10)\n",
-                (unsigned long long)r->all.held);
-    if (r->all.nonfinite)
-        fprintf(out, "%llu tokens have the probability 0 on one side\n", (unsigned long long)r->all.nonfinite);
+                (unsigned long long)report->all.held);
+    if (report->all.nonfinite)
+        fprintf(out, "%llu tokens have the probability 0 on one side\n", (unsigned long long)report->all.nonfinite);
 }
 
 /* One command or step that would tell more. */
-static void print_next(FILE *out, const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b)
+static void print_next(FILE *out, const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b)
 {
-    if (r->verdict == LB_PARITY_FAIL && a->recorded && b->recorded) {
+    if (report->verdict == LB_PARITY_FAIL && a->recorded && b->recorded) {
         fputs("where it begins: lastbit diff ", out), lb_shell_word(out, a->path), fputc(' ', out),
             lb_shell_word(out, b->path), fputc('\n', out);
-    } else if (r->verdict == LB_PARITY_FAIL && r->n_findings &&
-               r->findings[r->n_findings - 1].kind == LB_PARITY_UNTOLD) {
-        fputs("next: of an adapter or checkpoint, lastbit audit CKPT --against CKPT; of two recorded runs, lastbit "
-              "diff A.lb "
-              "B.lb\n",
+    } else if (report->verdict == LB_PARITY_FAIL && report->n_findings &&
+               report->findings[report->n_findings - 1].kind == LB_PARITY_UNTOLD) {
+        fputs("next: of an adapter or checkpoint, lastbit audit CKPT --against CKPT; of two recorded runs, "
+              "lastbit diff A.lb B.lb\n",
               out);
     }
 }
 
-char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, double threshold)
+char *lb_parity_text(const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b, double threshold)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *out = lb_text_stream_open(&text, &size);
     if (!out) return NULL;
-    print_verdict(out, r, threshold);
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        fprintf(out, "%s %s: %s\n", i ? "       " : "\nfound: ", lb_parity_finding_name(r->findings[i].kind),
-                r->findings[i].message);
-    if (r->all.count) {
-        print_table(out, "kind", r->kinds, r->n_kinds, true);
-        if (r->n_kinds > 1) print_row(out, &r->all, false);
-        if (r->n_positions > 1) print_table(out, "position", r->positions, r->n_positions, false);
-        print_worst(out, r, a);
+    print_verdict(out, report, threshold);
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        fprintf(out, "%s %s: %s\n", i ? "       " : "\nfound: ", lb_parity_finding_name(report->findings[i].kind),
+                report->findings[i].message);
+    if (report->all.count) {
+        print_table(out, "kind", report->kinds, report->n_kinds, true);
+        if (report->n_kinds > 1) print_row(out, &report->all, false);
+        if (report->n_positions > 1) print_table(out, "position", report->positions, report->n_positions, false);
+        print_worst(out, report, a);
     }
     fprintf(out, "\nfirst:  %s\nsecond: %s\n", a->path, b->path);
-    print_next(out, r, a, b);
+    print_next(out, report, a, b);
     if (fclose(out) != 0) free(text), text = NULL;
     return text;
 }
@@ -245,13 +245,13 @@ static void print_pieces(FILE *out, const piece *pieces, uint32_t n, lb_parity_c
     fputc('\n', out);
 }
 
-char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint32_t row, uint32_t width,
+char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *set, uint32_t row, uint32_t width,
                          lb_parity_colour colour)
 {
     char *text = NULL;
     size_t size = 0;
-    if (row >= r->n_pairs) return strdup("");
-    const lb_parity_pair *pair = &r->pairs[row];
+    if (row >= report->n_pairs) return strdup("");
+    const lb_parity_pair *pair = &report->pairs[row];
     piece *pieces = malloc((width + 1) * sizeof *pieces);
     FILE *out = pieces ? lb_text_stream_open(&text, &size) : NULL;
     if (!out) {
@@ -260,7 +260,7 @@ char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint3
     }
     uint32_t n = 0, cells = 10;
     for (uint32_t i = 0; i < pair->n; i++) {
-        const piece next = piece_of(&pair->tokens[i], &a->sequences[pair->a].tokens[pair->tokens[i].a]);
+        const piece next = piece_of(&pair->tokens[i], &set->sequences[pair->a].tokens[pair->tokens[i].a]);
         if (n && (cells + next.cells > width || n == width)) {
             print_pieces(out, pieces, n, colour);
             n = 0, cells = 10;

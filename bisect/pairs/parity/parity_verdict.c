@@ -34,14 +34,14 @@ static bool is_multiple(double x, double step)
 
 /* 1e-4 where every number of a side is a whole multiple of it, as four digits behind the point leave them; 0: none of
  * 0.1 … 1e-6, or too few numbers to say. */
-static double printed_step(const lb_parity_report *r, bool second)
+static double printed_step(const lb_parity_report *report, bool second)
 {
     for (double step = 0.1; step > 0.5e-6; step /= 10) {
         uint64_t told = 0;
         bool all = true;
-        for (uint32_t i = 0; all && i < r->n_pairs; i++)
-            for (uint32_t k = 0; all && k < r->pairs[i].n; k++) {
-                const double x = second ? r->pairs[i].tokens[k].log_q : r->pairs[i].tokens[k].log_p;
+        for (uint32_t i = 0; all && i < report->n_pairs; i++)
+            for (uint32_t k = 0; all && k < report->pairs[i].n; k++) {
+                const double x = second ? report->pairs[i].tokens[k].log_q : report->pairs[i].tokens[k].log_p;
                 all = !isfinite(x) || is_multiple(x, step);
                 told += isfinite(x) && x != 0;
             }
@@ -70,26 +70,26 @@ static bool losses_say_more(const lb_parity_row *row, double threshold)
            (factor > 1 && factor > row->k3 / lb_parity_verdict_k3_limit(row, threshold));
 }
 
-static void say_row(lb_parity_report *r, const lb_parity_row *row, double threshold)
+static void say_row(lb_parity_report *report, const lb_parity_row *row, double threshold)
 {
     char of[60] = "";
-    if (r->n_kinds > 1) snprintf(of, sizeof of, " of kind %.40s", row->name);
+    if (report->n_kinds > 1) snprintf(of, sizeof of, " of kind %.40s", row->name);
     const double factor = lb_parity_loss_factor(row->loss_a, row->loss_b);
     if (row->reason == LB_PARITY_BY_IMPOSSIBLE)
-        snprintf(r->decided, sizeof r->decided, "%llu token%s%s ha%s the probability 0 on one side",
+        snprintf(report->decided, sizeof report->decided, "%llu token%s%s ha%s the probability 0 on one side",
                  (unsigned long long)row->nonfinite, row->nonfinite > 1 ? "s" : "", of,
                  row->nonfinite > 1 ? "ve" : "s");
     else if (row->reason == LB_PARITY_BY_NOISE)
-        snprintf(r->decided, sizeof r->decided,
+        snprintf(report->decided, sizeof report->decided,
                  "k3 %.4g%s is above %g, but two runs of the first side differ by as much (%.4g)", row->k3, of,
                  threshold, row->noise);
     else if (losses_say_more(row, threshold))
-        snprintf(r->decided, sizeof r->decided, "the %s side's loss%s is %.4g times the %s side's (%.4g, %.4g)",
-                 row->loss_b > row->loss_a ? "second" : "first", of, factor,
-                 row->loss_b > row->loss_a ? "first" : "second", fmax(row->loss_a, row->loss_b),
-                 fmin(row->loss_a, row->loss_b));
+        snprintf(
+            report->decided, sizeof report->decided, "the %s side's loss%s is %.4g times the %s side's (%.4g, %.4g)",
+            row->loss_b > row->loss_a ? "second" : "first", of, factor, row->loss_b > row->loss_a ? "first" : "second",
+            fmax(row->loss_a, row->loss_b), fmin(row->loss_a, row->loss_b));
     else
-        snprintf(r->decided, sizeof r->decided, "k3 %.4g%s, not below %.4g", row->k3, of,
+        snprintf(report->decided, sizeof report->decided, "k3 %.4g%s, not below %.4g", row->k3, of,
                  lb_parity_verdict_k3_limit(row, threshold));
 }
 
@@ -111,13 +111,13 @@ static bool fails(lb_parity_finding_kind kind)
     }
 }
 
-static bool decide_by_findings(lb_parity_report *r)
+static bool decide_by_findings(lb_parity_report *report)
 {
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        if (!fails(r->findings[i].kind)) continue;
-        r->verdict = LB_PARITY_FAIL;
-        snprintf(r->decided, sizeof r->decided, "%s on one side (found, below)",
-                 lb_parity_finding_name(r->findings[i].kind));
+    for (uint32_t i = 0; i < report->n_findings; i++) {
+        if (!fails(report->findings[i].kind)) continue;
+        report->verdict = LB_PARITY_FAIL;
+        snprintf(report->decided, sizeof report->decided, "%s on one side (found, below)",
+                 lb_parity_finding_name(report->findings[i].kind));
         return true;
     }
     return false;
@@ -130,26 +130,27 @@ static void judge(lb_parity_row *row, double threshold, double least_gap)
     row->reason = reason_of(row, threshold, least_gap);
 }
 
-void lb_parity_verdict_decide(lb_parity_report *r, double threshold)
+void lb_parity_verdict_decide(lb_parity_report *report, double threshold)
 {
-    const double steps[] = {LEAST_GAP, printed_step(r, false), printed_step(r, true)};
+    const double steps[] = {LEAST_GAP, printed_step(report, false), printed_step(report, true)};
     const double gap = fmax(steps[0], fmax(steps[1], steps[2]));
     const lb_parity_row *worst = NULL;
-    judge(&r->all, threshold, gap);
-    for (uint32_t i = 0; i < r->n_positions; i++) judge(&r->positions[i], threshold, gap);
-    for (uint32_t i = 0; i < r->n_kinds; i++) {
-        lb_parity_row *row = &r->kinds[i];
+    judge(&report->all, threshold, gap);
+    for (uint32_t i = 0; i < report->n_positions; i++) judge(&report->positions[i], threshold, gap);
+    for (uint32_t i = 0; i < report->n_kinds; i++) {
+        lb_parity_row *row = &report->kinds[i];
         judge(row, threshold, gap);
         if (row->reason == LB_PARITY_BY_WITHIN) continue;
         if (!worst || (worst->reason == LB_PARITY_BY_NOISE && row->reason != LB_PARITY_BY_NOISE) ||
             (row->reason != LB_PARITY_BY_NOISE && row->k3 > worst->k3))
             worst = row;
     }
-    r->verdict = !r->all.count ? LB_PARITY_UNDECIDED : LB_PARITY_PASS;
-    if (!r->all.count) snprintf(r->decided, sizeof r->decided, "no token has a log-probability on both sides");
+    report->verdict = !report->all.count ? LB_PARITY_UNDECIDED : LB_PARITY_PASS;
+    if (!report->all.count)
+        snprintf(report->decided, sizeof report->decided, "no token has a log-probability on both sides");
     if (worst) {
-        r->verdict = worst->reason == LB_PARITY_BY_NOISE ? LB_PARITY_UNDECIDED : LB_PARITY_FAIL;
-        say_row(r, worst, threshold);
+        report->verdict = worst->reason == LB_PARITY_BY_NOISE ? LB_PARITY_UNDECIDED : LB_PARITY_FAIL;
+        say_row(report, worst, threshold);
     }
-    if (r->verdict != LB_PARITY_FAIL) decide_by_findings(r);
+    if (report->verdict != LB_PARITY_FAIL) decide_by_findings(report);
 }

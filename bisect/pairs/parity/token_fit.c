@@ -41,17 +41,18 @@ static double square(double x)
 }
 
 /* log p of a word after dividing all logits by T: own / T - log sum exp(row / T). */
-static double heated(const item *x, double temperature)
+static double heated(const item *item, double temperature)
 {
     double sum = 0;
-    const double most = x->sorted[0] / temperature;
-    for (uint32_t v = 0; v < x->width && isfinite(x->sorted[v]); v++) sum += exp(x->sorted[v] / temperature - most);
-    return x->own / temperature - most - log(sum);
+    const double most = item->sorted[0] / temperature;
+    for (uint32_t v = 0; v < item->width && isfinite(item->sorted[v]); v++)
+        sum += exp(item->sorted[v] / temperature - most);
+    return item->own / temperature - most - log(sum);
 }
 
-static void add_heats(sums *s, const item *x)
+static void add_heats(sums *sums, const item *item)
 {
-    for (int i = 0; i < HEATS; i++) s->heat[i] += square(x->number - heated(x, heat_at(i)));
+    for (int i = 0; i < HEATS; i++) sums->heat[i] += square(item->number - heated(item, heat_at(i)));
 }
 
 static int descending(const void *a, const void *b)
@@ -61,21 +62,21 @@ static int descending(const void *a, const void *b)
 }
 
 /* What is left of the row's mass once the words behind the first k are cut off goes to those. */
-static void add_filters(sums *s, const item *x)
+static void add_filters(sums *sums, const item *item)
 {
-    const double plain = square(x->number - x->own);
+    const double plain = square(item->number - item->own);
     double mass = 0;
     uint32_t p = 0, r = 0;
-    for (uint32_t k = 0; k < x->width; k++) {
-        mass += exp(x->sorted[k]);
-        const double cost = x->own >= x->sorted[k] ? square(x->number - (x->own - log(mass))) : plain;
-        if (k < MOST_KEPT) s->top_k[k] += cost;
-        for (; p < N_MASSES && mass >= MASSES[p]; p++) s->top_p[p] += cost;
-        const double next = k + 1 < x->width ? exp(x->sorted[k + 1] - x->sorted[0]) : 0;
-        for (uint32_t f = N_FLOORS - r; f-- > 0 && FLOORS[f] > next; r++) s->min_p[f] += cost;
+    for (uint32_t k = 0; k < item->width; k++) {
+        mass += exp(item->sorted[k]);
+        const double cost = item->own >= item->sorted[k] ? square(item->number - (item->own - log(mass))) : plain;
+        if (k < MOST_KEPT) sums->top_k[k] += cost;
+        for (; p < N_MASSES && mass >= MASSES[p]; p++) sums->top_p[p] += cost;
+        const double next = k + 1 < item->width ? exp(item->sorted[k + 1] - item->sorted[0]) : 0;
+        for (uint32_t f = N_FLOORS - r; f-- > 0 && FLOORS[f] > next; r++) sums->min_p[f] += cost;
     }
-    for (uint32_t k = x->width; k < MOST_KEPT; k++) s->top_k[k] += plain;
-    for (; p < N_MASSES; p++) s->top_p[p] += plain;
+    for (uint32_t k = item->width; k < MOST_KEPT; k++) sums->top_k[k] += plain;
+    for (; p < N_MASSES; p++) sums->top_p[p] += plain;
 }
 
 /* Row `ahead` further on and the token `token` further on; pairing (0, 0) is the plain law, and equal ones are a shift
@@ -86,19 +87,19 @@ static bool pairing_at(int i, int *row, int *token)
     return *row != *token;
 }
 
-static void add_pairings(sums *s, lb_token_sample *sample, bool second, const item *x)
+static void add_pairings(sums *sums, lb_token_sample *sample, bool second, const item *item)
 {
     for (int k = 0; k < PAIRINGS; k++) {
         int ahead, token;
         uint32_t width = 0;
-        double cost = square(x->number - x->own);
+        double cost = square(item->number - item->own);
         if (pairing_at(k, &ahead, &token)) {
-            double *row = lb_token_sample_row(sample, x->place, second, ahead, &width);
-            const int64_t id = lb_token_sample_id(sample, x->place, token);
-            if (row && id >= 0 && id < (int64_t)width && isfinite(row[id])) cost = square(x->number - row[id]);
+            double *row = lb_token_sample_row(sample, item->place, second, ahead, &width);
+            const int64_t id = lb_token_sample_id(sample, item->place, token);
+            if (row && id >= 0 && id < (int64_t)width && isfinite(row[id])) cost = square(item->number - row[id]);
             free(row);
         }
-        s->pairing[k] += cost;
+        sums->pairing[k] += cost;
     }
 }
 
@@ -109,32 +110,32 @@ typedef struct contest {
     double least, rival; /* what the best law leaves, and the best one of another kind */
 } contest;
 
-static void enter(contest *c, lb_token_fit fit, double left)
+static void enter(contest *contest, lb_token_fit fit, double left)
 {
-    const bool kin = fit.law == c->fit.law && isfinite(c->least);
-    if (left < c->least) {
-        if (!kin) c->rival = c->least;
-        c->least = left, c->fit = fit;
-    } else if (!kin && left < c->rival) {
-        c->rival = left;
+    const bool kin = fit.law == contest->fit.law && isfinite(contest->least);
+    if (left < contest->least) {
+        if (!kin) contest->rival = contest->least;
+        contest->least = left, contest->fit = fit;
+    } else if (!kin && left < contest->rival) {
+        contest->rival = left;
     }
 }
 
-static void enter_all(contest *c, const sums *s)
+static void enter_all(contest *contest, const sums *sums)
 {
-    enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_NONE, .parameter = 1}, s->constant);
-    enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_ARGMAX}, s->best);
+    enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_NONE, .parameter = 1}, sums->constant);
+    enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_ARGMAX}, sums->best);
     for (int k = 0; k < PAIRINGS; k++) {
         int row, token;
         if (pairing_at(k, &row, &token))
-            enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_LABELS, .row = row, .token = token}, s->pairing[k]);
+            enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_LABELS, .row = row, .token = token}, sums->pairing[k]);
     }
     for (int k = 0; k < MOST_KEPT; k++)
-        enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_TOP_K, .parameter = k + 1}, s->top_k[k]);
+        enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_TOP_K, .parameter = k + 1}, sums->top_k[k]);
     for (int i = 0; i < N_MASSES; i++)
-        enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_TOP_P, .parameter = MASSES[i]}, s->top_p[i]);
+        enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_TOP_P, .parameter = MASSES[i]}, sums->top_p[i]);
     for (int i = 0; i < N_FLOORS; i++)
-        enter(c, (lb_token_fit){.law = LB_TOKEN_LAW_MIN_P, .parameter = FLOORS[i]}, s->min_p[i]);
+        enter(contest, (lb_token_fit){.law = LB_TOKEN_LAW_MIN_P, .parameter = FLOORS[i]}, sums->min_p[i]);
 }
 
 /* ---- the tokens ---- */
@@ -147,19 +148,19 @@ static void release(items *all)
 
 static void load_items(lb_token_sample *sample, bool rows, bool numbers, items *all)
 {
-    const lb_token_scores *s = sample->scores;
+    const lb_token_scores *scores = sample->scores;
     all->list = malloc((sample->n + 1u) * sizeof *all->list);
     sample->failed |= !all->list;
     for (uint32_t i = 0; all->list && i < sample->n && !sample->failed; i++) {
-        item x = {.place = i};
+        item item = {.place = i};
         const int64_t id = lb_token_sample_id(sample, i, 0);
-        x.sorted = lb_token_sample_row(sample, i, rows, 0, &x.width);
-        x.number = numbers ? s->list[sample->list[i]].q : s->list[sample->list[i]].p;
-        if (x.sorted && id >= 0 && id < (int64_t)x.width && isfinite(x.sorted[id])) {
-            x.own = x.sorted[id];
-            all->list[all->n++] = x;
+        item.sorted = lb_token_sample_row(sample, i, rows, 0, &item.width);
+        item.number = numbers ? scores->list[sample->list[i]].q : scores->list[sample->list[i]].p;
+        if (item.sorted && id >= 0 && id < (int64_t)item.width && isfinite(item.sorted[id])) {
+            item.own = item.sorted[id];
+            all->list[all->n++] = item;
         } else {
-            free(x.sorted);
+            free(item.sorted);
         }
     }
 }
@@ -174,13 +175,13 @@ static double left_by_constant(const items *all)
 }
 
 /* There is something to explain, and it does not rest on a few tokens. */
-static bool worth_it(const items *all, sums *s)
+static bool worth_it(const items *all, sums *sums)
 {
     for (uint32_t i = 0; i < all->n; i++) {
         const double d = fabs(all->list[i].number - all->list[i].own);
-        s->plain += d * d, s->plain_abs += d;
+        sums->plain += d * d, sums->plain_abs += d;
     }
-    return s->plain_abs / all->n > WORTH_A_WORD && square(s->plain_abs) >= LB_TOKEN_CARRIERS * s->plain;
+    return sums->plain_abs / all->n > WORTH_A_WORD && square(sums->plain_abs) >= LB_TOKEN_CARRIERS * sums->plain;
 }
 
 static double left_by_heat(const items *all, double temperature)
@@ -191,11 +192,11 @@ static double left_by_heat(const items *all, double temperature)
 }
 
 /* The best T between the neighbours of the best one on the grid, by golden sections. */
-static lb_token_fit refined(const items *all, const sums *s, double *left)
+static lb_token_fit refined(const items *all, const sums *sums, double *left)
 {
     int best = 0;
     for (int i = 1; i < HEATS; i++)
-        if (s->heat[i] < s->heat[best]) best = i;
+        if (sums->heat[i] < sums->heat[best]) best = i;
     double low = heat_at(best - 1), high = heat_at(best + 1);
     for (int step = 0; step < HALVINGS; step++) {
         const double at[2] = {low + (high - low) * 0.381966, low + (high - low) * 0.618034};
@@ -209,39 +210,39 @@ static lb_token_fit refined(const items *all, const sums *s, double *left)
     return (lb_token_fit){.law = LB_TOKEN_LAW_TEMPERATURE, .parameter = temperature};
 }
 
-static void add_laws(sums *s, lb_token_sample *sample, bool rows, const items *all)
+static void add_laws(sums *sums, lb_token_sample *sample, bool rows, const items *all)
 {
     for (uint32_t i = 0; i < all->n; i++) {
-        item *x = &all->list[i];
-        qsort(x->sorted, x->width, sizeof *x->sorted, descending);
-        s->best += square(x->number - x->sorted[0]);
-        add_pairings(s, sample, rows, x), add_heats(s, x), add_filters(s, x);
+        item *item = &all->list[i];
+        qsort(item->sorted, item->width, sizeof *item->sorted, descending);
+        sums->best += square(item->number - item->sorted[0]);
+        add_pairings(sums, sample, rows, item), add_heats(sums, item), add_filters(sums, item);
     }
 }
 
-static double number_by(lb_token_sample *sample, const lb_token_fit *fit, bool second, const item *x)
+static double number_by(lb_token_sample *sample, const lb_token_fit *fit, bool second, const item *item)
 {
     double mass = 0, number = NAN;
     uint32_t width = 0;
     switch (fit->law) {
-    case LB_TOKEN_LAW_ARGMAX: return x->sorted[0];
-    case LB_TOKEN_LAW_TEMPERATURE: return heated(x, fit->parameter);
+    case LB_TOKEN_LAW_ARGMAX: return item->sorted[0];
+    case LB_TOKEN_LAW_TEMPERATURE: return heated(item, fit->parameter);
     case LB_TOKEN_LAW_LABELS: {
-        double *row = lb_token_sample_row(sample, x->place, second, fit->row, &width);
-        const int64_t id = lb_token_sample_id(sample, x->place, fit->token);
+        double *row = lb_token_sample_row(sample, item->place, second, fit->row, &width);
+        const int64_t id = lb_token_sample_id(sample, item->place, fit->token);
         if (row && id >= 0 && id < (int64_t)width) number = row[id];
         free(row);
         return number;
     }
     default:
-        for (uint32_t k = 0; k < x->width; k++) {
+        for (uint32_t k = 0; k < item->width; k++) {
             if (fit->law == LB_TOKEN_LAW_TOP_K   ? k >= (uint32_t)fit->parameter
                 : fit->law == LB_TOKEN_LAW_TOP_P ? mass >= fit->parameter
-                                                 : x->sorted[k] < x->sorted[0] + log(fit->parameter))
+                                                 : item->sorted[k] < item->sorted[0] + log(fit->parameter))
                 break;
-            mass += exp(x->sorted[k]);
+            mass += exp(item->sorted[k]);
         }
-        return x->own - log(mass);
+        return item->own - log(mass);
     }
 }
 
@@ -251,37 +252,39 @@ static bool holds_by_token(lb_token_sample *sample, const lb_token_fit *fit, boo
 {
     double held = 0, sum = 0;
     for (uint32_t i = 0; i < all->n; i++) {
-        const item *x = &all->list[i];
-        const double d = fabs(x->number - x->own), left = fabs(x->number - number_by(sample, fit, rows, x));
+        const item *item = &all->list[i];
+        const double d = fabs(item->number - item->own), left = fabs(item->number - number_by(sample, fit, rows, item));
         if (isfinite(left)) sum += d, held += left <= 0.2 * d ? d : 0;
     }
     return held >= 0.9 * sum;
 }
 
-static bool holds(lb_token_sample *sample, const contest *c, const sums *s, bool rows, const items *all)
+static bool holds(lb_token_sample *sample, const contest *contest, const sums *sums, bool rows, const items *all)
 {
-    if (c->least > LEAVES * s->plain || c->rival < RIVAL_LEAVES * c->least) return false;
-    if (c->fit.law == LB_TOKEN_LAW_TEMPERATURE && !(c->fit.parameter > 0.22 && c->fit.parameter < 4.5)) return false;
-    return c->fit.law != LB_TOKEN_LAW_NONE && holds_by_token(sample, &c->fit, rows, all);
+    if (contest->least > LEAVES * sums->plain || contest->rival < RIVAL_LEAVES * contest->least) return false;
+    if (contest->fit.law == LB_TOKEN_LAW_TEMPERATURE &&
+        !(contest->fit.parameter > 0.22 && contest->fit.parameter < 4.5))
+        return false;
+    return contest->fit.law != LB_TOKEN_LAW_NONE && holds_by_token(sample, &contest->fit, rows, all);
 }
 
 lb_token_fit lb_token_fit_rows(lb_token_sample *sample, bool rows, bool numbers)
 {
     items all = {0};
-    contest c = {.least = INFINITY, .rival = INFINITY};
-    sums *s = calloc(1, sizeof *s);
-    sample->failed |= !s;
+    contest contest = {.least = INFINITY, .rival = INFINITY};
+    sums *sums = calloc(1, sizeof *sums);
+    sample->failed |= !sums;
     load_items(sample, rows, numbers, &all);
     const bool judged = !sample->failed && all.n >= LB_TOKEN_FEWEST;
-    if (judged && worth_it(&all, s)) {
+    if (judged && worth_it(&all, sums)) {
         double left;
-        add_laws(s, sample, rows, &all);
-        const lb_token_fit heat = refined(&all, s, &left);
-        s->constant = left_by_constant(&all);
-        enter_all(&c, s), enter(&c, heat, left);
-        if (!holds(sample, &c, s, rows, &all)) c.fit = (lb_token_fit){0};
+        add_laws(sums, sample, rows, &all);
+        const lb_token_fit heat = refined(&all, sums, &left);
+        sums->constant = left_by_constant(&all);
+        enter_all(&contest, sums), enter(&contest, heat, left);
+        if (!holds(sample, &contest, sums, rows, &all)) contest.fit = (lb_token_fit){0};
     }
-    release(&all), free(s);
-    c.fit.judged = judged;
-    return c.fit;
+    release(&all), free(sums);
+    contest.fit.judged = judged;
+    return contest.fit;
 }

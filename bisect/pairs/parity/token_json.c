@@ -68,12 +68,14 @@ static const char *name_of(const place *at, const json_t *value)
 }
 
 /* The version of the weights that an object names; of a list, where they changed on the way, all of it. */
-static void take_version(const place *at, lb_token_sequence *q, const json_t *object)
+static void take_version(const place *at, lb_token_sequence *sequence, const json_t *object)
 {
     const json_t *version = field(object, VERSION_FIELDS, NULL);
-    if (!version || !q) return;
+    if (!version || !sequence) return;
     char *text = json_is_string(version) ? NULL : json_dumps(version, JSON_ENCODE_ANY | JSON_COMPACT);
-    q->version = lb_token_set_keep(at->set, json_is_string(version) ? json_string_value(version) : text ? text : "");
+    sequence->version = lb_token_set_keep(at->set, json_is_string(version) ? json_string_value(version)
+                                                   : text                  ? text
+                                                                           : "");
     free(text);
 }
 
@@ -117,47 +119,48 @@ static int64_t number_in(const char *text)
 }
 
 /* vLLM writes "token_id:880" for texts where it is asked to. */
-static void take_id_of_text(lb_token_choice *c)
+static void take_id_of_text(lb_token_choice *choice)
 {
-    if (c->id < 0 && c->text && strncmp(c->text, "token_id:", 9) == 0) c->id = number_in(c->text + 9);
+    if (choice->id < 0 && choice->text && strncmp(choice->text, "token_id:", 9) == 0)
+        choice->id = number_in(choice->text + 9);
 }
 
 static lb_token_choice choice_of(const place *at, const char *key, const json_t *value)
 {
     static const char *const texts[] = {"token", "decoded_token", "text", NULL}, *const ids[] = {"token_id", "id",
                                                                                                  NULL};
-    lb_token_choice c = {.id = -1, .logp = NAN};
+    lb_token_choice choice = {.id = -1, .logp = NAN};
     if (json_is_array(value)) { /* SGLang: [logp, id, text] */
-        log_probability(json_array_get(value, 0), &c.logp);
+        log_probability(json_array_get(value, 0), &choice.logp);
         const json_t *id = json_array_get(value, 1), *text = json_array_get(value, 2);
-        if (json_is_integer(id)) c.id = json_integer_value(id);
-        if (json_is_string(text)) c.text = lb_token_set_keep(at->set, json_string_value(text));
+        if (json_is_integer(id)) choice.id = json_integer_value(id);
+        if (json_is_string(text)) choice.text = lb_token_set_keep(at->set, json_string_value(text));
     } else if (json_is_object(value)) {
-        log_probability(json_object_get(value, "logprob"), &c.logp);
+        log_probability(json_object_get(value, "logprob"), &choice.logp);
         const json_t *id = field(value, ids, NULL), *text = field(value, texts, NULL);
-        if (json_is_integer(id)) c.id = json_integer_value(id);
-        if (!id && key) c.id = number_in(key);
-        if (json_is_string(text)) c.text = lb_token_set_keep(at->set, json_string_value(text));
+        if (json_is_integer(id)) choice.id = json_integer_value(id);
+        if (!id && key) choice.id = number_in(key);
+        if (json_is_string(text)) choice.text = lb_token_set_keep(at->set, json_string_value(text));
     } else {
-        log_probability(value, &c.logp);
-        if (key) c.text = lb_token_set_keep(at->set, key);
+        log_probability(value, &choice.logp);
+        if (key) choice.text = lb_token_set_keep(at->set, key);
     }
-    take_id_of_text(&c);
-    return c;
+    take_id_of_text(&choice);
+    return choice;
 }
 
-static void add_choices(const place *at, lb_token_sequence *q, json_t *choices)
+static void add_choices(const place *at, lb_token_sequence *sequence, json_t *choices)
 {
     const char *key;
     json_t *value;
     size_t i;
     double most = -INFINITY;
-    json_object_foreach(choices, key, value) lb_token_choice_add(at->set, q, choice_of(at, key, value));
-    json_array_foreach(choices, i, value) lb_token_choice_add(at->set, q, choice_of(at, NULL, value));
-    lb_token *token = &q->tokens[q->n - 1];
+    json_object_foreach(choices, key, value) lb_token_choice_add(at->set, sequence, choice_of(at, key, value));
+    json_array_foreach(choices, i, value) lb_token_choice_add(at->set, sequence, choice_of(at, NULL, value));
+    lb_token *token = &sequence->tokens[sequence->n - 1];
     for (uint32_t c = 0; c < token->choices; c++) {
-        const lb_token_choice *x = &q->choices[token->first_choice + c];
-        if (x->logp > most && x->id >= 0) most = x->logp, token->top1 = x->id;
+        const lb_token_choice *choice = &sequence->choices[token->first_choice + c];
+        if (choice->logp > most && choice->id >= 0) most = choice->logp, token->top1 = choice->id;
     }
 }
 
@@ -190,14 +193,14 @@ static lb_status column_of(const place *at, const json_t *object, const char *co
     return LB_OK;
 }
 
-static json_t *cell(const column *c, size_t i)
+static json_t *cell(const column *column, size_t i)
 {
-    return c->array && i >= c->lag ? json_array_get(c->array, i - c->lag) : NULL;
+    return column->array && i >= column->lag ? json_array_get(column->array, i - column->lag) : NULL;
 }
 
 enum { IDS, TEXTS, SCORES, KINDS, MASK, LOSS_MASK, TOP1, TOP, COLUMNS };
 
-static lb_status read_columns(const place *at, const json_t *object, column *c, size_t *n)
+static lb_status read_columns(const place *at, const json_t *object, column *column, size_t *n)
 {
     static const char *const kinds[] = {"kinds", "kind", NULL}, *const mask[] = {"mask", "attention_mask", NULL},
                              *const loss_mask[] = {"loss_mask", "response_mask", "completion_mask", NULL},
@@ -206,48 +209,49 @@ static lb_status read_columns(const place *at, const json_t *object, column *c, 
                                                 mask,         loss_mask,   top1,         top};
     *n = 0;
     for (int f = 0; f < COLUMNS; f++) {
-        LB_TRY(column_of(at, object, fields[f], f == SCORES ? *n : 0, &c[f]));
-        if (f != SCORES && f != TOP && c[f].array && *n && c[f].size != *n) {
-            if (!is_of_response(object, c[f].size, *n))
-                return bad(at, c[f].name, "as many elements as there are tokens");
-            c[f].lag = *n - c[f].size;
+        LB_TRY(column_of(at, object, fields[f], f == SCORES ? *n : 0, &column[f]));
+        if (f != SCORES && f != TOP && column[f].array && *n && column[f].size != *n) {
+            if (!is_of_response(object, column[f].size, *n))
+                return bad(at, column[f].name, "as many elements as there are tokens");
+            column[f].lag = *n - column[f].size;
         }
-        if (f == TOP && c[f].array) LB_TRY(column_of(at, object, fields[f], *n, &c[f]));
-        if (!*n) *n = c[f].size;
+        if (f == TOP && column[f].array) LB_TRY(column_of(at, object, fields[f], *n, &column[f]));
+        if (!*n) *n = column[f].size;
     }
     return LB_OK;
 }
 
-static lb_status add_token(const place *at, lb_token_sequence *q, const column *c, size_t i)
+static lb_status add_token(const place *at, lb_token_sequence *sequence, const column *column, size_t i)
 {
-    json_t *id = cell(&c[IDS], i), *text = cell(&c[TEXTS], i), *kept = cell(&c[MASK], i),
-           *loss = cell(&c[LOSS_MASK], i);
+    json_t *id = cell(&column[IDS], i), *text = cell(&column[TEXTS], i), *kept = cell(&column[MASK], i),
+           *loss = cell(&column[LOSS_MASK], i);
     if (kept && json_number_value(kept) == 0 && !json_is_true(kept)) return LB_OK;
-    lb_token *token = lb_token_sequence_add(at->set, q);
+    lb_token *token = lb_token_sequence_add(at->set, sequence);
     if (!token) return LB_ERR_NOMEM;
     if (json_is_integer(id)) token->id = json_integer_value(id);
-    if (id && !json_is_integer(id) && !json_is_string(id)) return bad(at, c[IDS].name, "integers, or texts of tokens");
+    if (id && !json_is_integer(id) && !json_is_string(id))
+        return bad(at, column[IDS].name, "integers, or texts of tokens");
     if (json_is_string(text)) token->text = lb_token_set_keep(at->set, json_string_value(text));
-    if (!take_score(cell(&c[SCORES], i), token)) return bad(at, c[SCORES].name, "numbers or null");
-    if (cell(&c[KINDS], i))
-        token->kind = kind_of(at, cell(&c[KINDS], i));
+    if (!take_score(cell(&column[SCORES], i), token)) return bad(at, column[SCORES].name, "numbers or null");
+    if (cell(&column[KINDS], i))
+        token->kind = kind_of(at, cell(&column[KINDS], i));
     else if (loss)
         token->kind =
             lb_token_set_kind(at->set, json_is_true(loss) || json_number_value(loss) != 0 ? "generated" : "prompt");
-    if (json_is_integer(cell(&c[TOP1], i))) token->top1 = json_integer_value(cell(&c[TOP1], i));
-    if (cell(&c[TOP], i)) add_choices(at, q, cell(&c[TOP], i));
+    if (json_is_integer(cell(&column[TOP1], i))) token->top1 = json_integer_value(cell(&column[TOP1], i));
+    if (cell(&column[TOP], i)) add_choices(at, sequence, cell(&column[TOP], i));
     return LB_OK;
 }
 
 static lb_status read_sequence(const place *at, const json_t *object, const char *name)
 {
-    column c[COLUMNS];
+    column column[COLUMNS];
     size_t n;
-    LB_TRY(read_columns(at, object, c, &n));
-    lb_token_sequence *q = lb_token_set_add(at->set, name);
-    if (!q) return LB_ERR_NOMEM;
-    take_version(at, q, object);
-    for (size_t i = 0; i < n; i++) LB_TRY(add_token(at, q, c, i));
+    LB_TRY(read_columns(at, object, column, &n));
+    lb_token_sequence *sequence = lb_token_set_add(at->set, name);
+    if (!sequence) return LB_ERR_NOMEM;
+    take_version(at, sequence, object);
+    for (size_t i = 0; i < n; i++) LB_TRY(add_token(at, sequence, column, i));
     return LB_OK;
 }
 
@@ -292,7 +296,7 @@ static const char *own_entry(const json_t *entry, const json_t *told)
 }
 
 /* vLLM: null for the first token, then {"ID": {"logprob", "rank", "decoded_token"}, …}. */
-static lb_status read_positions(const place *at, lb_token_sequence *q, json_t *positions, const json_t *ids,
+static lb_status read_positions(const place *at, lb_token_sequence *sequence, json_t *positions, const json_t *ids,
                                 int32_t kind)
 {
     json_t *entry;
@@ -300,49 +304,49 @@ static lb_status read_positions(const place *at, lb_token_sequence *q, json_t *p
     if (!json_is_array(positions)) return bad(at, "prompt_logprobs", "an array");
     json_array_foreach(positions, i, entry)
     {
-        lb_token *token = lb_token_sequence_add(at->set, q);
+        lb_token *token = lb_token_sequence_add(at->set, sequence);
         if (!token) return LB_ERR_NOMEM;
         token->kind = kind;
         const json_t *told = json_array_get(ids, i);
         if (json_is_integer(told)) token->id = json_integer_value(told);
         if (!json_is_object(entry)) continue;
-        add_choices(at, q, entry);
+        add_choices(at, sequence, entry);
         const char *key = own_entry(entry, told);
         if (!key) continue;
         const lb_token_choice own = choice_of(at, key, json_object_get(entry, key));
-        token = &q->tokens[q->n - 1];
+        token = &sequence->tokens[sequence->n - 1];
         token->id = own.id, token->logp = own.logp, token->text = own.text;
     }
     return LB_OK;
 }
 
-static lb_status read_prompt(const place *at, lb_token_sequence *q, json_t *prompt, const json_t *ids)
+static lb_status read_prompt(const place *at, lb_token_sequence *sequence, json_t *prompt, const json_t *ids)
 {
-    return read_positions(at, q, prompt, ids, lb_token_set_kind(at->set, "prompt"));
+    return read_positions(at, sequence, prompt, ids, lb_token_set_kind(at->set, "prompt"));
 }
 
 /* OpenAI's completions: {"tokens", "token_logprobs", "top_logprobs"}; chat: {"content": [{"token", "logprob",
  * "top_logprobs"}]}. */
-static lb_status read_answer(const place *at, lb_token_sequence *q, const json_t *logprobs, int32_t kind)
+static lb_status read_answer(const place *at, lb_token_sequence *sequence, const json_t *logprobs, int32_t kind)
 {
     json_t *content = json_object_get(logprobs, "content"), *token;
-    const uint32_t first = q->n;
+    const uint32_t first = sequence->n;
     size_t i, n;
     if (json_is_array(content)) {
         json_array_foreach(content, i, token)
         {
-            lb_token *t = lb_token_sequence_add(at->set, q);
+            lb_token *t = lb_token_sequence_add(at->set, sequence);
             if (!t) return LB_ERR_NOMEM;
             const lb_token_choice own = choice_of(at, NULL, token);
             t->id = own.id, t->text = own.text, t->logp = own.logp;
-            add_choices(at, q, json_object_get(token, "top_logprobs"));
+            add_choices(at, sequence, json_object_get(token, "top_logprobs"));
         }
     } else {
-        column c[COLUMNS];
-        LB_TRY(read_columns(at, logprobs, c, &n));
-        for (i = 0; i < n; i++) LB_TRY(add_token(at, q, c, i));
+        column column[COLUMNS];
+        LB_TRY(read_columns(at, logprobs, column, &n));
+        for (i = 0; i < n; i++) LB_TRY(add_token(at, sequence, column, i));
     }
-    for (uint32_t t = first; t < q->n; t++) q->tokens[t].kind = kind;
+    for (uint32_t t = first; t < sequence->n; t++) sequence->tokens[t].kind = kind;
     return LB_OK;
 }
 
@@ -358,13 +362,13 @@ static lb_status read_choices_of_server(const place *at, const json_t *object, c
         if (!prompt) prompt = json_object_get(object, "prompt_logprobs");
         if (!ids) ids = json_object_get(object, "prompt_token_ids");
         const json_t *logprobs = json_object_get(choice, "logprobs");
-        lb_token_sequence *q =
+        lb_token_sequence *sequence =
             lb_token_set_add(at->set, json_array_size(json_object_get(object, "choices")) > 1 ? text : name);
-        if (!q) return LB_ERR_NOMEM;
+        if (!sequence) return LB_ERR_NOMEM;
         const bool prompted = prompt && !json_is_null(prompt);
-        if (prompted) LB_TRY(read_prompt(at, q, prompt, ids));
+        if (prompted) LB_TRY(read_prompt(at, sequence, prompt, ids));
         if (json_is_object(logprobs))
-            LB_TRY(read_answer(at, q, logprobs, prompted ? lb_token_set_kind(at->set, "generated") : -1));
+            LB_TRY(read_answer(at, sequence, logprobs, prompted ? lb_token_set_kind(at->set, "generated") : -1));
     }
     return LB_OK;
 }
@@ -374,20 +378,20 @@ static lb_status read_meta_info(const place *at, const json_t *meta, const char 
 {
     static const char *const parts[2][3] = {{"input_token_logprobs", "input_top_logprobs", "prompt"},
                                             {"output_token_logprobs", "output_top_logprobs", "generated"}};
-    lb_token_sequence *q = lb_token_set_add(at->set, name);
-    if (!q) return LB_ERR_NOMEM;
-    take_version(at, q, meta);
+    lb_token_sequence *sequence = lb_token_set_add(at->set, name);
+    if (!sequence) return LB_ERR_NOMEM;
+    take_version(at, sequence, meta);
     for (int part = 0; part < 2; part++) {
         json_t *rows = json_object_get(meta, parts[part][0]), *top = json_object_get(meta, parts[part][1]), *row;
         size_t i;
         json_array_foreach(rows, i, row)
         {
             const lb_token_choice own = choice_of(at, NULL, row);
-            lb_token *t = lb_token_sequence_add(at->set, q);
-            if (!t) return LB_ERR_NOMEM;
-            t->id = own.id, t->text = own.text, t->logp = own.logp;
-            t->kind = lb_token_set_kind(at->set, parts[part][2]);
-            add_choices(at, q, json_array_get(top, i));
+            lb_token *token = lb_token_sequence_add(at->set, sequence);
+            if (!token) return LB_ERR_NOMEM;
+            token->id = own.id, token->text = own.text, token->logp = own.logp;
+            token->kind = lb_token_set_kind(at->set, parts[part][2]);
+            add_choices(at, sequence, json_array_get(top, i));
         }
     }
     return LB_OK;
@@ -403,12 +407,13 @@ static lb_status read_request_output(const place *at, json_t *object, const char
     {
         char text[200];
         snprintf(text, sizeof text, "%s/%zu", name ? name : "", i);
-        lb_token_sequence *q = lb_token_set_add(at->set, json_array_size(outputs) > 1 ? text : name);
-        if (!q) return LB_ERR_NOMEM;
-        if (json_is_array(prompt)) LB_TRY(read_prompt(at, q, prompt, json_object_get(object, "prompt_token_ids")));
+        lb_token_sequence *sequence = lb_token_set_add(at->set, json_array_size(outputs) > 1 ? text : name);
+        if (!sequence) return LB_ERR_NOMEM;
+        if (json_is_array(prompt))
+            LB_TRY(read_prompt(at, sequence, prompt, json_object_get(object, "prompt_token_ids")));
         json_t *logprobs = json_object_get(output, "logprobs");
         if (!json_is_array(logprobs)) return bad(at, "outputs.logprobs", "an array with an entry per token");
-        LB_TRY(read_positions(at, q, logprobs, json_object_get(output, "token_ids"),
+        LB_TRY(read_positions(at, sequence, logprobs, json_object_get(output, "token_ids"),
                               lb_token_set_kind(at->set, "generated")));
     }
     return LB_OK;
@@ -423,15 +428,15 @@ static lb_status read_completions(const place *at, const json_t *object)
     json_array_foreach((json_t *)all, s, ids)
     {
         const json_t *numbers = json_array_get(scores, s), *id;
-        lb_token_sequence *q = lb_token_set_add(at->set, NULL);
+        lb_token_sequence *sequence = lb_token_set_add(at->set, NULL);
         size_t t;
-        if (!q) return LB_ERR_NOMEM;
+        if (!sequence) return LB_ERR_NOMEM;
         if (json_array_size(numbers) != json_array_size(ids))
             return bad(at, "logprobs", "a number per completion token");
         json_array_foreach((json_t *)ids, t, id)
         {
             const json_t *number = json_array_get(numbers, t);
-            lb_token *token = lb_token_sequence_add(at->set, q);
+            lb_token *token = lb_token_sequence_add(at->set, sequence);
             if (!token) return LB_ERR_NOMEM;
             token->id = json_is_integer(id) ? json_integer_value(id) : -1;
             if (json_is_array(number)) number = json_array_get(number, 0);
@@ -460,10 +465,10 @@ static lb_status read_value(const place *at, json_t *object)
     if (json_is_array(json_array_get(json_object_get(object, "completion_ids"), 0)))
         return read_completions(at, object);
     if (json_is_array(json_object_get(object, "prompt_logprobs"))) {
-        lb_token_sequence *q = lb_token_set_add(at->set, name);
-        return q ? read_prompt(at, q, json_object_get(object, "prompt_logprobs"),
-                               json_object_get(object, "prompt_token_ids"))
-                 : LB_ERR_NOMEM;
+        lb_token_sequence *sequence = lb_token_set_add(at->set, name);
+        return sequence ? read_prompt(at, sequence, json_object_get(object, "prompt_logprobs"),
+                                      json_object_get(object, "prompt_token_ids"))
+                        : LB_ERR_NOMEM;
     }
     if (json_object_get(object, "logprob")) return read_token(at, object);
     if (field(object, SCORE_FIELDS, NULL) || field(object, TOKEN_FIELDS, NULL)) return read_sequence(at, object, name);

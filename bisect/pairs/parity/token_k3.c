@@ -14,32 +14,32 @@ static double scored(const lb_token *token, lb_token_form form)
 }
 
 /* The number of a span: the sum of its tokens', `shift` further on. NaN: none. */
-static double span_of(const lb_token_sequence *q, uint32_t first, uint32_t n, int shift, lb_token_form form)
+static double span_of(const lb_token_sequence *sequence, uint32_t first, uint32_t n, int shift, lb_token_form form)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) {
         const int64_t at = (int64_t)first + i + shift;
-        if (at < 0 || at >= (int64_t)q->n) return NAN;
-        sum += scored(&q->tokens[at], form);
+        if (at < 0 || at >= (int64_t)sequence->n) return NAN;
+        sum += scored(&sequence->tokens[at], form);
     }
     return sum;
 }
 
-bool lb_token_scores_collect(lb_token_scores *s)
+bool lb_token_scores_collect(lb_token_scores *scores)
 {
     uint64_t room = 0;
-    for (uint32_t i = 0; i < s->match->n; i++) room += s->match->pairs[i].n;
-    if (!s->list) s->list = malloc((room + 1) * sizeof *s->list);
-    if (!s->list || room > UINT32_MAX) return false;
-    s->n = 0;
-    for (uint32_t i = 0; i < s->match->n; i++) {
-        const lb_sequence_match *pair = &s->match->pairs[i];
-        const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
+    for (uint32_t i = 0; i < scores->match->n; i++) room += scores->match->pairs[i].n;
+    if (!scores->list) scores->list = malloc((room + 1) * sizeof *scores->list);
+    if (!scores->list || room > UINT32_MAX) return false;
+    scores->n = 0;
+    for (uint32_t i = 0; i < scores->match->n; i++) {
+        const lb_sequence_match *pair = &scores->match->pairs[i];
+        const lb_token_sequence *x = &scores->a->sequences[pair->a], *y = &scores->b->sequences[pair->b];
         for (uint32_t k = 0; k < pair->n; k++) {
             const lb_token_span *span = &pair->spans[k];
-            const double p = span_of(x, span->a, span->a_count, 0, s->form[0]);
-            const double q = span_of(y, span->b, span->b_count, s->shift, s->form[1]);
-            if (!isnan(p) && !isnan(q)) s->list[s->n++] = (lb_token_score){i, k, p, q};
+            const double p = span_of(x, span->a, span->a_count, 0, scores->form[0]);
+            const double q = span_of(y, span->b, span->b_count, scores->shift, scores->form[1]);
+            if (!isnan(p) && !isnan(q)) scores->list[scores->n++] = (lb_token_score){i, k, p, q};
         }
     }
     return true;

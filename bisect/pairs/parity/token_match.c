@@ -50,13 +50,13 @@ typedef struct keys {
     uint32_t n;
 } keys;
 
-static bool keys_of(const lb_token_sequence *q, bool text, keys *k)
+static bool keys_of(const lb_token_sequence *sequence, bool text, keys *keys)
 {
-    k->n = q->n;
-    k->list = malloc(((size_t)q->n + 1) * sizeof *k->list);
-    for (uint32_t t = 0; k->list && t < q->n; t++) k->list[t] = key_of(&q->tokens[t], text);
-    k->content = k->list ? XXH3_64bits(k->list, k->n * sizeof *k->list) : 0;
-    return k->list != NULL;
+    keys->n = sequence->n;
+    keys->list = malloc(((size_t)sequence->n + 1) * sizeof *keys->list);
+    for (uint32_t t = 0; keys->list && t < sequence->n; t++) keys->list[t] = key_of(&sequence->tokens[t], text);
+    keys->content = keys->list ? XXH3_64bits(keys->list, keys->n * sizeof *keys->list) : 0;
+    return keys->list != NULL;
 }
 
 /* ---- the longest common subsequence ---- */
@@ -67,51 +67,54 @@ typedef struct trace {
     int32_t edits;
 } trace;
 
-static int32_t *row_of(const trace *t, int32_t d)
+static int32_t *row_of(const trace *trace, int32_t d)
 {
-    return t->reach + (size_t)d * ((size_t)d + 1) / 2;
+    return trace->reach + (size_t)d * ((size_t)d + 1) / 2;
 }
 
-static int32_t start_of(const trace *t, int32_t d, int32_t k)
+static int32_t start_of(const trace *trace, int32_t d, int32_t k)
 {
     if (d == 0) return 0;
-    const int32_t *before = row_of(t, d - 1);
+    const int32_t *before = row_of(trace, d - 1);
     const bool down = k == -d || (k != d && before[(k - 1 + d - 1) / 2] < before[(k + 1 + d - 1) / 2]);
     return down ? before[(k + 1 + d - 1) / 2] : before[(k - 1 + d - 1) / 2] + 1;
 }
 
 /* Marks in `of_a` which token of B each of A is, UINT32_MAX: none. True where it came to an end within MOST_EDITS. */
-static bool common(const uint64_t *a, int32_t n, const uint64_t *b, int32_t m, uint32_t *of_a, bool *memory)
+static bool common(const uint64_t *a, int32_t n, const uint64_t *b, int32_t most, uint32_t *of_a, bool *memory)
 {
-    trace t = {0};
+    trace trace = {0};
     bool found = false;
-    int32_t d, k = 0;
-    for (d = 0; d <= MOST_EDITS && d <= n + m && !found; d++) {
-        int32_t *more = realloc(t.reach, ((size_t)d + 1) * ((size_t)d + 2) / 2 * sizeof *more);
+    int32_t distance, k = 0;
+    for (distance = 0; distance <= MOST_EDITS && distance <= n + most && !found; distance++) {
+        int32_t *more = realloc(trace.reach, ((size_t)distance + 1) * ((size_t)distance + 2) / 2 * sizeof *more);
         if (!more) {
-            free(t.reach);
+            free(trace.reach);
             return *memory = false;
         }
-        t.reach = more;
-        for (k = -d; k <= d; k += 2) {
-            int32_t x = start_of(&t, d, k), y = x - k;
-            while (x < n && y < m && x >= 0 && y >= 0 && a[x] == b[y]) x++, y++;
-            row_of(&t, d)[(k + d) / 2] = x;
-            if (x >= n && y >= m) {
+        trace.reach = more;
+        for (k = -distance; k <= distance; k += 2) {
+            int32_t x = start_of(&trace, distance, k), y = x - k;
+            while (x < n && y < most && x >= 0 && y >= 0 && a[x] == b[y]) x++, y++;
+            row_of(&trace, distance)[(k + distance) / 2] = x;
+            if (x >= n && y >= most) {
                 found = true;
                 break;
             }
         }
     }
-    for (d--; found && d >= 0; d--) {
-        int32_t x = row_of(&t, d)[(k + d) / 2];
-        const int32_t start = start_of(&t, d, k);
+    for (distance--; found && distance >= 0; distance--) {
+        int32_t x = row_of(&trace, distance)[(k + distance) / 2];
+        const int32_t start = start_of(&trace, distance, k);
         for (; x > start; x--) of_a[x - 1] = (uint32_t)(x - 1 - k);
-        if (d == 0) break;
-        const int32_t *before = row_of(&t, d - 1);
-        k += k == -d || (k != d && before[(k - 1 + d - 1) / 2] < before[(k + 1 + d - 1) / 2]) ? 1 : -1;
+        if (distance == 0) break;
+        const int32_t *before = row_of(&trace, distance - 1);
+        k +=
+            k == -distance || (k != distance && before[(k - 1 + distance - 1) / 2] < before[(k + 1 + distance - 1) / 2])
+                ? 1
+                : -1;
     }
-    free(t.reach);
+    free(trace.reach);
     return found;
 }
 
@@ -140,9 +143,9 @@ typedef struct sides {
     bool *taken;             /* of B's */
 } sides;
 
-static void pair_up(sides *s, uint32_t a, uint32_t b)
+static void pair_up(sides *sides, uint32_t a, uint32_t b)
 {
-    s->partner[a] = b, s->taken[b] = true;
+    sides->partner[a] = b, sides->taken[b] = true;
 }
 
 static bool all_named(const lb_token_set *set)
@@ -153,51 +156,52 @@ static bool all_named(const lb_token_set *set)
 }
 
 /* By name where both sides name theirs; else by content, then those left over in order. */
-static void pair_sequences(sides *s)
+static void pair_sequences(sides *sides)
 {
-    if (all_named(s->a) && all_named(s->b)) {
-        for (uint32_t i = 0; i < s->a->n; i++)
-            for (uint32_t j = 0; j < s->b->n; j++)
-                if (!s->taken[j] && strcmp(s->a->sequences[i].name, s->b->sequences[j].name) == 0) {
-                    pair_up(s, i, j);
+    if (all_named(sides->a) && all_named(sides->b)) {
+        for (uint32_t i = 0; i < sides->a->n; i++)
+            for (uint32_t j = 0; j < sides->b->n; j++)
+                if (!sides->taken[j] && strcmp(sides->a->sequences[i].name, sides->b->sequences[j].name) == 0) {
+                    pair_up(sides, i, j);
                     break;
                 }
         return;
     }
-    const bool ordered = s->a->n == s->b->n;
-    for (uint32_t i = 0; s->keyed && i < s->a->n; i++) {
+    const bool ordered = sides->a->n == sides->b->n;
+    for (uint32_t i = 0; sides->keyed && i < sides->a->n; i++) {
         uint32_t found = UINT32_MAX;
-        for (uint32_t j = 0; j < s->b->n && found == UINT32_MAX; j++) {
-            const uint32_t at = ordered ? (i + j) % s->b->n : j; /* its own place first: texts may come twice */
-            if (!s->taken[at] && s->kb[at].n == s->ka[i].n && s->kb[at].content == s->ka[i].content) found = at;
+        for (uint32_t j = 0; j < sides->b->n && found == UINT32_MAX; j++) {
+            const uint32_t at = ordered ? (i + j) % sides->b->n : j; /* its own place first: texts may come twice */
+            if (!sides->taken[at] && sides->kb[at].n == sides->ka[i].n && sides->kb[at].content == sides->ka[i].content)
+                found = at;
         }
-        if (found != UINT32_MAX) pair_up(s, i, found);
+        if (found != UINT32_MAX) pair_up(sides, i, found);
     }
     uint32_t j = 0;
-    for (uint32_t i = 0; i < s->a->n; i++) {
-        if (s->partner[i] != UINT32_MAX) continue;
-        while (j < s->b->n && s->taken[j]) j++;
-        if (j < s->b->n) pair_up(s, i, j);
+    for (uint32_t i = 0; i < sides->a->n; i++) {
+        if (sides->partner[i] != UINT32_MAX) continue;
+        while (j < sides->b->n && sides->taken[j]) j++;
+        if (j < sides->b->n) pair_up(sides, i, j);
     }
 }
 
-static bool note_unpaired(const sides *s, lb_token_match *match)
+static bool note_unpaired(const sides *sides, lb_token_match *match)
 {
     uint32_t left_a = 0, left_b = 0;
     const char *name_a = NULL, *name_b = NULL;
-    for (uint32_t i = 0; i < s->a->n; i++)
-        if (s->partner[i] == UINT32_MAX && !left_a++) name_a = s->a->sequences[i].name;
-    for (uint32_t j = 0; j < s->b->n; j++)
-        if (!s->taken[j] && !left_b++) name_b = s->b->sequences[j].name;
+    for (uint32_t i = 0; i < sides->a->n; i++)
+        if (sides->partner[i] == UINT32_MAX && !left_a++) name_a = sides->a->sequences[i].name;
+    for (uint32_t j = 0; j < sides->b->n; j++)
+        if (!sides->taken[j] && !left_b++) name_b = sides->b->sequences[j].name;
     bool ok = true;
     if (left_a)
         ok = lb_token_match_note(&match->findings, &match->n_findings, LB_PARITY_SEQUENCE, false,
                                  "%u of %u sequences of the first side have no partner in the second%s%.60s", left_a,
-                                 s->a->n, name_a ? ": " : "", name_a ? name_a : "");
+                                 sides->a->n, name_a ? ": " : "", name_a ? name_a : "");
     if (ok && left_b)
         ok = lb_token_match_note(&match->findings, &match->n_findings, LB_PARITY_SEQUENCE, false,
                                  "%u of %u sequences of the second side have no partner in the first%s%.60s", left_b,
-                                 s->b->n, name_b ? ": " : "", name_b ? name_b : "");
+                                 sides->b->n, name_b ? ": " : "", name_b ? name_b : "");
     return ok;
 }
 
@@ -241,37 +245,38 @@ static bool all_equal(const uint64_t *keys, uint32_t n)
 }
 
 /* Tokens [first, first + n) say again what stands right before or right behind them. */
-static bool repeats(const keys *k, uint32_t first, uint32_t n)
+static bool repeats(const keys *keys, uint32_t first, uint32_t n)
 {
-    return (first >= n && memcmp(k->list + first - n, k->list + first, n * sizeof *k->list) == 0) ||
-           (first + 2 * n <= k->n && memcmp(k->list + first + n, k->list + first, n * sizeof *k->list) == 0);
+    return (first >= n && memcmp(keys->list + first - n, keys->list + first, n * sizeof *keys->list) == 0) ||
+           (first + 2 * n <= keys->n &&
+            memcmp(keys->list + first + n, keys->list + first, n * sizeof *keys->list) == 0);
 }
 
-static lb_parity_finding_kind kind_of_run(const keys *k, uint32_t first, uint32_t n, int where)
+static lb_parity_finding_kind kind_of_run(const keys *keys, uint32_t first, uint32_t n, int where)
 {
-    if (where && n > 1 && all_equal(k->list + first, n)) return LB_PARITY_PADDING;
-    if (repeats(k, first, n)) return LB_PARITY_REPEATED;
+    if (where && n > 1 && all_equal(keys->list + first, n)) return LB_PARITY_PADDING;
+    if (repeats(keys, first, n)) return LB_PARITY_REPEATED;
     return where && n == 1 ? LB_PARITY_SPECIAL : LB_PARITY_DROPPED;
 }
 
-static void note_edit(edits *e, edit found)
+static void note_edit(edits *edits, edit found)
 {
-    for (uint32_t i = 0; i < e->n; i++) {
-        edit *x = &e->list[i];
+    for (uint32_t i = 0; i < edits->n; i++) {
+        edit *x = &edits->list[i];
         if (x->kind != found.kind || x->second != found.second || x->where != found.where || x->key != found.key)
             continue;
         x->times++, x->pairs += x->pair != found.pair;
         x->pair = found.pair;
         return;
     }
-    edit *more = lb_array_grow(e->list, e->n, sizeof *more);
+    edit *more = lb_array_grow(edits->list, edits->n, sizeof *more);
     if (!more) {
-        e->failed = true;
+        edits->failed = true;
         return;
     }
-    e->list = more;
+    edits->list = more;
     found.times = found.pairs = 1;
-    more[e->n++] = found;
+    more[edits->n++] = found;
 }
 
 static size_t text_length(const lb_token *tokens, uint32_t n)
@@ -329,40 +334,41 @@ static bool add_pieces(lb_sequence_match *pair, const lb_token_sequence *x, cons
     return true;
 }
 
-static void note_side(const sides *s, edits *e, const lb_sequence_match *pair, bool second, uint32_t first, uint32_t n,
-                      int where)
+static void note_side(const sides *sides, edits *edits, const lb_sequence_match *pair, bool second, uint32_t first,
+                      uint32_t n, int where)
 {
-    const keys *k = second ? &s->kb[pair->b] : &s->ka[pair->a];
-    const lb_token_sequence *q = second ? &s->b->sequences[pair->b] : &s->a->sequences[pair->a];
+    const keys *keys = second ? &sides->kb[pair->b] : &sides->ka[pair->a];
+    const lb_token_sequence *sequence = second ? &sides->b->sequences[pair->b] : &sides->a->sequences[pair->a];
     edit found = {
-        .kind = kind_of_run(k, first, n, where), .second = second, .where = where, .tokens = n, .pair = pair->a};
+        .kind = kind_of_run(keys, first, n, where), .second = second, .where = where, .tokens = n, .pair = pair->a};
     found.a = found.b = first;
-    found.key = found.kind == LB_PARITY_PADDING ? k->list[first] : XXH3_64bits(k->list + first, n * sizeof *k->list);
-    describe(q->tokens + first, n, found.text, sizeof found.text);
-    note_edit(e, found);
+    found.key =
+        found.kind == LB_PARITY_PADDING ? keys->list[first] : XXH3_64bits(keys->list + first, n * sizeof *keys->list);
+    describe(sequence->tokens + first, n, found.text, sizeof found.text);
+    note_edit(edits, found);
 }
 
 /* What stands between two matches. True: fine. */
-static bool note_gap(const sides *s, edits *e, lb_sequence_match *pair, lb_token_span gap)
+static bool note_gap(const sides *sides, edits *edits, lb_sequence_match *pair, lb_token_span gap)
 {
-    const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
+    const lb_token_sequence *x = &sides->a->sequences[pair->a], *y = &sides->b->sequences[pair->b];
     const int where = gap.a == 0 && gap.b == 0                                     ? -1
                       : gap.a + gap.a_count == x->n && gap.b + gap.b_count == y->n ? 1
                                                                                    : 0;
-    if (gap.a_count && !gap.b_count) note_side(s, e, pair, false, gap.a, gap.a_count, where);
-    if (gap.b_count && !gap.a_count) note_side(s, e, pair, true, gap.b, gap.b_count, where);
-    if (!gap.a_count || !gap.b_count) return !e->failed;
+    if (gap.a_count && !gap.b_count) note_side(sides, edits, pair, false, gap.a, gap.a_count, where);
+    if (gap.b_count && !gap.a_count) note_side(sides, edits, pair, true, gap.b, gap.b_count, where);
+    if (!gap.a_count || !gap.b_count) return !edits->failed;
     edit found = {
         .kind = LB_PARITY_TEXT, .where = where, .pair = pair->a, .a = gap.a, .b = gap.b, .tokens = gap.a_count};
-    if (s->texts && same_text(x->tokens + gap.a, gap.a_count, y->tokens + gap.b, gap.b_count)) {
+    if (sides->texts && same_text(x->tokens + gap.a, gap.a_count, y->tokens + gap.b, gap.b_count)) {
         found.kind = LB_PARITY_TOKENS;
         if (!add_pieces(pair, x, y, gap)) return false;
     }
     describe(x->tokens + gap.a, gap.a_count, found.text, sizeof found.text);
     if (found.kind == LB_PARITY_TEXT)
-        found.key = XXH3_64bits(s->ka[pair->a].list + gap.a, gap.a_count * sizeof(uint64_t));
-    note_edit(e, found);
-    return !e->failed;
+        found.key = XXH3_64bits(sides->ka[pair->a].list + gap.a, gap.a_count * sizeof(uint64_t));
+    note_edit(edits, found);
+    return !edits->failed;
 }
 
 static bool looks_like_template(const char *text)
@@ -374,70 +380,70 @@ static bool looks_like_template(const char *text)
     return false;
 }
 
-static bool is_template(const edit *e)
+static bool is_template(const edit *edit)
 {
-    const bool several = e->tokens > 1 && e->times > 1;
-    return (e->kind == LB_PARITY_DROPPED && (several || looks_like_template(e->text))) ||
-           (e->kind == LB_PARITY_TEXT && (e->times > 1 || looks_like_template(e->text)));
+    const bool several = edit->tokens > 1 && edit->times > 1;
+    return (edit->kind == LB_PARITY_DROPPED && (several || looks_like_template(edit->text))) ||
+           (edit->kind == LB_PARITY_TEXT && (edit->times > 1 || looks_like_template(edit->text)));
 }
 
-static bool note_findings(const edits *e, lb_token_match *match)
+static bool note_findings(const edits *edits, lb_token_match *match)
 {
     static const char *const places[] = {"at the beginning", "within", "at the end"};
     bool ok = true;
-    for (uint32_t i = 0; ok && i < e->n; i++) {
-        const edit *x = &e->list[i];
-        const char *side = x->second ? "second" : "first", *other = x->second ? "first" : "second",
-                   *place = places[x->where + 1];
+    for (uint32_t i = 0; ok && i < edits->n; i++) {
+        const edit *edit = &edits->list[i];
+        const char *side = edit->second ? "second" : "first", *other = edit->second ? "first" : "second",
+                   *place = places[edit->where + 1];
         lb_parity_finding **list = &match->findings;
         uint32_t *n = &match->n_findings;
-        if (is_template(x))
+        if (is_template(edit))
             ok = lb_token_match_note(
                 list, n, LB_PARITY_TEMPLATE, false,
                 "other chat template: the %s side has \"%s\" %s, %u times in %u sequences, where the %s has %s", side,
-                x->text, place, x->times, x->pairs, other, x->kind == LB_PARITY_TEXT ? "something else" : "nothing");
-        else if (x->kind == LB_PARITY_PADDING)
-            ok = lb_token_match_note(list, n, x->kind, true,
+                edit->text, place, edit->times, edit->pairs, other,
+                edit->kind == LB_PARITY_TEXT ? "something else" : "nothing");
+        else if (edit->kind == LB_PARITY_PADDING)
+            ok = lb_token_match_note(list, n, edit->kind, true,
                                      "the %s side is padded %s with \"%s\" in %u sequences; padding is left out", side,
-                                     place, x->text, x->pairs);
-        else if (x->kind == LB_PARITY_SPECIAL)
+                                     place, edit->text, edit->pairs);
+        else if (edit->kind == LB_PARITY_SPECIAL)
             ok = lb_token_match_note(
-                list, n, x->kind, false,
-                "the %s side has the token \"%s\" %s of %u sequences, the %s has not: a special token is added on one "
-                "side only, and what follows it is conditioned otherwise",
-                side, x->text, place, x->pairs, other);
-        else if (x->kind == LB_PARITY_REPEATED)
-            ok = lb_token_match_note(list, n, x->kind, false,
+                list, n, edit->kind, false,
+                "the %s side has the token \"%s\" %s of %u sequences, the %s has not: "
+                "a special token is added on one side only, and what follows it is conditioned otherwise",
+                side, edit->text, place, edit->pairs, other);
+        else if (edit->kind == LB_PARITY_REPEATED)
+            ok = lb_token_match_note(list, n, edit->kind, false,
                                      "the %s side says \"%s\" twice, %u times in %u sequences (first: token %u)", side,
-                                     x->text, x->times, x->pairs, x->a);
-        else if (x->kind == LB_PARITY_DROPPED)
+                                     edit->text, edit->times, edit->pairs, edit->a);
+        else if (edit->kind == LB_PARITY_DROPPED)
             ok = lb_token_match_note(
-                list, n, x->kind, false,
+                list, n, edit->kind, false,
                 "the %s side lacks %u tokens %s, \"%s\", which the %s has (%u times in %u sequences; first: token %u)",
-                other, x->tokens, place, x->text, side, x->times, x->pairs, x->a);
-        else if (x->kind == LB_PARITY_TOKENS)
-            ok = lb_token_match_note(list, n, x->kind, true,
+                other, edit->tokens, place, edit->text, side, edit->times, edit->pairs, edit->a);
+        else if (edit->kind == LB_PARITY_TOKENS)
+            ok = lb_token_match_note(list, n, edit->kind, true,
                                      "the sides cut the same text into other tokens, %u times in %u sequences (first: "
-                                     "\"%s\" at token %u); such "
-                                     "pieces are compared as a whole",
-                                     x->times, x->pairs, x->text, x->a);
+                                     "\"%s\" at token %u); such pieces are compared as a whole",
+                                     edit->times, edit->pairs, edit->text, edit->a);
         else
             ok = lb_token_match_note(list, n, LB_PARITY_TEXT, false,
                                      "the sides score other tokens: \"%s\" from token %u on (%u times in %u sequences)",
-                                     x->text, x->a, x->times, x->pairs);
+                                     edit->text, edit->a, edit->times, edit->pairs);
     }
     return ok;
 }
 
 /* ---- a pair ---- */
 
-static bool match_pair(const sides *s, edits *e, lb_sequence_match *pair)
+static bool match_pair(const sides *sides, edits *edits, lb_sequence_match *pair)
 {
-    const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
+    const lb_token_sequence *x = &sides->a->sequences[pair->a], *y = &sides->b->sequences[pair->b];
     uint32_t *of_a = malloc(((size_t)x->n + 1) * sizeof *of_a);
     bool ok = of_a != NULL, memory = true;
-    if (ok && s->keyed) {
-        match_keys(&s->ka[pair->a], &s->kb[pair->b], of_a, &memory);
+    if (ok && sides->keyed) {
+        match_keys(&sides->ka[pair->a], &sides->kb[pair->b], of_a, &memory);
         ok = memory;
     } else if (ok) { /* tokens without number and text meet by their places */
         for (uint32_t i = 0; i < x->n; i++) of_a[i] = i < y->n ? i : UINT32_MAX;
@@ -446,7 +452,8 @@ static bool match_pair(const sides *s, edits *e, lb_sequence_match *pair)
     for (uint32_t i = 0; ok && i <= x->n; i++) {
         if (i < x->n && of_a[i] == UINT32_MAX) continue;
         const uint32_t j = i < x->n ? of_a[i] : y->n;
-        if (i > a || j > b) ok = s->keyed ? note_gap(s, e, pair, (lb_token_span){a, i - a, b, j - b}) : true;
+        if (i > a || j > b)
+            ok = sides->keyed ? note_gap(sides, edits, pair, (lb_token_span){a, i - a, b, j - b}) : true;
         if (ok && i < x->n) ok = add_span(pair, (lb_token_span){i, 1, j, 1});
         a = i + 1, b = j + 1;
     }
@@ -454,46 +461,48 @@ static bool match_pair(const sides *s, edits *e, lb_sequence_match *pair)
     return ok;
 }
 
-static bool prepare(sides *s)
+static bool prepare(sides *sides)
 {
-    s->partner = malloc(((size_t)s->a->n + 1) * sizeof *s->partner);
-    s->taken = calloc(s->b->n + 1u, sizeof *s->taken);
-    s->ka = calloc(s->a->n + 1u, sizeof *s->ka), s->kb = calloc(s->b->n + 1u, sizeof *s->kb);
-    bool ok = s->partner && s->taken && s->ka && s->kb;
-    for (uint32_t i = 0; ok && i < s->a->n; i++) s->partner[i] = UINT32_MAX;
-    const bool numbers = told(s->a, false) && told(s->b, false);
-    s->texts = told(s->a, true) && told(s->b, true);
-    s->text = s->texts && !numbers, s->keyed = s->texts || numbers;
-    for (uint32_t i = 0; ok && s->keyed && i < s->a->n; i++) ok = keys_of(&s->a->sequences[i], s->text, &s->ka[i]);
-    for (uint32_t j = 0; ok && s->keyed && j < s->b->n; j++) ok = keys_of(&s->b->sequences[j], s->text, &s->kb[j]);
+    sides->partner = malloc(((size_t)sides->a->n + 1) * sizeof *sides->partner);
+    sides->taken = calloc(sides->b->n + 1u, sizeof *sides->taken);
+    sides->ka = calloc(sides->a->n + 1u, sizeof *sides->ka), sides->kb = calloc(sides->b->n + 1u, sizeof *sides->kb);
+    bool ok = sides->partner && sides->taken && sides->ka && sides->kb;
+    for (uint32_t i = 0; ok && i < sides->a->n; i++) sides->partner[i] = UINT32_MAX;
+    const bool numbers = told(sides->a, false) && told(sides->b, false);
+    sides->texts = told(sides->a, true) && told(sides->b, true);
+    sides->text = sides->texts && !numbers, sides->keyed = sides->texts || numbers;
+    for (uint32_t i = 0; ok && sides->keyed && i < sides->a->n; i++)
+        ok = keys_of(&sides->a->sequences[i], sides->text, &sides->ka[i]);
+    for (uint32_t j = 0; ok && sides->keyed && j < sides->b->n; j++)
+        ok = keys_of(&sides->b->sequences[j], sides->text, &sides->kb[j]);
     return ok;
 }
 
-static void release(sides *s)
+static void release(sides *sides)
 {
-    for (uint32_t i = 0; s->ka && i < s->a->n; i++) free(s->ka[i].list);
-    for (uint32_t j = 0; s->kb && j < s->b->n; j++) free(s->kb[j].list);
-    free(s->ka), free(s->kb), free(s->partner), free(s->taken);
+    for (uint32_t i = 0; sides->ka && i < sides->a->n; i++) free(sides->ka[i].list);
+    for (uint32_t j = 0; sides->kb && j < sides->b->n; j++) free(sides->kb[j].list);
+    free(sides->ka), free(sides->kb), free(sides->partner), free(sides->taken);
 }
 
 lb_status lb_token_match_make(const lb_token_set *a, const lb_token_set *b, lb_token_match *match, lb_err *err)
 {
-    sides s = {.a = a, .b = b};
-    edits e = {0};
+    sides sides = {.a = a, .b = b};
+    edits edits = {0};
     *match = (lb_token_match){0};
-    bool ok = prepare(&s);
-    if (ok) pair_sequences(&s);
-    ok = ok && note_unpaired(&s, match);
+    bool ok = prepare(&sides);
+    if (ok) pair_sequences(&sides);
+    ok = ok && note_unpaired(&sides, match);
     match->pairs = calloc(a->n + 1u, sizeof *match->pairs);
     ok = ok && match->pairs;
     for (uint32_t i = 0; ok && i < a->n; i++) {
-        if (s.partner[i] == UINT32_MAX) continue;
-        match->pairs[match->n] = (lb_sequence_match){.a = i, .b = s.partner[i]};
-        ok = match_pair(&s, &e, &match->pairs[match->n++]);
+        if (sides.partner[i] == UINT32_MAX) continue;
+        match->pairs[match->n] = (lb_sequence_match){.a = i, .b = sides.partner[i]};
+        ok = match_pair(&sides, &edits, &match->pairs[match->n++]);
     }
-    ok = ok && note_findings(&e, match);
-    free(e.list);
-    release(&s);
+    ok = ok && note_findings(&edits, match);
+    free(edits.list);
+    release(&sides);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 

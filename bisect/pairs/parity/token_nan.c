@@ -12,9 +12,9 @@ typedef struct teller {
     uint32_t broken, sequence, token;
 } teller;
 
-static bool *kind_at(const teller *t, const lb_token *token)
+static bool *kind_at(const teller *teller, const lb_token *token)
 {
-    return &t->kinds[token->kind < 0 ? t->set->n_kinds : (uint32_t)token->kind];
+    return &teller->kinds[token->kind < 0 ? teller->set->n_kinds : (uint32_t)token->kind];
 }
 
 static bool look(teller *t, const lb_token_set *set)
@@ -30,18 +30,18 @@ static bool look(teller *t, const lb_token_set *set)
 }
 
 /* From where on a sequence is told of: behind its first number, or behind its first token where none has one. */
-static uint32_t begin_of(const lb_token_sequence *q)
+static uint32_t begin_of(const lb_token_sequence *sequence)
 {
-    for (uint32_t i = 0; i < q->n; i++)
-        if (!isnan(q->tokens[i].logp)) return i;
+    for (uint32_t i = 0; i < sequence->n; i++)
+        if (!isnan(sequence->tokens[i].logp)) return i;
     return 1;
 }
 
-static void count(teller *t, uint32_t sequence, uint32_t at, uint32_t begin, const lb_token *there)
+static void count(teller *teller, uint32_t sequence, uint32_t at, uint32_t begin, const lb_token *there)
 {
-    const lb_token *token = &t->set->sequences[sequence].tokens[at];
-    if (!token->nan || at < begin || isnan(there->logp) || !*kind_at(t, token)) return;
-    if (t->broken++ == 0) t->sequence = sequence, t->token = at;
+    const lb_token *token = &teller->set->sequences[sequence].tokens[at];
+    if (!token->nan || at < begin || isnan(there->logp) || !*kind_at(teller, token)) return;
+    if (teller->broken++ == 0) teller->sequence = sequence, teller->token = at;
 }
 
 static void compare(teller sides[2], const lb_sequence_match *pair, int shift)
@@ -57,17 +57,18 @@ static void compare(teller sides[2], const lb_sequence_match *pair, int shift)
     }
 }
 
-static bool note(const teller *t, bool second, lb_parity_finding **findings, uint32_t *n)
+static bool note(const teller *teller, bool second, lb_parity_finding **findings, uint32_t *n)
 {
     char name[80] = "";
-    if (!t->broken) return true;
-    if (t->set->sequences[t->sequence].name)
-        snprintf(name, sizeof name, " (%.70s)", t->set->sequences[t->sequence].name);
+    if (!teller->broken) return true;
+    if (teller->set->sequences[teller->sequence].name)
+        snprintf(name, sizeof name, " (%.70s)", teller->set->sequences[teller->sequence].name);
     return lb_token_match_note(
         findings, n, LB_PARITY_NAN, false,
         "NaN is the %s side's log-probability of %u token%s that the other side has a number for, "
         "first in sequence %u%s, token %u; null says that there is none",
-        second ? "second" : "first", t->broken, t->broken > 1 ? "s" : "", t->sequence, name, t->token);
+        second ? "second" : "first", teller->broken, teller->broken > 1 ? "s" : "", teller->sequence, name,
+        teller->token);
 }
 
 bool lb_token_find_nan(const lb_token_set *a, const lb_token_set *b, const lb_token_match *match, int shift,

@@ -8,21 +8,22 @@ static const double WORTH_A_WORD = 0.02; /* a mean difference in nats below whic
 enum { FARTHEST_SHIFT = 2 };
 
 /* The mean of |log p - log q| over tokens that are possible on both sides; infinity where there are too few to say. */
-static double distance(const lb_token_scores *s)
+static double distance(const lb_token_scores *scores)
 {
     double sum = 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        if (isfinite(s->list[i].p) && isfinite(s->list[i].q)) sum += fabs(s->list[i].p - s->list[i].q), n++;
+    for (uint32_t i = 0; i < scores->n; i++)
+        if (isfinite(scores->list[i].p) && isfinite(scores->list[i].q))
+            sum += fabs(scores->list[i].p - scores->list[i].q), n++;
     return n < LB_TOKEN_FEWEST ? INFINITY : sum / n;
 }
 
 /* How many tokens the difference rests on: n where all differ alike, 1 where one token is all of it. */
-static double carriers(const lb_token_scores *s)
+static double carriers(const lb_token_scores *scores)
 {
     double sum = 0, squares = 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const double d = fabs(s->list[i].p - s->list[i].q);
+    for (uint32_t i = 0; i < scores->n; i++) {
+        const double d = fabs(scores->list[i].p - scores->list[i].q);
         if (isfinite(d)) sum += d, squares += d * d;
     }
     return squares > 0 ? sum * sum / squares : 0;
@@ -60,12 +61,12 @@ static bool possible(const lb_token_set *set, int form)
 
 /* The slope of B's numbers over A's is 1 to within a thousandth: in peaked distributions a temperature of 0.7 looks
  * like base 2 (0.693). */
-static bool slope_is_one(const lb_token_scores *s)
+static bool slope_is_one(const lb_token_scores *scores)
 {
     double pp = 0, pq = 0, qq = 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const double p = s->list[i].p, q = s->list[i].q;
+    for (uint32_t i = 0; i < scores->n; i++) {
+        const double p = scores->list[i].p, q = scores->list[i].q;
         if (isfinite(p) && isfinite(q)) pp += p * p, pq += p * q, qq += q * q, n++;
     }
     if (!(pp > 0) || n < LB_TOKEN_FEWEST) return false;
@@ -73,23 +74,23 @@ static bool slope_is_one(const lb_token_scores *s)
     return error < 0.0012 && fabs(slope - 1) <= 3 * error + 1e-4;
 }
 
-static bool set_writing(lb_token_scores *s, const writing *w)
+static bool set_writing(lb_token_scores *scores, const writing *writing)
 {
-    s->form[0] = s->form[1] = FORMS[PLAIN].form;
-    s->form[w->side] = FORMS[w->form].form, s->shift = w->shift;
-    return lb_token_scores_collect(s);
+    scores->form[0] = scores->form[1] = FORMS[PLAIN].form;
+    scores->form[writing->side] = FORMS[writing->form].form, scores->shift = writing->shift;
+    return lb_token_scores_collect(scores);
 }
 
 /* The two that leave least, in order. False: out of memory. */
-static bool try_writings(lb_token_scores *s, writing best[2])
+static bool try_writings(lb_token_scores *scores, writing best[2])
 {
     best[0] = best[1] = (writing){.left = INFINITY};
     for (int k = 0; k < 2 * FORMS_N * (2 * FARTHEST_SHIFT + 1); k++) {
         writing w = {.form = k / 2 % FORMS_N, .side = k % 2, .shift = k / 2 / FORMS_N - FARTHEST_SHIFT};
         if (w.form == PLAIN && (w.side || !w.shift)) continue;
-        if (!possible(w.side ? s->b : s->a, w.form)) continue;
-        if (!set_writing(s, &w)) return false;
-        w.left = distance(s);
+        if (!possible(w.side ? scores->b : scores->a, w.form)) continue;
+        if (!set_writing(scores, &w)) return false;
+        w.left = distance(scores);
         if (w.left < best[0].left)
             best[1] = best[0], best[0] = w;
         else if (w.left < best[1].left)
@@ -98,35 +99,35 @@ static bool try_writings(lb_token_scores *s, writing best[2])
     return true;
 }
 
-static bool note_writing(const writing *w, double plain, lb_parity_finding **findings, uint32_t *n)
+static bool note_writing(const writing *writing, double plain, lb_parity_finding **findings, uint32_t *n)
 {
-    const char *side = w->side ? "second" : "first";
-    const int by = abs(w->shift);
-    if (w->form != PLAIN &&
+    const char *side = writing->side ? "second" : "first";
+    const int by = abs(writing->shift);
+    if (writing->form != PLAIN &&
         !lb_token_match_note(
             findings, n, LB_PARITY_SCALE, true,
             "the %s side's numbers are %s: taken as such, the mean difference is %.3g in place of %.3g", side,
-            FORMS[w->form].text, w->left, plain))
+            FORMS[writing->form].text, writing->left, plain))
         return false;
-    return !w->shift ||
+    return !writing->shift ||
            lb_token_match_note(findings, n, LB_PARITY_SHIFT, true,
-                               "the second side's log-probabilities stand %d token%s too far %s: shifted labels. Moved "
-                               "back, the mean difference is %.3g in place of %.3g",
-                               by, by > 1 ? "s" : "", w->shift > 0 ? "right" : "left", w->left, plain);
+                               "the second side's log-probabilities stand %d token%s too far %s: shifted labels. "
+                               "Moved back, the mean difference is %.3g in place of %.3g",
+                               by, by > 1 ? "s" : "", writing->shift > 0 ? "right" : "left", writing->left, plain);
 }
 
-bool lb_token_scale_shift_undo(lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
+bool lb_token_scale_shift_undo(lb_token_scores *scores, lb_parity_finding **findings, uint32_t *n)
 {
-    const double plain = distance(s);
+    const double plain = distance(scores);
     const writing none = {0};
     writing best[2];
     if (!(plain > WORTH_A_WORD) || isinf(plain)) return true;
-    const bool spread = carriers(s) >= LB_TOKEN_CARRIERS;
-    s->judged |= spread;
+    const bool spread = carriers(scores) >= LB_TOKEN_CARRIERS;
+    scores->judged |= spread;
     if (!spread) return true;
-    if (!try_writings(s, best) || !set_writing(s, &best[0])) return false;
+    if (!try_writings(scores, best) || !set_writing(scores, &best[0])) return false;
     bool holds = best[0].left <= 0.1 * plain && best[1].left >= 2 * best[0].left;
-    if (holds && best[0].form > ODDS) holds = slope_is_one(s);
-    if (!holds) return set_writing(s, &none);
+    if (holds && best[0].form > ODDS) holds = slope_is_one(scores);
+    if (!holds) return set_writing(scores, &none);
     return note_writing(&best[0], plain, findings, n);
 }

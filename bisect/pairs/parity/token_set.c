@@ -90,11 +90,11 @@ static bool holds_a_run(lb_capture *file)
 {
     const int64_t *steps;
     const int32_t *ranks;
-    const lb_program *p;
+    const lb_program *program;
     if (!lb_capture_steps(file, &steps) || !lb_capture_ranks(file, &ranks)) return true;
-    if (lb_capture_program(file, ranks[0], steps[0], &p, NULL) != LB_OK) return true;
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (!lb_op_is_source(p, &p->ops[i])) return true;
+    if (lb_capture_program(file, ranks[0], steps[0], &program, NULL) != LB_OK) return true;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (!lb_op_is_source(program, &program->ops[i])) return true;
     return false;
 }
 
@@ -117,8 +117,8 @@ static lb_status check_scores(const lb_token_set *set, lb_err *err)
         for (uint32_t t = 0; t < set->sequences[s].n; t++, tokens++)
             if (!isnan(set->sequences[s].tokens[t].logp) || set->sequences[s].tokens[t].nan) return LB_OK;
     return lb_fail(err, LB_ERR_INVALID,
-                   "%s: %llu tokens in %u sequences, and no log-probability among them; write \"logprobs\" beside "
-                   "\"token_ids\" (`lastbit help parity`)",
+                   "%s: %llu tokens in %u sequences, and no log-probability among them; "
+                   "write \"logprobs\" beside \"token_ids\" (`lastbit help parity`)",
                    set->path, (unsigned long long)tokens, set->n);
 }
 
@@ -150,19 +150,8 @@ void lb_token_set_free(lb_token_set *set)
     free(set);
 }
 
-const char *lb_token_set_path(const lb_token_set *set)
-{
-    return set->path;
-}
-
 uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences)
 {
     *sequences = set->sequences;
     return set->n;
-}
-
-uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names)
-{
-    *names = (const char *const *)set->kinds;
-    return set->n_kinds;
 }

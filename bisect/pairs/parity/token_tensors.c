@@ -28,75 +28,77 @@ typedef struct column {
 static lb_status find_tensor(lb_token_set *set, const char *const *names, lb_tensor *tensor, const char **found,
                              lb_err *err)
 {
-    const lb_program *p;
-    LB_TRY(lb_capture_program(set->file, 0, 0, &p, err));
+    const lb_program *program;
+    LB_TRY(lb_capture_program(set->file, 0, 0, &program, err));
     *found = NULL;
     for (uint32_t n = 0; names[n]; n++)
-        for (uint32_t v = 0; v < p->n_values; v++) {
-            if (strcmp(lb_program_text(p, p->values[v].name), names[n]) != 0) continue;
+        for (uint32_t v = 0; v < program->n_values; v++) {
+            if (strcmp(lb_program_text(program, program->values[v].name), names[n]) != 0) continue;
             *found = names[n];
-            return lb_capture_value(set->file, p, v, tensor, err);
+            return lb_capture_value(set->file, program, v, tensor, err);
         }
     return LB_OK;
 }
 
-static lb_status load_column(lb_token_set *set, const char *const *names, column *c, lb_err *err)
+static lb_status load_column(lb_token_set *set, const char *const *names, column *column, lb_err *err)
 {
-    lb_tensor t;
+    lb_tensor tensor;
     const char *found;
-    LB_TRY(find_tensor(set, names, &t, &found, err));
+    LB_TRY(find_tensor(set, names, &tensor, &found, err));
     if (!found) return LB_OK;
-    if (t.layout.ndim < 1 || t.layout.ndim > 2)
+    if (tensor.layout.ndim < 1 || tensor.layout.ndim > 2)
         return lb_fail(err, LB_ERR_INVALID, "%s: %s has %d dimensions, expected [sequences, tokens]", set->path, found,
-                       t.layout.ndim);
-    if (lb_dtype_is_complex(t.dtype) || lb_dtype_bits(t.dtype) % 8)
+                       tensor.layout.ndim);
+    if (lb_dtype_is_complex(tensor.dtype) || lb_dtype_bits(tensor.dtype) % 8)
         return lb_fail(err, LB_ERR_INVALID, "%s: %s is of %s, expected numbers", set->path, found,
-                       lb_dtype_name(t.dtype));
-    const int64_t n = lb_layout_numel(&t.layout);
-    c->numbers = malloc((size_t)n * sizeof *c->numbers + 1);
-    if (!c->numbers) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", set->path);
-    c->rows = t.layout.ndim == 2 ? t.layout.shape[0] : 1;
-    c->width = t.layout.shape[t.layout.ndim - 1];
+                       lb_dtype_name(tensor.dtype));
+    const int64_t n = lb_layout_numel(&tensor.layout);
+    column->numbers = malloc((size_t)n * sizeof *column->numbers + 1);
+    if (!column->numbers) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", set->path);
+    column->rows = tensor.layout.ndim == 2 ? tensor.layout.shape[0] : 1;
+    column->width = tensor.layout.shape[tensor.layout.ndim - 1];
     int64_t done = 0;
-    for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r); done += r.count)
-        lb_load_f64_strided(c->numbers + done, t.dtype,
-                            (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8), r.stride,
+    for (lb_rows r = lb_rows_of(&tensor.layout); lb_rows_next(&r); done += r.count)
+        lb_load_f64_strided(column->numbers + done, tensor.dtype,
+                            (char *)tensor.data + r.offset * (int64_t)(lb_dtype_bits(tensor.dtype) / 8), r.stride,
                             (size_t)r.count);
     return LB_OK;
 }
 
-static double cell(const column *c, int64_t row, int64_t at, double otherwise)
+static double cell(const column *column, int64_t row, int64_t at, double otherwise)
 {
-    return c->numbers && row < c->rows && at >= 0 && at < c->width ? c->numbers[row * c->width + at] : otherwise;
+    return column->numbers && row < column->rows && at >= 0 && at < column->width
+               ? column->numbers[row * column->width + at]
+               : otherwise;
 }
 
 /* The same of a token or a kind; what no such number is, is -1. */
-static int64_t number_in(const column *c, int64_t row, int64_t at, int64_t otherwise)
+static int64_t number_in(const column *column, int64_t row, int64_t at, int64_t otherwise)
 {
-    const double x = cell(c, row, at, (double)otherwise);
+    const double x = cell(column, row, at, (double)otherwise);
     return x >= 0 && x < 0x1p53 ? (int64_t)x : -1;
 }
 
 /* Fields of one file agree in shape; log-probabilities may lack the first token's. */
-static lb_status check_shapes(const lb_token_set *set, const column *c, int64_t *rows, int64_t *width, lb_err *err)
+static lb_status check_shapes(const lb_token_set *set, const column *column, int64_t *rows, int64_t *width, lb_err *err)
 {
     *rows = 0, *width = 0;
     for (int f = 0; f < FIELDS; f++) {
-        if (!c[f].numbers) continue;
-        if (!*rows) *rows = c[f].rows;
-        if (f != LOGPROBS && !*width) *width = c[f].width;
-        bool fits = c[f].rows == *rows && (f == LOGPROBS || c[f].width == *width);
+        if (!column[f].numbers) continue;
+        if (!*rows) *rows = column[f].rows;
+        if (f != LOGPROBS && !*width) *width = column[f].width;
+        bool fits = column[f].rows == *rows && (f == LOGPROBS || column[f].width == *width);
         if (!fits)
             return lb_fail(err, LB_ERR_INVALID,
                            "%s: %s is [%" PRId64 ", %" PRId64 "], other fields are [%" PRId64 ", %" PRId64 "]",
-                           set->path, FIELD_NAMES[f][0], c[f].rows, c[f].width, *rows, *width);
+                           set->path, FIELD_NAMES[f][0], column[f].rows, column[f].width, *rows, *width);
     }
-    if (!*width) *width = c[LOGPROBS].width;
-    if (c[LOGPROBS].numbers && c[LOGPROBS].width != *width && c[LOGPROBS].width != *width - 1)
+    if (!*width) *width = column[LOGPROBS].width;
+    if (column[LOGPROBS].numbers && column[LOGPROBS].width != *width && column[LOGPROBS].width != *width - 1)
         return lb_fail(err, LB_ERR_INVALID,
                        "%s: logprobs have %" PRId64 " columns, tokens %" PRId64
                        ": expected as many, or one less (none for the first token)",
-                       set->path, c[LOGPROBS].width, *width);
+                       set->path, column[LOGPROBS].width, *width);
     return LB_OK;
 }
 
@@ -107,13 +109,13 @@ static lb_status find_logits(lb_token_set *set, int64_t rows, int64_t width, lb_
     *logits = (lb_tensor){0};
     LB_TRY(find_tensor(set, names, logits, &found, err));
     if (!found) return LB_OK;
-    lb_layout *l = &logits->layout;
-    if (l->ndim == 2) {
-        for (int d = 2; d > 0; d--) l->shape[d] = l->shape[d - 1], l->stride[d] = l->stride[d - 1];
-        l->shape[0] = 1, l->stride[0] = 0, l->ndim = 3;
+    lb_layout *layout = &logits->layout;
+    if (layout->ndim == 2) {
+        for (int d = 2; d > 0; d--) layout->shape[d] = layout->shape[d - 1], layout->stride[d] = layout->stride[d - 1];
+        layout->shape[0] = 1, layout->stride[0] = 0, layout->ndim = 3;
     }
-    if (l->ndim == 3 && (!rows || l->shape[0] == rows) && (!width || l->shape[1] == width) && l->shape[2] > 1 &&
-        lb_dtype_is_float(logits->dtype))
+    if (layout->ndim == 3 && (!rows || layout->shape[0] == rows) && (!width || layout->shape[1] == width) &&
+        layout->shape[2] > 1 && lb_dtype_is_float(logits->dtype))
         return LB_OK;
     return lb_fail(err, LB_ERR_INVALID,
                    "%s: logits: expected floats [%" PRId64 " sequences, %" PRId64 " tokens, vocabulary]", set->path,
@@ -121,55 +123,57 @@ static lb_status find_logits(lb_token_set *set, int64_t rows, int64_t width, lb_
 }
 
 /* One row of the file as a sequence. */
-static void add_row(lb_token_set *set, const column *c, int64_t row, int64_t width, const lb_tensor *logits)
+static void add_row(lb_token_set *set, const column *column, int64_t row, int64_t width, const lb_tensor *logits)
 {
     lb_token_sequence *sequence = lb_token_set_add(set, NULL);
     if (!sequence) return;
-    const int64_t lag = c[LOGPROBS].width == width - 1 ? 1 : 0;
+    const int64_t lag = column[LOGPROBS].width == width - 1 ? 1 : 0;
     sequence->logit_of = malloc((size_t)width * sizeof *sequence->logit_of + 1);
     if (!sequence->logit_of) {
         set->failed = true;
         return;
     }
-    for (int64_t t = 0; t < width; t++) {
-        if (cell(&c[MASK], row, t, 1) == 0) continue;
+    for (int64_t position = 0; position < width; position++) {
+        if (cell(&column[MASK], row, position, 1) == 0) continue;
         lb_token *token = lb_token_sequence_add(set, sequence);
         if (!token) return;
-        sequence->logit_of[sequence->n - 1] = (uint32_t)t;
-        token->id = number_in(&c[IDS], row, t, -1);
-        token->logp = cell(&c[LOGPROBS], row, t - lag, NAN);
-        token->nan = c[LOGPROBS].numbers && t >= lag && isnan(token->logp);
-        token->top1 = number_in(&c[TOP1], row, t, -1);
+        sequence->logit_of[sequence->n - 1] = (uint32_t)position;
+        token->id = number_in(&column[IDS], row, position, -1);
+        token->logp = cell(&column[LOGPROBS], row, position - lag, NAN);
+        token->nan = column[LOGPROBS].numbers && position >= lag && isnan(token->logp);
+        token->top1 = number_in(&column[TOP1], row, position, -1);
         char text[40];
-        snprintf(text, sizeof text, "kind %" PRId64, number_in(&c[KINDS], row, t, 0));
-        if (c[KINDS].numbers)
+        snprintf(text, sizeof text, "kind %" PRId64, number_in(&column[KINDS], row, position, 0));
+        if (column[KINDS].numbers)
             token->kind = lb_token_set_kind(set, text);
-        else if (c[LOSS_MASK].numbers)
-            token->kind = lb_token_set_kind(set, cell(&c[LOSS_MASK], row, t, 0) != 0 ? "generated" : "prompt");
+        else if (column[LOSS_MASK].numbers)
+            token->kind =
+                lb_token_set_kind(set, cell(&column[LOSS_MASK], row, position, 0) != 0 ? "generated" : "prompt");
     }
     if (!logits->data) return;
     sequence->logits = *logits;
     sequence->logits.data =
         (char *)logits->data + row * logits->layout.stride[0] * (int64_t)(lb_dtype_bits(logits->dtype) / 8);
-    lb_layout *l = &sequence->logits.layout;
-    for (int d = 0; d < 2; d++) l->shape[d] = l->shape[d + 1], l->stride[d] = l->stride[d + 1];
-    l->ndim = 2;
+    lb_layout *layout = &sequence->logits.layout;
+    for (int d = 0; d < 2; d++) layout->shape[d] = layout->shape[d + 1], layout->stride[d] = layout->stride[d + 1];
+    layout->ndim = 2;
 }
 
 /* Log-probabilities that a file with logits leaves to be worked out. */
 static lb_status score(lb_token_set *set, lb_err *err)
 {
     for (uint32_t s = 0; s < set->n; s++) {
-        lb_token_sequence *q = &set->sequences[s];
-        if (!q->logits.data) continue;
-        const int64_t words = q->logits.layout.shape[1];
+        lb_token_sequence *sequence = &set->sequences[s];
+        if (!sequence->logits.data) continue;
+        const int64_t words = sequence->logits.layout.shape[1];
         double *row = malloc((size_t)words * sizeof *row);
         if (!row) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        for (uint32_t t = 1; t < q->n; t++) {
-            if (q->tokens[t].id < 0 || q->tokens[t].id >= words || !isnan(q->tokens[t].logp)) continue;
-            lb_token_row(q, q->logit_of[t - 1], row);
-            q->tokens[t].logp = row[q->tokens[t].id];
-            q->tokens[t].nan = isnan(q->tokens[t].logp);
+        for (uint32_t t = 1; t < sequence->n; t++) {
+            if (sequence->tokens[t].id < 0 || sequence->tokens[t].id >= words || !isnan(sequence->tokens[t].logp))
+                continue;
+            lb_token_row(sequence, sequence->logit_of[t - 1], row);
+            sequence->tokens[t].logp = row[sequence->tokens[t].id];
+            sequence->tokens[t].nan = isnan(sequence->tokens[t].logp);
         }
         free(row);
     }

@@ -16,27 +16,28 @@ typedef struct place {
     bool second;
 } place;
 
-static place place_of(const lb_token_scores *s, uint32_t score, bool second)
+static place place_of(const lb_token_scores *scores, uint32_t score, bool second)
 {
-    const lb_sequence_match *pair = &s->match->pairs[s->list[score].pair];
-    const lb_token_span *span = &pair->spans[s->list[score].span];
-    if (second) return (place){&s->b->sequences[pair->b], (int64_t)span->b + s->shift, true};
-    return (place){&s->a->sequences[pair->a], span->a, false};
+    const lb_sequence_match *pair = &scores->match->pairs[scores->list[score].pair];
+    const lb_token_span *span = &pair->spans[scores->list[score].span];
+    if (second) return (place){&scores->b->sequences[pair->b], (int64_t)span->b + scores->shift, true};
+    return (place){&scores->a->sequences[pair->a], span->a, false};
 }
 
-static bool has_token(const place *p)
+static bool has_token(const place *place)
 {
-    return p->at >= 0 && p->at < (int64_t)p->sequence->n;
+    return place->at >= 0 && place->at < (int64_t)place->sequence->n;
 }
 
-static bool has_row(const place *p)
+static bool has_row(const place *place)
 {
-    return p->at > 0 && p->at <= (int64_t)p->sequence->n && lb_token_has_row(p->sequence, (uint32_t)p->at - 1);
+    return place->at > 0 && place->at <= (int64_t)place->sequence->n &&
+           lb_token_has_row(place->sequence, (uint32_t)place->at - 1);
 }
 
-static uint32_t width_of(const place *p)
+static uint32_t width_of(const place *place)
 {
-    return has_row(p) ? (uint32_t)p->sequence->logits.layout.shape[1] : 0;
+    return has_row(place) ? (uint32_t)place->sequence->logits.layout.shape[1] : 0;
 }
 
 static uint32_t widest(const lb_token_set *set)
@@ -48,10 +49,10 @@ static uint32_t widest(const lb_token_set *set)
     return (uint32_t)most;
 }
 
-static bool is_single(const lb_token_scores *s, uint32_t i)
+static bool is_single(const lb_token_scores *scores, uint32_t i)
 {
-    const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
-    return span->a_count == 1 && span->b_count == 1 && isfinite(s->list[i].p) && isfinite(s->list[i].q);
+    const lb_token_span *span = &scores->match->pairs[scores->list[i].pair].spans[scores->list[i].span];
+    return span->a_count == 1 && span->b_count == 1 && isfinite(scores->list[i].p) && isfinite(scores->list[i].q);
 }
 
 void lb_token_sample_release(lb_token_sample *sample)
@@ -61,12 +62,12 @@ void lb_token_sample_release(lb_token_sample *sample)
 
 static bool make_room(lb_token_sample *sample, uint32_t n)
 {
-    lb_token_words *w = &sample->words;
-    w->n = 0;
+    lb_token_words *words = &sample->words;
+    words->n = 0;
     if (n <= sample->room) return true;
-    free(w->x), free(w->y);
-    w->x = malloc(n * sizeof *w->x), w->y = malloc(n * sizeof *w->y);
-    sample->room = w->x && w->y ? n : 0;
+    free(words->x), free(words->y);
+    words->x = malloc(n * sizeof *words->x), words->y = malloc(n * sizeof *words->y);
+    sample->room = words->x && words->y ? n : 0;
     sample->failed |= !sample->room;
     return sample->room > 0;
 }
@@ -82,10 +83,10 @@ static void cut_masked(double *row, uint32_t n)
         if (row[v] < most - CUT_BELOW) row[v] = -INFINITY;
 }
 
-static void load_row(const place *p, double *row)
+static void load_row(const place *place, double *row)
 {
-    lb_token_row(p->sequence, p->sequence->logit_of[p->at - 1], row);
-    cut_masked(row, width_of(p));
+    lb_token_row(place->sequence, place->sequence->logit_of[place->at - 1], row);
+    cut_masked(row, width_of(place));
 }
 
 static double most_of(const double *row, uint32_t n)
@@ -98,34 +99,34 @@ static double most_of(const double *row, uint32_t n)
 
 static bool both_rows(lb_token_sample *sample, const place sides[2])
 {
-    lb_token_words *w = &sample->words;
-    const uint32_t n = w->width[0] > w->width[1] ? w->width[0] : w->width[1];
+    lb_token_words *words = &sample->words;
+    const uint32_t n = words->width[0] > words->width[1] ? words->width[0] : words->width[1];
     if (!make_room(sample, n)) return false;
-    load_row(&sides[0], w->x), load_row(&sides[1], w->y);
-    for (uint32_t v = w->width[0]; v < n; v++) w->x[v] = -INFINITY;
-    for (uint32_t v = w->width[1]; v < n; v++) w->y[v] = -INFINITY;
-    w->n = n, w->whole = true;
-    w->best[0] = most_of(w->x, n), w->best[1] = most_of(w->y, n);
+    load_row(&sides[0], words->x), load_row(&sides[1], words->y);
+    for (uint32_t v = words->width[0]; v < n; v++) words->x[v] = -INFINITY;
+    for (uint32_t v = words->width[1]; v < n; v++) words->y[v] = -INFINITY;
+    words->n = n, words->whole = true;
+    words->best[0] = most_of(words->x, n), words->best[1] = most_of(words->y, n);
     for (int side = 0; side < 2; side++) {
         const int64_t id = sides[side].sequence->tokens[sides[side].at].id;
-        w->own[side] = id >= 0 && id < (int64_t)n ? (side ? w->y : w->x)[id] : NAN;
+        words->own[side] = id >= 0 && id < (int64_t)n ? (side ? words->y : words->x)[id] : NAN;
     }
     return true;
 }
 
 /* ---- alternatives ---- */
 
-static const lb_token_choice *choices_of(const place *p, uint32_t *n)
+static const lb_token_choice *choices_of(const place *place, uint32_t *n)
 {
-    const lb_token *token = &p->sequence->tokens[p->at];
+    const lb_token *token = &place->sequence->tokens[place->at];
     *n = token->choices;
-    return token->choices ? p->sequence->choices + token->first_choice : NULL;
+    return token->choices ? place->sequence->choices + token->first_choice : NULL;
 }
 
-static bool same_word(const lb_token_choice *x, int64_t id, const char *text)
+static bool same_word(const lb_token_choice *choice, int64_t id, const char *text)
 {
-    if (x->id >= 0 && id >= 0) return x->id == id;
-    return x->text && text && strcmp(x->text, text) == 0;
+    if (choice->id >= 0 && id >= 0) return choice->id == id;
+    return choice->text && text && strcmp(choice->text, text) == 0;
 }
 
 /* Servers write -9999 and the like for words that were cut off. */
@@ -136,37 +137,37 @@ static double listed(const lb_token_sample *sample, bool second, double number)
 }
 
 /* What a side says of a word: by its row, its list, or of the token itself its own number. NaN: nothing. */
-static double said(const lb_token_sample *sample, const place *p, const double *row, int64_t id, const char *text)
+static double said(const lb_token_sample *sample, const place *place, const double *row, int64_t id, const char *text)
 {
     uint32_t n;
-    if (row) return id >= 0 && id < (int64_t)width_of(p) ? row[id] : NAN;
-    const lb_token_choice *list = choices_of(p, &n);
+    if (row) return id >= 0 && id < (int64_t)width_of(place) ? row[id] : NAN;
+    const lb_token_choice *list = choices_of(place, &n);
     for (uint32_t i = 0; i < n; i++)
-        if (same_word(&list[i], id, text)) return listed(sample, p->second, list[i].logp);
+        if (same_word(&list[i], id, text)) return listed(sample, place->second, list[i].logp);
     return NAN;
 }
 
-static void take_own(lb_token_sample *sample, const place *p, const double *row)
+static void take_own(lb_token_sample *sample, const place *place, const double *row)
 {
     uint32_t n;
-    const lb_token *token = &p->sequence->tokens[p->at];
-    const lb_token_choice *list = choices_of(p, &n);
-    lb_token_words *w = &sample->words;
-    w->own[p->second] = said(sample, p, row, token->id, token->text);
-    w->best[p->second] = row ? most_of(row, width_of(p)) : NAN;
+    const lb_token *token = &place->sequence->tokens[place->at];
+    const lb_token_choice *list = choices_of(place, &n);
+    lb_token_words *words = &sample->words;
+    words->own[place->second] = said(sample, place, row, token->id, token->text);
+    words->best[place->second] = row ? most_of(row, width_of(place)) : NAN;
     for (uint32_t i = 0; !row && i < n; i++) {
-        const double x = listed(sample, p->second, list[i].logp);
-        if (isnan(w->best[p->second]) || x > w->best[p->second]) w->best[p->second] = x;
+        const double x = listed(sample, place->second, list[i].logp);
+        if (isnan(words->best[place->second]) || x > words->best[place->second]) words->best[place->second] = x;
     }
 }
 
 /* What a list leaves of the whole probability: next to nothing where a softmax ran over the listed words alone. */
-static double rest_of(const lb_token_sample *sample, const place *p)
+static double rest_of(const lb_token_sample *sample, const place *place)
 {
     uint32_t n;
-    const lb_token_choice *list = choices_of(p, &n);
+    const lb_token_choice *list = choices_of(place, &n);
     double rest = n ? 1 : INFINITY;
-    for (uint32_t i = 0; i < n; i++) rest -= exp(listed(sample, p->second, list[i].logp));
+    for (uint32_t i = 0; i < n; i++) rest -= exp(listed(sample, place->second, list[i].logp));
     return fmax(rest, 1e-6);
 }
 
@@ -174,14 +175,14 @@ static double rest_of(const lb_token_sample *sample, const place *p)
  * off. */
 static bool listed_words(lb_token_sample *sample, const place sides[2])
 {
-    lb_token_words *w = &sample->words;
+    lb_token_words *words = &sample->words;
     uint32_t counts[2];
     const lb_token_choice *lists[2];
     double *rows[2] = {0};
     for (int side = 0; side < 2; side++) {
         lists[side] = choices_of(&sides[side], &counts[side]);
-        if (!w->width[side]) continue;
-        rows[side] = malloc(w->width[side] * sizeof *rows[side]);
+        if (!words->width[side]) continue;
+        rows[side] = malloc(words->width[side] * sizeof *rows[side]);
         if (rows[side])
             load_row(&sides[side], rows[side]);
         else
@@ -196,7 +197,7 @@ static bool listed_words(lb_token_sample *sample, const place sides[2])
             double there = said(sample, &sides[!from], rows[!from], word->id, word->text);
             if (isnan(there) && exp(mine) > 20 * rest) there = -INFINITY;
             if (isnan(mine) || isnan(there)) continue;
-            w->x[w->n] = from ? there : mine, w->y[w->n++] = from ? mine : there;
+            words->x[words->n] = from ? there : mine, words->y[words->n++] = from ? mine : there;
         }
         take_own(sample, &sides[0], rows[0]), take_own(sample, &sides[1], rows[1]);
     }
@@ -213,14 +214,14 @@ static bool lists_naturally(const lb_token_sample *sample, bool second)
     if (!form.odds && form.scale == 1) return false;
     for (uint32_t i = 0; i < sample->n; i++) {
         const lb_token_score *score = &sample->scores->list[sample->list[i]];
-        const place p = place_of(sample->scores, sample->list[i], second);
-        const lb_token *token = &p.sequence->tokens[p.at];
+        const place place = place_of(sample->scores, sample->list[i], second);
+        const lb_token *token = &place.sequence->tokens[place.at];
         for (uint32_t c = 0; c < token->choices; c++) {
-            const lb_token_choice *x = &p.sequence->choices[token->first_choice + c];
-            if (!same_word(x, token->id, token->text)) continue;
+            const lb_token_choice *choice = &place.sequence->choices[token->first_choice + c];
+            if (!same_word(choice, token->id, token->text)) continue;
             const double number = second ? score->q : score->p;
-            as_written += fabs(lb_token_written(sample->scores, second, x->logp) - number);
-            as_natural += fabs(x->logp - number);
+            as_written += fabs(lb_token_written(sample->scores, second, choice->logp) - number);
+            as_natural += fabs(choice->logp - number);
         }
     }
     return as_natural < as_written;
@@ -244,27 +245,28 @@ bool lb_token_sample_words(lb_token_sample *sample, uint32_t i)
 {
     const place sides[2] = {place_of(sample->scores, sample->list[i], false),
                             place_of(sample->scores, sample->list[i], true)};
-    lb_token_words *w = &sample->words;
+    lb_token_words *words = &sample->words;
     if (!has_token(&sides[0]) || !has_token(&sides[1])) return false;
-    w->whole = false, w->n = 0;
-    for (int side = 0; side < 2; side++) w->width[side] = width_of(&sides[side]), w->best[side] = w->own[side] = NAN;
-    return w->width[0] && w->width[1] ? both_rows(sample, sides) : listed_words(sample, sides);
+    words->whole = false, words->n = 0;
+    for (int side = 0; side < 2; side++)
+        words->width[side] = width_of(&sides[side]), words->best[side] = words->own[side] = NAN;
+    return words->width[0] && words->width[1] ? both_rows(sample, sides) : listed_words(sample, sides);
 }
 
 double *lb_token_sample_row(lb_token_sample *sample, uint32_t i, bool second, int ahead, uint32_t *width)
 {
-    place p = place_of(sample->scores, sample->list[i], second);
-    p.at += ahead;
-    *width = width_of(&p);
+    place place = place_of(sample->scores, sample->list[i], second);
+    place.at += ahead;
+    *width = width_of(&place);
     double *row = *width ? malloc(*width * sizeof *row) : NULL;
     sample->failed |= *width && !row;
-    if (row) load_row(&p, row);
+    if (row) load_row(&place, row);
     return row;
 }
 
 int64_t lb_token_sample_id(const lb_token_sample *sample, uint32_t i, int ahead)
 {
-    place p = place_of(sample->scores, sample->list[i], false);
-    p.at += ahead;
-    return has_token(&p) ? p.sequence->tokens[p.at].id : -1;
+    place place = place_of(sample->scores, sample->list[i], false);
+    place.at += ahead;
+    return has_token(&place) ? place.sequence->tokens[place.at].id : -1;
 }

@@ -18,28 +18,28 @@ static grid grid_of(const lb_program *const *programs, uint32_t n)
     grid g = {NULL, NULL};
     for (uint32_t k = 0; k < n; k++)
         for (uint32_t i = 0; i < programs[k]->n_meshes; i++) {
-            const lb_mesh *m = &programs[k]->meshes[i];
-            if (m->ranks == n && m->axes <= MOST_AXES && (!g.mesh || m->axes > g.mesh->axes))
-                g = (grid){programs[k], m};
+            const lb_mesh *mesh = &programs[k]->meshes[i];
+            if (mesh->ranks == n && mesh->axes <= MOST_AXES && (!g.mesh || mesh->axes > g.mesh->axes))
+                g = (grid){programs[k], mesh};
         }
     return g;
 }
 
-static const lb_mesh_axis *axis_of(const grid *g, uint32_t i)
+static const lb_mesh_axis *axis_of(const grid *grid, uint32_t i)
 {
-    return &g->program->mesh_axes[g->mesh->first_axis + i];
+    return &grid->program->mesh_axes[grid->mesh->first_axis + i];
 }
 
-static const char *name_of(const grid *g, uint32_t i)
+static const char *name_of(const grid *grid, uint32_t i)
 {
-    return lb_program_text(g->program, axis_of(g, i)->name);
+    return lb_program_text(grid->program, axis_of(grid, i)->name);
 }
 
 /* The place in the mesh of a rank; LB_NONE. */
-static uint32_t place_of(const grid *g, int32_t rank)
+static uint32_t place_of(const grid *grid, int32_t rank)
 {
-    for (uint32_t i = 0; i < g->mesh->ranks; i++)
-        if ((int32_t)g->program->refs[g->mesh->first_rank + i] == rank) return i;
+    for (uint32_t i = 0; i < grid->mesh->ranks; i++)
+        if ((int32_t)grid->program->refs[grid->mesh->first_rank + i] == rank) return i;
     return LB_NONE;
 }
 
@@ -53,11 +53,11 @@ static uint32_t find_axis(const grid *large, const grid *small, uint32_t i)
     return LB_NONE;
 }
 
-static uint32_t coordinate(const grid *g, uint32_t place, uint32_t axis)
+static uint32_t coordinate(const grid *grid, uint32_t place, uint32_t axis)
 {
     uint32_t inner = 1;
-    for (uint32_t k = axis + 1; k < g->mesh->axes; k++) inner *= axis_of(g, k)->size;
-    return place / inner % axis_of(g, axis)->size;
+    for (uint32_t k = axis + 1; k < grid->mesh->axes; k++) inner *= axis_of(grid, k)->size;
+    return place / inner % axis_of(grid, axis)->size;
 }
 
 /* Of a rank of the larger run, the rank of the smaller that it stands for; -1: that is not told. */

@@ -23,17 +23,17 @@ static uint64_t mixed(uint64_t hash, uint64_t word)
 }
 
 /* Of all that a program is given from outside, in order; 0: nothing, or it is unknown. */
-static uint64_t batch_mark(const lb_program *p, int64_t *elements)
+static uint64_t batch_mark(const lb_program *program, int64_t *elements)
 {
     uint64_t mark = 0;
     *elements = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-        if (v->source != LB_SOURCE_BATCH) continue;
-        if (lb_digest_is_none(v->logical)) return 0;
-        mark = mixed(mixed(mark, v->logical.lo), v->logical.hi) | 1;
-        *elements += lb_layout_numel(&v->layout);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (!lb_op_is_source(program, &program->ops[i])) continue;
+        const lb_value *value = &program->values[lb_op_results(program, &program->ops[i])[0]];
+        if (value->source != LB_SOURCE_BATCH) continue;
+        if (lb_digest_is_none(value->logical)) return 0;
+        mark = mixed(mixed(mark, value->logical.lo), value->logical.hi) | 1;
+        *elements += lb_layout_numel(&value->layout);
     }
     return mark;
 }
@@ -78,15 +78,15 @@ static int by_mark(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-static bool list_held(const lb_program *p, held *out)
+static bool list_held(const lb_program *program, held *out)
 {
-    *out = (held){.marks = malloc((p->n_ops + 1) * sizeof *out->marks)};
-    for (uint32_t i = 0; out->marks && i < p->n_ops; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
-        const char *name = lb_program_text(p, v->name);
-        uint64_t mark = mixed(v->logical.lo, v->logical.hi);
-        if (!*name || lb_digest_is_none(v->logical)) continue;
+    *out = (held){.marks = malloc((program->n_ops + 1) * sizeof *out->marks)};
+    for (uint32_t i = 0; out->marks && i < program->n_ops; i++) {
+        if (!lb_op_is_source(program, &program->ops[i])) continue;
+        const lb_value *value = &program->values[lb_op_results(program, &program->ops[i])[0]];
+        const char *name = lb_program_text(program, value->name);
+        uint64_t mark = mixed(value->logical.lo, value->logical.hi);
+        if (!*name || lb_digest_is_none(value->logical)) continue;
         for (; *name; name++) mark = mixed(mark, (unsigned char)*name);
         out->marks[out->n++] = mark;
     }
@@ -112,13 +112,14 @@ typedef struct likeness {
 } likeness;
 
 /* The rank of the smaller run that has its batch and holds most alike; LB_NONE: several do. */
-static uint32_t nearest(const likeness *l, uint32_t row)
+static uint32_t nearest(const likeness *likeness, uint32_t row)
 {
-    const uint32_t several = l->batches[1]->n / l->batches[0]->n, batch = l->batches[1]->of[row] / several;
+    const uint32_t several = likeness->batches[1]->n / likeness->batches[0]->n,
+                   batch = likeness->batches[1]->of[row] / several;
     uint32_t best = 0, most = 0, equal = 0;
-    for (uint32_t i = 0; i < l->n[0]; i++) {
-        if (l->batches[0]->of[i] != batch) continue;
-        const uint32_t alike = count_alike(&l->held[0][i], &l->held[1][row]);
+    for (uint32_t i = 0; i < likeness->n[0]; i++) {
+        if (likeness->batches[0]->of[i] != batch) continue;
+        const uint32_t alike = count_alike(&likeness->held[0][i], &likeness->held[1][row]);
         if (equal == 0 || alike > most)
             best = i, most = alike, equal = 1;
         else
@@ -129,11 +130,11 @@ static uint32_t nearest(const likeness *l, uint32_t row)
 
 /* Rows of the larger run by the rank of the smaller that each is most like; untouched where that is not told, or not of
  * as many each. */
-static void order_by_likeness(const likeness *l, uint32_t *order)
+static void order_by_likeness(const likeness *likeness, uint32_t *order)
 {
-    const uint32_t n_few = l->n[0], n_many = l->n[1];
+    const uint32_t n_few = likeness->n[0], n_many = likeness->n[1];
     uint32_t *like = malloc(2 * (size_t)n_many * sizeof *like), *found = like + n_many, n = 0;
-    for (uint32_t k = 0; like && k < n_many; k++) like[k] = nearest(l, order[k]);
+    for (uint32_t k = 0; like && k < n_many; k++) like[k] = nearest(likeness, order[k]);
     for (uint32_t i = 0; like && i < n_few; i++) {
         for (uint32_t k = 0; k < n_many; k++)
             if (like[k] == i) found[n++] = order[k];
@@ -150,8 +151,8 @@ static bool sort_alike(const lb_program *const *few, uint32_t n_few, const lb_pr
     bool room = all != NULL;
     for (uint32_t i = 0; i < n_few && room; i++) room = list_held(few[i], &all[i]);
     for (uint32_t i = 0; i < n_many && room; i++) room = list_held(many[i], &all[n_few + i]);
-    const likeness l = {{all, all + n_few}, {x, y}, {n_few, n_many}};
-    if (room) order_by_likeness(&l, order);
+    const likeness likeness = {{all, all + n_few}, {x, y}, {n_few, n_many}};
+    if (room) order_by_likeness(&likeness, order);
     for (uint32_t i = 0; all && i < n_few + n_many; i++) free(all[i].marks);
     free(all);
     return room;
@@ -166,46 +167,47 @@ typedef struct maker {
 } maker;
 
 /* Was a mesh of so many ranks with several axes told? */
-static bool tells_grid(const lb_program *p, uint32_t ranks)
+static bool tells_grid(const lb_program *program, uint32_t ranks)
 {
-    for (uint32_t i = 0; i < p->n_meshes; i++) {
+    for (uint32_t i = 0; i < program->n_meshes; i++) {
         uint32_t several = 0;
-        for (uint32_t k = 0; k < p->meshes[i].axes; k++) several += p->mesh_axes[p->meshes[i].first_axis + k].size > 1;
-        if (several > 1 && p->meshes[i].ranks == ranks) return true;
+        for (uint32_t k = 0; k < program->meshes[i].axes; k++)
+            several += program->mesh_axes[program->meshes[i].first_axis + k].size > 1;
+        if (several > 1 && program->meshes[i].ranks == ranks) return true;
     }
     return false;
 }
 
 /* Rows [first, first + n) of the order, those of one batch behind each other. */
-static void gather_batches(const batches *b, uint32_t *order, uint32_t n)
+static void gather_batches(const batches *batches, uint32_t *order, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++)
-        for (uint32_t k = i; k > 0 && b->of[order[k - 1]] > b->of[order[k]]; k--) {
+        for (uint32_t k = i; k > 0 && batches->of[order[k - 1]] > batches->of[order[k]]; k--) {
             const uint32_t row = order[k];
             order[k] = order[k - 1], order[k - 1] = row;
         }
 }
 
-static bool are_in_order(const batches *b, const uint32_t *order, uint32_t n, uint32_t copies)
+static bool are_in_order(const batches *batches, const uint32_t *order, uint32_t n, uint32_t copies)
 {
     for (uint32_t i = 0; i < n; i++) {
-        if (i % copies && b->of[order[i]] != b->of[order[i - 1]]) return false;
-        if (i && i % copies == 0 && b->of[order[i]] == b->of[order[i - 1]]) return false;
+        if (i % copies && batches->of[order[i]] != batches->of[order[i - 1]]) return false;
+        if (i && i % copies == 0 && batches->of[order[i]] == batches->of[order[i - 1]]) return false;
     }
     return true;
 }
 
 /* So many ranks of each group hold so many batches. */
-static void suppose_grid(const maker *m, int side, uint32_t share, uint32_t several)
+static void suppose_grid(const maker *maker, int side, uint32_t share, uint32_t several)
 {
-    lb_rank_plan *plan = m->plan;
-    const batches *b = &m->batches[side];
+    lb_rank_plan *plan = maker->plan;
+    const batches *batches = &maker->batches[side];
     const uint32_t copies = several ? share / several : 0;
-    if (!copies || several * copies != share || tells_grid(m->programs[side][0], share)) return;
+    if (!copies || several * copies != share || tells_grid(maker->programs[side][0], share)) return;
     bool fits = true;
     for (uint32_t first = 0; first < plan->n[side]; first += share) {
-        gather_batches(b, plan->order[side] + first, share);
-        fits &= are_in_order(b, plan->order[side] + first, share, copies);
+        gather_batches(batches, plan->order[side] + first, share);
+        fits &= are_in_order(batches, plan->order[side] + first, share, copies);
     }
     if (fits && several > 1 && copies > 1) plan->outer[side] = several, plan->inner[side] = copies;
 }
@@ -218,82 +220,83 @@ static uint32_t row_of(const lb_program *const *programs, const lb_program *prog
 }
 
 /* Every rank of the smaller run against as many of the larger. */
-static bool stand_by_number(maker *m, int few)
+static bool stand_by_number(maker *maker, int few)
 {
-    lb_rank_plan *plan = m->plan;
+    lb_rank_plan *plan = maker->plan;
     const uint32_t n_few = plan->n[few], n_many = plan->n[!few];
     const lb_program **sorted = malloc((n_many + 1) * sizeof *sorted);
-    const batches *x = &m->batches[few], *y = &m->batches[!few];
+    const batches *x = &maker->batches[few], *y = &maker->batches[!few];
     if (!sorted) return false;
-    memcpy(sorted, m->programs[!few], n_many * sizeof *sorted);
-    bool told, room = lb_rank_order(m->programs[few], n_few, sorted, n_many, &told);
-    for (uint32_t i = 0; i < n_many; i++) plan->order[!few][i] = row_of(m->programs[!few], sorted[i]);
+    memcpy(sorted, maker->programs[!few], n_many * sizeof *sorted);
+    bool told, room = lb_rank_order(maker->programs[few], n_few, sorted, n_many, &told);
+    for (uint32_t i = 0; i < n_many; i++) plan->order[!few][i] = row_of(maker->programs[!few], sorted[i]);
     free(sorted);
     const bool known = x->copies && y->copies && y->n % x->n == 0;
     if (room && known && !told && n_few > 1 && n_many > n_few)
-        room = sort_alike(m->programs[few], n_few, m->programs[!few], n_many, x, y, plan->order[!few]);
-    if (room && known) suppose_grid(m, !few, n_many / n_few, y->n / x->n);
+        room = sort_alike(maker->programs[few], n_few, maker->programs[!few], n_many, x, y, plan->order[!few]);
+    if (room && known) suppose_grid(maker, !few, n_many / n_few, y->n / x->n);
     return room;
 }
 
 /* Does the side that has fewer batches have as many ranks as the other, or can all its ranks not have theirs made of
  * those of as many? */
-static bool is_shared_otherwise(const maker *m, int few)
+static bool is_shared_otherwise(const maker *maker, int few)
 {
-    const batches *x = &m->batches[few], *y = &m->batches[!few];
-    const uint32_t share = m->plan->n[!few] / m->plan->n[few];
+    const batches *x = &maker->batches[few], *y = &maker->batches[!few];
+    const uint32_t share = maker->plan->n[!few] / maker->plan->n[few];
     if (!x->copies || !y->copies || x->n == y->n) return false;
     const int coarse = x->n < y->n ? few : !few;
-    const batches *c = &m->batches[coarse], *f = &m->batches[!coarse];
+    const batches *c = &maker->batches[coarse], *f = &maker->batches[!coarse];
     if (f->n % c->n || c->elements != f->elements * (int64_t)(f->n / c->n)) return false;
     return coarse != few || share % (f->n / c->n);
 }
 
-static bool stand_by_batch(maker *m, int coarse)
+static bool stand_by_batch(maker *maker, int coarse)
 {
-    lb_rank_plan *plan = m->plan;
-    const batches *c = &m->batches[coarse], *f = &m->batches[!coarse];
-    const uint32_t several = f->n / c->n;
+    lb_rank_plan *plan = maker->plan;
+    const batches *coarser = &maker->batches[coarse], *finer = &maker->batches[!coarse];
+    const uint32_t several = finer->n / coarser->n;
     for (int k = 0; k < 2; k++) {
         plan->group[k] = malloc((plan->n[k] + 1) * sizeof *plan->group[k]);
         plan->copy_of[k] = malloc((plan->n[k] + 1) * sizeof *plan->copy_of[k]);
         if (!plan->group[k] || !plan->copy_of[k]) return false;
         for (uint32_t i = 0; i < plan->n[k]; i++) plan->copy_of[k][i] = i;
     }
-    gather_batches(f, plan->order[!coarse], plan->n[!coarse]);
-    suppose_grid(m, !coarse, several * f->copies, several);
-    for (uint32_t i = 0; i < plan->n[!coarse]; i++) plan->group[!coarse][i] = f->of[plan->order[!coarse][i]] / several;
+    gather_batches(finer, plan->order[!coarse], plan->n[!coarse]);
+    suppose_grid(maker, !coarse, several * finer->copies, several);
+    for (uint32_t i = 0; i < plan->n[!coarse]; i++)
+        plan->group[!coarse][i] = finer->of[plan->order[!coarse][i]] / several;
     for (uint32_t i = 0, next = 0; i < plan->n[coarse]; i++) {
         uint32_t first = 0;
-        while (c->of[first] != c->of[i]) first++;
+        while (coarser->of[first] != coarser->of[i]) first++;
         plan->group[coarse][i] = first == i ? next++ : LB_NONE, plan->copy_of[coarse][i] = first;
     }
     plan->coarse = coarse;
     return true;
 }
 
-static bool fill(maker *m)
+static bool fill(maker *maker)
 {
-    lb_rank_plan *plan = m->plan;
+    lb_rank_plan *plan = maker->plan;
     const int few = plan->n[0] > plan->n[1];
     bool room = true;
     for (int k = 0; k < 2; k++) {
         plan->order[k] = malloc((plan->n[k] + 1) * sizeof *plan->order[k]);
         for (uint32_t i = 0; plan->order[k] && i < plan->n[k]; i++) plan->order[k][i] = i;
-        room &= plan->order[k] && find_batches(m->programs[k], plan->n[k], &m->batches[k]);
+        room &= plan->order[k] && find_batches(maker->programs[k], plan->n[k], &maker->batches[k]);
     }
     if (!room) return false;
-    if (!is_shared_otherwise(m, few)) return stand_by_number(m, few);
-    return stand_by_batch(m, m->batches[0].n > m->batches[1].n);
+    if (!is_shared_otherwise(maker, few)) return stand_by_number(maker, few);
+    return stand_by_batch(maker, maker->batches[0].n > maker->batches[1].n);
 }
 
 lb_status lb_rank_plan_make(const lb_program *const *const programs[2], const uint32_t n[2], lb_rank_plan *plan,
                             lb_err *err)
 {
     *plan = (lb_rank_plan){.n = {n[0], n[1]}};
-    maker m = {.programs = {programs[0], programs[1]}, .plan = plan};
-    const bool room = fill(&m);
-    for (int k = 0; k < 2; k++) free(m.batches[k].of);
+    maker maker = {.programs = {programs[0], programs[1]}, .plan = plan};
+    const bool room = fill(&maker);
+    for (int k = 0; k < 2; k++) free(maker.batches[k].of);
     if (room) return LB_OK;
     lb_rank_plan_release(plan);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n[0] + n[1]);

@@ -33,9 +33,9 @@ static bool communicates(lb_capture *capture, int32_t rank)
            p->n_collectives;
 }
 
-/* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against
- * that many of the other side put together. Of as many ranks, each is held against its own, and what a collective gives
- * to one against what all brought. */
+/* All ranks of a run against all of one that has several times as many: each rank, or the one process, is compared with
+ * that many of the other side put together. Of as many ranks, each is compared with its own, and what a collective
+ * gives to one with what all brought. */
 static bool are_taken_together(const lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second)
 {
     int32_t world_a, world_b;

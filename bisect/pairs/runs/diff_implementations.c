@@ -754,8 +754,8 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
     return status;
 }
 
-/* Sides that only infer, of which a step begins with a cache that the step before left in other bits or another layout:
- * where steps one by one say nothing, all of a side are one program. */
+/* Sides that only infer, of which a step begins with a cache that the step before left in different bits or in another
+ * layout: where steps one by one say nothing, all of a side are one program. */
 static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_options *options,
                                     lb_source_memory *memory, lb_diff_report *report,
                                     lb_diff_implementations_answer *answer, lb_err *err)

@@ -51,14 +51,14 @@ static bool is_one_place(const lb_diff_difference *x, const lb_diff_difference *
 }
 
 /* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without
- * a gradient, or with another one, are then not alike when the later step begins. An op that is called with other
- * arguments is. */
-static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
+ * a gradient, or with a different one, are then not alike when the later step begins. An op that is called with
+ * different arguments is. */
+static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *difference)
 {
-    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
+    if (difference->row.phase != LB_PHASE_OPTIMIZER || difference->row.n_arguments) return false;
     for (uint32_t i = 0; i < report->n_differences; i++) {
         const lb_diff_difference *first = &report->differences[i];
-        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
+        if (first->row.step < difference->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
     }
     return false;
 }
@@ -67,18 +67,18 @@ void lb_difference_steps_join(lb_diff_report *report)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < report->n_differences; i++) {
-        const lb_diff_difference d = report->differences[i];
+        const lb_diff_difference difference = report->differences[i];
         uint32_t j = 0;
-        if (follows_from_first(report, &d)) continue;
-        while (j < kept && !is_one_place(&report->differences[j], &d)) j++;
+        if (follows_from_first(report, &difference)) continue;
+        while (j < kept && !is_one_place(&report->differences[j], &difference)) j++;
         lb_diff_difference *before = &report->differences[j];
         if (j == kept)
-            report->differences[kept++] = d;
-        else if (before->row.step != d.row.step)
-            before->steps += before->last_step != d.row.step;
+            report->differences[kept++] = difference;
+        else if (before->row.step != difference.row.step)
+            before->steps += before->last_step != difference.row.step;
         else
-            before->times += d.times, before->effect = fmax(before->effect, d.effect);
-        before->last_step = d.row.step;
+            before->times += difference.times, before->effect = fmax(before->effect, difference.effect);
+        before->last_step = difference.row.step;
     }
     report->n_differences = kept;
     if (kept) qsort(report->differences, kept, sizeof *report->differences, by_effect);

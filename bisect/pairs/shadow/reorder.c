@@ -1,5 +1,5 @@
 /* Trying orders: see reorder.h. Each order is one isolated replay of the candidates alone; what it computes from A's
- * inputs, which are B's too, is held against the digests of both recordings. */
+ * inputs, which are B's too, is compared with the digests of both recordings. */
 #include "shadow/reorder.h"
 
 #include "kernel/ops.h"

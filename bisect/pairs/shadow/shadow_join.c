@@ -1,5 +1,5 @@
-/* Several ops of B that are parts of one op of A (lb_reassembly): their shadows are put together as they come, and held
- * against A's when the last part has run. */
+/* Several ops of B that are parts of one op of A (lb_reassembly): their shadows are put together as they come, and
+ * compared with A's when the last part has run. */
 #include "shadow/shadow_run.h"
 
 #include "kernel/complex_rows.h"

@@ -140,7 +140,7 @@ static int differing_dim(const lb_layout *x, const lb_layout *y)
     return dim;
 }
 
-/* Whoever recomputes what the other side has in a cache is given all tokens, and hands on a row for each. */
+/* A side that recomputes what the other has in a cache is given all tokens, and hands on a row for each. */
 static int more_rows(const lb_program *pa, const result *x, const lb_program *pb, const result *y)
 {
     const lb_layout *a = &pa->values[x->value].layout, *b = &pb->values[y->value].layout;
@@ -293,8 +293,8 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, const 
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (!other_shape && !is_comparable(&x->layout, &y->layout))
         return true; /* writes of parts: the ops that made them are judged */
-    /* The same elements in another order (a copy that was transposed back) are held against each other as the next step
-     * sees them. */
+    /* The same elements in another order (a copy that was transposed back) are compared with each other as the next
+     * step sees them. */
     const bool other_order = shown && !other_shape && !same_strides(shown[0], shown[1]);
     if (other_order) va = shown_as(a->program, va, shown[0]), vb = shown_as(b->program, vb, shown[1]);
     if (va == LB_NONE || vb == LB_NONE) return true;

@@ -20,13 +20,14 @@ static lb_status first_step(lb_capture *capture, const lb_program **first, lb_er
     lb_err why = LB_ERR_INIT;
     const int32_t *ranks;
     const int64_t *steps;
-    const lb_program *p;
+    const lb_program *program;
     const uint32_t n = lb_capture_ranks(capture, &ranks);
     *first = NULL;
     if (!n || !lb_capture_steps(capture, &steps)) return LB_OK;
-    const lb_status status = lb_capture_program(capture, ranks[0], steps[0], &p, &why);
+    const lb_status status = lb_capture_program(capture, ranks[0], steps[0], &program, &why);
     if (status != LB_OK) return pass_refusal(status, &why, err);
-    if ((n == 1 && p->n_collectives == 0) || (uint32_t)(p->world > 0 ? p->world : 1) == n) *first = p;
+    if ((n == 1 && program->n_collectives == 0) || (uint32_t)(program->world > 0 ? program->world : 1) == n)
+        *first = program;
     return LB_OK;
 }
 
@@ -36,10 +37,10 @@ static bool has_one_rank(lb_capture *capture)
     return lb_capture_ranks(capture, &ranks) == 1;
 }
 
-static bool has_ops(const lb_program *p)
+static bool has_ops(const lb_program *program)
 {
-    for (uint32_t i = 0; p && i < p->n_ops; i++)
-        if (lb_op_computes(p, &p->ops[i])) return true;
+    for (uint32_t i = 0; program && i < program->n_ops; i++)
+        if (lb_op_computes(program, &program->ops[i])) return true;
     return false;
 }
 
@@ -88,30 +89,34 @@ lb_status lb_strangers_run_alone(lb_capture *a, lb_capture *b, bool *alone, lb_e
 }
 
 /* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */
-static uint32_t count_parameters(const lb_program *p, const lb_program *other, uint32_t *shared)
+static uint32_t count_parameters(const lb_program *program, const lb_program *other, uint32_t *shared)
 {
     uint32_t all = 0;
     *shared = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t v =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(program->values[v].flags & LB_VALUE_PARAMETER)) continue;
         bool found = false;
         for (uint32_t w = 0; w < other->n_values && !found; w++)
             found = other->values[w].flags & LB_VALUE_PARAMETER &&
-                    !strcmp(lb_program_text(p, p->values[v].name), lb_program_text(other, other->values[w].name));
+                    !strcmp(lb_program_text(program, program->values[v].name),
+                            lb_program_text(other, other->values[w].name));
         all++, *shared += found;
     }
     return all;
 }
 
 /* Numbers that a program begins with: of parameters, or of all that may be one. */
-static int64_t count_numbers(const lb_program *p, bool of_parameters)
+static int64_t count_numbers(const lb_program *program, bool of_parameters)
 {
     int64_t n = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
-        if (!of_parameters || p->values[v].flags & LB_VALUE_PARAMETER) n += lb_layout_numel(&p->values[v].layout);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t v =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
+        if (!of_parameters || program->values[v].flags & LB_VALUE_PARAMETER)
+            n += lb_layout_numel(&program->values[v].layout);
     }
     return n;
 }
@@ -153,11 +158,11 @@ static bool are_turned(const lb_layout *x, const lb_layout *y)
 }
 
 /* The parameter that an op brings; LB_NONE. */
-static uint32_t parameter_of(const lb_program *p, uint32_t op)
+static uint32_t parameter_of(const lb_program *program, uint32_t op)
 {
-    const lb_op *o = &p->ops[op];
-    const uint32_t v = lb_op_is_source(p, o) ? lb_op_results(p, o)[0] : LB_NONE;
-    return v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER ? v : LB_NONE;
+    const lb_op *o = &program->ops[op];
+    const uint32_t v = lb_op_is_source(program, o) ? lb_op_results(program, o)[0] : LB_NONE;
+    return v != LB_NONE && program->values[v].flags & LB_VALUE_PARAMETER ? v : LB_NONE;
 }
 
 /* A parameter of x with one of y's by the same name, whose dimensions stand in another order. */
@@ -238,24 +243,24 @@ lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, c
 }
 
 /* Of steps that only infer, all on one rank. */
-static bool infers(const lb_program *p)
+static bool infers(const lb_program *program)
 {
     bool computes = false;
-    if (p->n_collectives) return false;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (p->ops[i].phase == LB_PHASE_BACKWARD || p->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
-        if (p->ops[i].flags & LB_OP_FAILED) return false; /* the program may have ended there */
-        computes |= lb_op_computes(p, &p->ops[i]);
+    if (program->n_collectives) return false;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (program->ops[i].phase == LB_PHASE_BACKWARD || program->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
+        if (program->ops[i].flags & LB_OP_FAILED) return false; /* the program may have ended there */
+        computes |= lb_op_computes(program, &program->ops[i]);
     }
     return computes;
 }
 
 /* The first tensor that a module was given; NULL: no module was given one. */
-static const lb_layout *entering(const lb_program *p)
+static const lb_layout *entering(const lb_program *program)
 {
-    for (uint32_t i = 0; i < p->n_boundaries; i++)
-        if (!p->boundaries[i].output && p->boundaries[i].value != LB_NONE)
-            return &p->values[p->boundaries[i].value].layout;
+    for (uint32_t i = 0; i < program->n_boundaries; i++)
+        if (!program->boundaries[i].output && program->boundaries[i].value != LB_NONE)
+            return &program->values[program->boundaries[i].value].layout;
     return NULL;
 }
 

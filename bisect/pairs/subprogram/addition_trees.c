@@ -48,23 +48,27 @@ static bool add_tree(lb_addition_trees *trees, lb_sum_tree *tree, int64_t first)
 
 /* How many of the terms in `set` are below the node where i and j meet, those two counted; 0: no such number came
  * out. */
-static lb_status ask(prober *p, const uint32_t *set, uint32_t n, uint32_t i, uint32_t j, uint32_t *size)
+static lb_status ask(prober *prober, const uint32_t *set, uint32_t n, uint32_t i, uint32_t j, uint32_t *size)
 {
     bool ran = false;
     *size = 0;
-    p->failed |= !p->left;
-    if (p->failed) return LB_OK;
-    p->left--;
-    lb_written_sum_clear(p->sum);
+    prober->failed |= !prober->left;
+    if (prober->failed) return LB_OK;
+    prober->left--;
+    lb_written_sum_clear(prober->sum);
     for (uint32_t k = 0; k < n; k++)
-        lb_written_sum_put(p->sum, set[k], set[k] == i ? p->huge : set[k] == j ? -p->huge : p->unit);
-    LB_TRY(lb_written_sum_run(p->sum, false, p->answers, &ran, p->err));
-    const double survivors = ran ? p->answers[p->element] / (p->unit * p->sum->factor) : -1;
+        lb_written_sum_put(prober->sum, set[k],
+                           set[k] == i   ? prober->huge
+                           : set[k] == j ? -prober->huge
+                                         : prober->unit);
+    LB_TRY(lb_written_sum_run(prober->sum, false, prober->answers, &ran, prober->err));
+    const double survivors = ran ? prober->answers[prober->element] / (prober->unit * prober->sum->factor) : -1;
     if (!(survivors > -0.25) || !(survivors < n - 1.5) || fabs(survivors - rint(survivors)) > 0.25) {
-        p->failed = true;
+        prober->failed = true;
         return LB_OK;
     }
-    for (int64_t e = 0; e < p->sum->elements; e++) p->alike[e] &= p->answers[e] == p->answers[p->element];
+    for (int64_t e = 0; e < prober->sum->elements; e++)
+        prober->alike[e] &= prober->answers[e] == prober->answers[prober->element];
     *size = n - (uint32_t)rint(survivors);
     return LB_OK;
 }
@@ -74,76 +78,76 @@ static lb_status ask(prober *p, const uint32_t *set, uint32_t n, uint32_t i, uin
 static lb_status build(prober *p, const uint32_t *set, uint32_t n, uint32_t *node);
 
 /* From the first term up: at each node above it the terms of the other operand have met it at one size. */
-static lb_status climb(prober *p, const uint32_t *set, uint32_t n, const uint32_t *sizes, uint32_t *node)
+static lb_status climb(prober *prober, const uint32_t *set, uint32_t n, const uint32_t *sizes, uint32_t *node)
 {
     uint32_t *group = malloc(n * sizeof *group), below = 1;
-    lb_status status = group ? LB_OK : lb_fail(p->err, LB_ERR_NOMEM, "out of memory for a sum");
+    lb_status status = group ? LB_OK : lb_fail(prober->err, LB_ERR_NOMEM, "out of memory for a sum");
     *node = set[0];
-    while (status == LB_OK && !p->failed && below < n) {
+    while (status == LB_OK && !prober->failed && below < n) {
         uint32_t next = UINT32_MAX, count = 0, sibling;
         for (uint32_t k = 1; k < n; k++)
             if (sizes[k] > below && sizes[k] < next) next = sizes[k];
         for (uint32_t k = 1; k < n; k++)
             if (sizes[k] == next) group[count++] = set[k];
-        p->failed |= next == UINT32_MAX || below + count != next;
-        if (p->failed) break;
-        status = build(p, group, count, &sibling);
-        if (status == LB_OK && !p->failed) *node = lb_tree_add(&p->builder, *node, sibling);
+        prober->failed |= next == UINT32_MAX || below + count != next;
+        if (prober->failed) break;
+        status = build(prober, group, count, &sibling);
+        if (status == LB_OK && !prober->failed) *node = lb_tree_add(&prober->builder, *node, sibling);
         below = next;
     }
     free(group);
     return status;
 }
 
-static lb_status build(prober *p, const uint32_t *set, uint32_t n, uint32_t *node)
+static lb_status build(prober *prober, const uint32_t *set, uint32_t n, uint32_t *node)
 {
     *node = set[0];
     if (n == 1) return LB_OK;
     if (n == 2) {
-        *node = lb_tree_add(&p->builder, set[0], set[1]);
+        *node = lb_tree_add(&prober->builder, set[0], set[1]);
         return LB_OK;
     }
     uint32_t *sizes = malloc(n * sizeof *sizes);
-    lb_status status = sizes ? LB_OK : lb_fail(p->err, LB_ERR_NOMEM, "out of memory for a sum");
-    for (uint32_t k = 1; k < n && status == LB_OK && !p->failed; k++)
-        status = ask(p, set, n, set[0], set[k], &sizes[k]);
-    if (status == LB_OK && !p->failed) status = climb(p, set, n, sizes, node);
+    lb_status status = sizes ? LB_OK : lb_fail(prober->err, LB_ERR_NOMEM, "out of memory for a sum");
+    for (uint32_t k = 1; k < n && status == LB_OK && !prober->failed; k++)
+        status = ask(prober, set, n, set[0], set[k], &sizes[k]);
+    if (status == LB_OK && !prober->failed) status = climb(prober, set, n, sizes, node);
     free(sizes);
     return status;
 }
 
-static lb_status build_one(prober *p, lb_sum_tree **tree)
+static lb_status build_one(prober *prober, lb_sum_tree **tree)
 {
     uint32_t set[LB_WRITTEN_TERMS], root;
-    for (uint32_t t = 0; t < p->sum->n_terms; t++) set[t] = t;
-    p->builder = lb_tree_begin(p->sum->n_terms);
+    for (uint32_t t = 0; t < prober->sum->n_terms; t++) set[t] = t;
+    prober->builder = lb_tree_begin(prober->sum->n_terms);
     *tree = NULL;
-    lb_status status = build(p, set, p->sum->n_terms, &root);
-    const lb_status ended = lb_tree_end(&p->builder, tree, NULL);
-    if (status == LB_OK && ended == LB_ERR_NOMEM) status = lb_fail(p->err, ended, "out of memory for a sum");
-    p->failed |= ended != LB_OK;
+    lb_status status = build(prober, set, prober->sum->n_terms, &root);
+    const lb_status ended = lb_tree_end(&prober->builder, tree, NULL);
+    if (status == LB_OK && ended == LB_ERR_NOMEM) status = lb_fail(prober->err, ended, "out of memory for a sum");
+    prober->failed |= ended != LB_OK;
     return status;
 }
 
 /* ---- all elements ---- */
 
-static lb_status build_all(prober *p, lb_addition_trees *trees)
+static lb_status build_all(prober *prober, lb_addition_trees *trees)
 {
-    const int64_t n = p->sum->elements;
+    const int64_t n = prober->sum->elements;
     memset(trees->of, 0xFF, (size_t)n * sizeof *trees->of);
-    for (int64_t e = 0; e < n && !p->failed; e++) {
+    for (int64_t element = 0; element < n && !prober->failed; element++) {
         lb_sum_tree *tree;
-        if (trees->of[e] != LB_NONE) continue;
-        p->element = e;
-        memset(p->alike, 1, (size_t)n);
-        LB_TRY(build_one(p, &tree));
-        if (p->failed) {
+        if (trees->of[element] != LB_NONE) continue;
+        prober->element = element;
+        memset(prober->alike, 1, (size_t)n);
+        LB_TRY(build_one(prober, &tree));
+        if (prober->failed) {
             lb_sum_tree_free(tree);
             return LB_OK;
         }
-        for (int64_t k = e; k < n; k++)
-            if (p->alike[k] && trees->of[k] == LB_NONE) trees->of[k] = trees->n;
-        p->failed |= !add_tree(trees, tree, e);
+        for (int64_t k = element; k < n; k++)
+            if (prober->alike[k] && trees->of[k] == LB_NONE) trees->of[k] = trees->n;
+        prober->failed |= !add_tree(trees, tree, element);
     }
     return LB_OK;
 }
@@ -199,18 +203,18 @@ static lb_status open_recorded(const lb_written_sum *sum, recorded *r, lb_err *e
     return status;
 }
 
-static void close_recorded(recorded *r)
+static void close_recorded(recorded *recorded)
 {
-    free(r->target), free(r->values);
+    free(recorded->target), free(recorded->values);
 }
 
 static bool gives_bits(const lb_written_sum *sum, const lb_addition_trees *trees, const lb_addition_rule *rule,
-                       const recorded *r)
+                       const recorded *recorded)
 {
     const lb_dtype dtype = sum->ops.target->dtype;
     for (int64_t e = 0; e < sum->elements; e++) {
-        const double y = rounded(dtype, add_up(sum, trees->list[trees->of[e]].tree, rule, e, r->values));
-        if (!(y == r->target[e]) && !(isnan(y) && isnan(r->target[e]))) return false;
+        const double y = rounded(dtype, add_up(sum, trees->list[trees->of[e]].tree, rule, e, recorded->values));
+        if (!(y == recorded->target[e]) && !(isnan(y) && isnan(recorded->target[e]))) return false;
     }
     return true;
 }
@@ -218,7 +222,7 @@ static bool gives_bits(const lb_written_sum *sum, const lb_addition_trees *trees
 /* Under which rule? Sums are taken in f64 and then rounded: of two numbers of f32 that is what f32 arithmetic gives. */
 typedef enum width { AS_TERMS, WIDER, ANY_WIDTH } width;
 
-static bool find_rule(const lb_written_sum *sum, const recorded *r, width width, lb_addition_trees *trees)
+static bool find_rule(const lb_written_sum *sum, const recorded *recorded, width width, lb_addition_trees *trees)
 {
     const lb_dtype dtypes[] = {sum->dtype, LB_F32, LB_F64};
     const lb_addition_scaling first = sum->factor == 1 ? LB_SCALING_NONE : LB_SCALING_SUM_TIMES,
@@ -227,7 +231,7 @@ static bool find_rule(const lb_written_sum *sum, const recorded *r, width width,
         if (i && lb_dtype_precision(dtypes[i]) <= lb_dtype_precision(sum->dtype)) continue;
         for (int k = first; k <= (int)last; k++) {
             const lb_addition_rule rule = {dtypes[i], (lb_addition_scaling)k};
-            if (!gives_bits(sum, trees, &rule, r)) continue;
+            if (!gives_bits(sum, trees, &rule, recorded)) continue;
             trees->rule = rule;
             return true;
         }
@@ -285,16 +289,16 @@ static bool is_wide(const char *word)
 }
 
 /* The trees of an order, if they give the recorded bits. `*known`: it is an order of so many terms. */
-static bool gives_named(const lb_written_sum *sum, bool ranks, const recorded *r, const char *word, bool wide,
+static bool gives_named(const lb_written_sum *sum, bool ranks, const recorded *recorded, const char *word, bool wide,
                         lb_addition_trees *trees, bool *known)
 {
     clear_trees(trees);
     *known = ranks ? take_collective(sum, word, trees) : take_named(sum, word, trees);
-    return *known && find_rule(sum, r, wide || (ranks && is_wide(word)) ? WIDER : AS_TERMS, trees);
+    return *known && find_rule(sum, recorded, wide || (ranks && is_wide(word)) ? WIDER : AS_TERMS, trees);
 }
 
 /* The first that does, while all are counted. */
-static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *r, lb_addition_trees *trees)
+static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *recorded, lb_addition_trees *trees)
 {
     static const char of_ranks[] = LB_COLLECTIVE_ORDERS " " LB_COLLECTIVE_ORDERS_SPLIT,
                       of_terms[] = "sequential reversed " LB_ORDERS_PLAIN " " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK
@@ -306,12 +310,12 @@ static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *r,
         for (const char *at = ranks ? of_ranks : of_terms; *at; at += strspn(at, " ")) {
             snprintf(word, sizeof word, "%.*s", (int)strcspn(at, " "), at);
             at += strcspn(at, " ");
-            const bool gives = gives_named(sum, ranks, r, word, wide, trees, &known);
+            const bool gives = gives_named(sum, ranks, recorded, word, wide, trees, &known);
             trees->tried += known, trees->excluded += known && !gives;
             if (gives && !*found) memcpy(found, word, sizeof found);
         }
         if (!*found) continue;
-        gives_named(sum, ranks, r, found, wide, trees, &known);
+        gives_named(sum, ranks, recorded, found, wide, trees, &known);
         snprintf(trees->name, sizeof trees->name, "%.24s%s%s", found, wide ? " in " : "",
                  wide ? lb_dtype_name(trees->rule.accumulate) : "");
         return true;
@@ -330,11 +334,11 @@ typedef struct grown_tree {
     uint8_t nodes, root;
 } grown_tree;
 
-static uint32_t take_node(lb_tree_builder *builder, const grown_tree *g, uint32_t at)
+static uint32_t take_node(lb_tree_builder *builder, const grown_tree *tree, uint32_t at)
 {
     if (at < FEW_TERMS) return at;
-    const uint32_t x = take_node(builder, g, g->children[at - FEW_TERMS][0]),
-                   y = take_node(builder, g, g->children[at - FEW_TERMS][1]);
+    const uint32_t x = take_node(builder, tree, tree->children[at - FEW_TERMS][0]),
+                   y = take_node(builder, tree, tree->children[at - FEW_TERMS][1]);
     return lb_tree_add(builder, x, y);
 }
 
@@ -347,13 +351,13 @@ static lb_sum_tree *tree_of(const grown_tree *g, uint32_t n)
 }
 
 /* The leaf beside node `at` (a leaf, or FEW_TERMS + a node). */
-static grown_tree grow(const grown_tree *g, uint32_t at, uint32_t leaf)
+static grown_tree grow(const grown_tree *tree, uint32_t at, uint32_t leaf)
 {
-    grown_tree larger = *g;
+    grown_tree larger = *tree;
     const uint8_t node = (uint8_t)(FEW_TERMS + larger.nodes);
-    for (uint32_t i = 0; i < g->nodes; i++)
+    for (uint32_t i = 0; i < tree->nodes; i++)
         for (int k = 0; k < 2; k++)
-            if (g->children[i][k] == at) larger.children[i][k] = node;
+            if (tree->children[i][k] == at) larger.children[i][k] = node;
     if (larger.root == at) larger.root = node;
     larger.children[larger.nodes][0] = (uint8_t)at, larger.children[larger.nodes++][1] = (uint8_t)leaf;
     return larger;
@@ -366,34 +370,35 @@ typedef struct enumeration {
     lb_addition_trees *trees;
 } enumeration;
 
-static bool try_grown(const enumeration *e, const grown_tree *g, uint32_t leaves)
+static bool try_grown(const enumeration *enumeration, const grown_tree *grown, uint32_t leaves)
 {
-    const uint32_t n = e->sum->n_terms;
+    const uint32_t n = enumeration->sum->n_terms;
     if (leaves == n) {
-        clear_trees(e->trees);
-        lb_sum_tree *tree = tree_of(g, n);
-        return tree && add_tree(e->trees, tree, 0) && find_rule(e->sum, e->recorded, e->width, e->trees);
+        clear_trees(enumeration->trees);
+        lb_sum_tree *tree = tree_of(grown, n);
+        return tree && add_tree(enumeration->trees, tree, 0) &&
+               find_rule(enumeration->sum, enumeration->recorded, enumeration->width, enumeration->trees);
     }
     for (uint32_t at = 0; at < leaves; at++) {
-        const grown_tree larger = grow(g, at, leaves);
-        if (try_grown(e, &larger, leaves + 1)) return true;
+        const grown_tree larger = grow(grown, at, leaves);
+        if (try_grown(enumeration, &larger, leaves + 1)) return true;
     }
-    for (uint32_t at = 0; at < g->nodes; at++) {
-        const grown_tree larger = grow(g, FEW_TERMS + at, leaves);
-        if (try_grown(e, &larger, leaves + 1)) return true;
+    for (uint32_t at = 0; at < grown->nodes; at++) {
+        const grown_tree larger = grow(grown, FEW_TERMS + at, leaves);
+        if (try_grown(enumeration, &larger, leaves + 1)) return true;
     }
     return false;
 }
 
-static bool find_among_all(const lb_written_sum *sum, const recorded *r, lb_addition_trees *trees)
+static bool find_among_all(const lb_written_sum *sum, const recorded *recorded, lb_addition_trees *trees)
 {
     const grown_tree one = {.root = 0};
     bool found = false;
     if (sum->n_terms > FEW_TERMS || sum->elements < FEW) return false;
     memset(trees->of, 0, (size_t)sum->elements * sizeof *trees->of);
     for (int wide = 0; wide < 2 && !found; wide++) {
-        const enumeration e = {sum, r, wide ? WIDER : AS_TERMS, trees};
-        found = try_grown(&e, &one, 1);
+        const enumeration enumeration = {sum, recorded, wide ? WIDER : AS_TERMS, trees};
+        found = try_grown(&enumeration, &one, 1);
     }
     if (!found) clear_trees(trees);
     return found;
@@ -406,28 +411,31 @@ static lb_status find_by_asking(lb_written_sum *sum, uint64_t most_runs, lb_addi
 {
     /* Units add up exactly in every type, and vanish beside what is huge: f16 ends at 65504. */
     const bool half = sum->dtype == LB_F16 || sum->ops.target->dtype == LB_F16;
-    prober p = {.sum = sum, .left = most_runs, .huge = half ? 0x1p15 : 0x1p100, .unit = half ? 0x1p-3 : 1, .err = err};
-    p.answers = malloc((size_t)sum->elements * sizeof *p.answers), p.alike = malloc((size_t)sum->elements);
-    lb_status status = p.answers && p.alike ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
-    if (status == LB_OK) status = build_all(&p, trees);
-    *found = status == LB_OK && !p.failed;
-    free(p.answers), free(p.alike);
+    prober prober = {
+        .sum = sum, .left = most_runs, .huge = half ? 0x1p15 : 0x1p100, .unit = half ? 0x1p-3 : 1, .err = err};
+    prober.answers = malloc((size_t)sum->elements * sizeof *prober.answers),
+    prober.alike = malloc((size_t)sum->elements);
+    lb_status status = prober.answers && prober.alike ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
+    if (status == LB_OK) status = build_all(&prober, trees);
+    *found = status == LB_OK && !prober.failed;
+    free(prober.answers), free(prober.alike);
     return status;
 }
 
 lb_status lb_addition_trees_find(lb_written_sum *sum, bool ranks, uint64_t most_runs, lb_addition_trees *trees,
                                  bool *found, lb_err *err)
 {
-    recorded r = {0};
+    recorded recorded = {0};
     *trees = (lb_addition_trees){.of = malloc((size_t)sum->elements * sizeof *trees->of)};
-    lb_status status = trees->of ? open_recorded(sum, &r, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
-    *found = status == LB_OK && (find_named(sum, ranks, &r, trees) || find_among_all(sum, &r, trees));
+    lb_status status =
+        trees->of ? open_recorded(sum, &recorded, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
+    *found = status == LB_OK && (find_named(sum, ranks, &recorded, trees) || find_among_all(sum, &recorded, trees));
     if (status == LB_OK && !*found) {
         status = find_by_asking(sum, most_runs, trees, found, err);
         /* A wider type on the way fits a few elements by chance. */
-        *found = *found && find_rule(sum, &r, sum->elements < FEW ? AS_TERMS : ANY_WIDTH, trees);
+        *found = *found && find_rule(sum, &recorded, sum->elements < FEW ? AS_TERMS : ANY_WIDTH, trees);
     }
-    close_recorded(&r);
+    close_recorded(&recorded);
     return status;
 }
 

@@ -14,91 +14,92 @@ typedef struct run {
     double *out;
 } run;
 
-static const lb_value *value_of_leaf(const lb_subprogram *s, uint32_t leaf)
+static const lb_value *value_of_leaf(const lb_subprogram *subprogram, uint32_t leaf)
 {
-    return &s->rank_programs[0].program->values[s->leaves[leaf].row];
+    return &subprogram->rank_programs[0].program->values[subprogram->leaves[leaf].row];
 }
 
-static uint32_t leaf_of(const lb_subprogram *s, uint32_t value)
+static uint32_t leaf_of(const lb_subprogram *subprogram, uint32_t value)
 {
-    for (uint32_t i = 0; i < s->n_leaves; i++)
-        if (s->leaves[i].row == value) return i;
+    for (uint32_t i = 0; i < subprogram->n_leaves; i++)
+        if (subprogram->leaves[i].row == value) return i;
     return LB_NONE;
 }
 
 static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
-    const run *r = context;
-    const uint32_t leaf = leaf_of(r->subprogram, value);
+    const run *run = context;
+    const uint32_t leaf = leaf_of(run->subprogram, value);
     (void)program;
     if (leaf == LB_NONE) return lb_fail(err, LB_ERR_NOT_CAPTURED, "not given");
-    *tensor = r->narrow[leaf];
+    *tensor = run->narrow[leaf];
     return LB_OK;
 }
 
 static bool wide_value(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    const run *r = context;
-    const uint32_t leaf = leaf_of(r->subprogram, value);
+    const run *run = context;
+    const uint32_t leaf = leaf_of(run->subprogram, value);
     (void)rank, (void)step;
-    if (leaf == LB_NONE || !lb_dtype_is_float(value_of_leaf(r->subprogram, leaf)->dtype)) return false;
-    *tensor = r->wide[leaf];
+    if (leaf == LB_NONE || !lb_dtype_is_float(value_of_leaf(run->subprogram, leaf)->dtype)) return false;
+    *tensor = run->wide[leaf];
     return true;
 }
 
 static bool note_output(void *context, const lb_event *event)
 {
-    run *r = context;
-    for (uint32_t i = 0; event->shadow && i < event->n_results && !r->out; i++)
-        if (event->values[i] == r->subprogram->outputs[0].row && event->shadow[i].data)
-            r->out = lb_shadow_numbers_copy(&event->shadow[i]);
+    run *run = context;
+    for (uint32_t i = 0; event->shadow && i < event->n_results && !run->out; i++)
+        if (event->values[i] == run->subprogram->outputs[0].row && event->shadow[i].data)
+            run->out = lb_shadow_numbers_copy(&event->shadow[i]);
     return true;
 }
 
-static bool make_leaves(run *r, const double *const *leaves)
+static bool make_leaves(run *run, const double *const *leaves)
 {
     bool room = true;
-    for (uint32_t i = 0; i < r->subprogram->n_leaves && room; i++) {
-        const lb_value *v = value_of_leaf(r->subprogram, i);
-        const size_t n = (size_t)lb_layout_numel(&v->layout);
-        const lb_layout dense = lb_layout_contiguous(v->layout.ndim, v->layout.shape);
+    for (uint32_t i = 0; i < run->subprogram->n_leaves && room; i++) {
+        const lb_value *value = value_of_leaf(run->subprogram, i);
+        const size_t n = (size_t)lb_layout_numel(&value->layout);
+        const lb_layout dense = lb_layout_contiguous(value->layout.ndim, value->layout.shape);
         double *numbers = malloc((n + 1) * sizeof *numbers);
-        r->wide[i] = (lb_tensor){numbers, LB_F64, dense};
-        r->narrow[i] = (lb_tensor){calloc(lb_dtype_bytes(v->dtype, n) + 1, 1), v->dtype, dense};
-        room = numbers && r->narrow[i].data;
+        run->wide[i] = (lb_tensor){numbers, LB_F64, dense};
+        run->narrow[i] = (lb_tensor){calloc(lb_dtype_bytes(value->dtype, n) + 1, 1), value->dtype, dense};
+        room = numbers && run->narrow[i].data;
         if (!room) continue;
         memcpy(numbers, leaves[i], n * sizeof *numbers);
-        lb_shadow_put(&r->narrow[i], numbers);
+        lb_shadow_put(&run->narrow[i], numbers);
     }
     return room;
 }
 
-lb_status lb_subprogram_run_exact(const lb_subprogram *s, const double *const *leaves, double **out, lb_err *err)
+lb_status lb_subprogram_run_exact(const lb_subprogram *subprogram, const double *const *leaves, double **out,
+                                  lb_err *err)
 {
-    run r = {.subprogram = s,
-             .wide = calloc(s->n_leaves + 1, sizeof *r.wide),
-             .narrow = calloc(s->n_leaves + 1, sizeof *r.narrow)};
+    run run = {.subprogram = subprogram,
+               .wide = calloc(subprogram->n_leaves + 1, sizeof *run.wide),
+               .narrow = calloc(subprogram->n_leaves + 1, sizeof *run.narrow)};
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    const lb_observer observer = {.context = &r, .op = note_output, .source = wide_value};
-    const lb_prepared *const programs[] = {s->rank_programs[0].prepared};
+    const lb_observer observer = {.context = &run, .op = note_output, .source = wide_value};
+    const lb_prepared *const programs[] = {subprogram->rank_programs[0].prepared};
     lb_rank_run ranks = {.programs = programs,
                          .n_programs = 1,
                          .plan = &plan,
                          .observer = &observer,
-                         .context = &r,
+                         .context = &run,
                          .value = given_value};
     *out = NULL;
-    lb_status status = r.wide && r.narrow && make_leaves(&r, leaves) ? LB_OK : LB_ERR_NOMEM;
+    lb_status status = run.wide && run.narrow && make_leaves(&run, leaves) ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK)
         status = lb_rank_run_all(&ranks, err);
     else
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the leaves of a subprogram");
-    for (uint32_t i = 0; i < s->n_leaves; i++) {
-        if (r.wide) free(r.wide[i].data);
-        if (r.narrow) free(r.narrow[i].data);
+    for (uint32_t i = 0; i < subprogram->n_leaves; i++) {
+        if (run.wide) free(run.wide[i].data);
+        if (run.narrow) free(run.narrow[i].data);
     }
-    free(r.wide), free(r.narrow);
-    *out = r.out;
+    free(run.wide), free(run.narrow);
+    *out = run.out;
     return status;
 }

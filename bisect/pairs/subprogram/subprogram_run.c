@@ -16,69 +16,70 @@ typedef struct run {
 } run;
 
 /* A fusion rewrites the program of the only rank program, not its values. */
-static bool is_spot(const lb_subprogram *r, lb_spot at, const lb_program *program, uint32_t value)
+static bool is_spot(const lb_subprogram *subprogram, lb_spot at, const lb_program *program, uint32_t value)
 {
-    return at.row == value && (r->n_rank_programs == 1 || r->rank_programs[at.rank_program].program == program);
+    return at.row == value &&
+           (subprogram->n_rank_programs == 1 || subprogram->rank_programs[at.rank_program].program == program);
 }
 
 static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
-    const run *r = context;
-    const lb_subprogram *subprogram = r->subprogram;
+    const run *run = context;
+    const lb_subprogram *subprogram = run->subprogram;
     for (uint32_t i = 0; i < subprogram->n_leaves; i++)
         if (subprogram->leaves[i].row != LB_NONE && is_spot(subprogram, subprogram->leaves[i], program, value)) {
-            *tensor = r->inputs[i];
+            *tensor = run->inputs[i];
             return LB_OK;
         }
-    for (uint32_t i = 0; r->targets && i < subprogram->n_outputs; i++)
-        if (is_spot(subprogram, subprogram->outputs[i], program, value) && r->targets[i].data) {
-            *tensor = r->targets[i];
+    for (uint32_t i = 0; run->targets && i < subprogram->n_outputs; i++)
+        if (is_spot(subprogram, subprogram->outputs[i], program, value) && run->targets[i].data) {
+            *tensor = run->targets[i];
             return LB_OK;
         }
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "not given");
 }
 
-static void keep_result(run *r, uint32_t row, const lb_tensor *computed)
+static void keep_result(run *run, uint32_t row, const lb_tensor *computed)
 {
-    lb_tensor *kept = &r->results[row];
+    lb_tensor *kept = &run->results[row];
     if (kept->data) return;
     size_t bytes = lb_dtype_bytes(computed->dtype, (size_t)lb_layout_numel(&computed->layout));
     *kept = (lb_tensor){malloc(bytes + 1), computed->dtype,
                         lb_layout_contiguous(computed->layout.ndim, computed->layout.shape)};
-    r->no_memory |= !kept->data;
+    run->no_memory |= !kept->data;
     if (kept->data && lb_tensor_gather(computed, kept->data, NULL) != LB_OK) free(kept->data), kept->data = NULL;
 }
 
 static bool note_event(void *context, const lb_event *event)
 {
-    run *r = context;
+    run *run = context;
     /* What a reduction leaves at those who are not its root is no result; who reads it is told that it is missing. */
     const bool met = event->program->ops[event->op].flags & LB_OP_COLLECTIVE;
-    r->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !r->targets && !met);
-    r->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;
-    for (uint32_t i = 0; r->results && i < event->n_results; i++)
-        for (uint32_t k = 0; k < r->subprogram->n_outputs; k++)
-            if (is_spot(r->subprogram, r->subprogram->outputs[k], event->program, event->values[i]) &&
+    run->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !run->targets && !met);
+    run->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;
+    for (uint32_t i = 0; run->results && i < event->n_results; i++)
+        for (uint32_t k = 0; k < run->subprogram->n_outputs; k++)
+            if (is_spot(run->subprogram, run->subprogram->outputs[k], event->program, event->values[i]) &&
                 event->computed[i].data)
-                keep_result(r, k, &event->computed[i]);
-    return !r->lost && !r->no_memory;
+                keep_result(run, k, &event->computed[i]);
+    return !run->lost && !run->no_memory;
 }
 
-static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
+static lb_status perform(run *run, const lb_plan *plan, lb_err *err)
 {
-    const lb_subprogram *subprogram = r->subprogram;
-    const lb_observer observer = {.context = r, .op = note_event};
+    const lb_subprogram *subprogram = run->subprogram;
+    const lb_observer observer = {.context = run, .op = note_event};
     const lb_prepared **programs = calloc(subprogram->n_rank_programs + 1, sizeof *programs);
     lb_rank_run ranks = {.programs = programs,
                          .n_programs = subprogram->n_rank_programs,
                          .plan = plan,
                          .observer = &observer,
-                         .context = r,
+                         .context = run,
                          .value = given_value};
     if (!programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < subprogram->n_rank_programs; i++) programs[i] = subprogram->rank_programs[i].prepared;
     lb_status status = lb_rank_run_all(&ranks, err);
-    memcpy(r->touched, ranks.touched, sizeof r->touched);
+    memcpy(run->touched, ranks.touched, sizeof run->touched);
     free(programs);
     return status;
 }
@@ -87,16 +88,16 @@ lb_status lb_subprogram_run(const lb_subprogram *subprogram, const lb_tensor *in
                             uint32_t n_swaps, lb_tensor *results, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
-    run r = {.subprogram = subprogram, .inputs = inputs, .results = results};
+    run run = {.subprogram = subprogram, .inputs = inputs, .results = results};
     memset(results, 0, subprogram->n_outputs * sizeof *results);
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false;
     plan.swaps = swaps, plan.n_swaps = n_swaps;
-    lb_status status = perform(&r, &plan, err);
-    if (status == LB_OK && r.no_memory) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
+    lb_status status = perform(&run, &plan, err);
+    if (status == LB_OK && run.no_memory) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     for (uint32_t i = 0; status == LB_OK && i < n_swaps && i < LB_RANK_RUN_SWAPS; i++)
-        if (!r.touched[i])
+        if (!run.touched[i])
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s means nothing to these ops", swaps[i].argument);
-    if (status == LB_OK && r.lost) status = lb_fail(err, LB_ERR_UNSUPPORTED, "an op has no kernel here");
+    if (status == LB_OK && run.lost) status = lb_fail(err, LB_ERR_UNSUPPORTED, "an op has no kernel here");
     for (uint32_t i = 0; status != LB_OK && i < subprogram->n_outputs; i++)
         free(results[i].data), results[i].data = NULL;
     return status;
@@ -106,10 +107,10 @@ lb_status lb_subprogram_reaches(const lb_subprogram *subprogram, const lb_tensor
                                 bool *reaches, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
-    run r = {.subprogram = subprogram, .inputs = inputs, .targets = targets};
+    run run = {.subprogram = subprogram, .inputs = inputs, .targets = targets};
     plan.mode = LB_REPLAY_ISOLATED, plan.compare = true;
     *reaches = false;
-    LB_TRY(perform(&r, &plan, err));
-    *reaches = !r.lost && !r.out_of_reach;
+    LB_TRY(perform(&run, &plan, err));
+    *reaches = !run.lost && !run.out_of_reach;
     return LB_OK;
 }

@@ -71,10 +71,10 @@ static digits digits_of(lb_dtype dtype, int64_t elements)
     return d;
 }
 
-static uint32_t digit_of(const digits *d, int64_t element, uint32_t place)
+static uint32_t digit_of(const digits *digits, int64_t element, uint32_t place)
 {
-    while (place--) element /= d->base;
-    return (uint32_t)(element % d->base);
+    while (place--) element /= digits->base;
+    return (uint32_t)(element % digits->base);
 }
 
 typedef struct reader {
@@ -85,17 +85,17 @@ typedef struct reader {
     double *numbers; /* digits.n times the output: where they are their own numbers */
 } reader;
 
-static lb_status ask(reader *r, bool *ran, lb_err *err)
+static lb_status ask(reader *reader, bool *ran, lb_err *err)
 {
-    lb_written_sum *sum = r->sum;
-    lb_tensor *t = &sum->leaves[r->leaf].tensor;
+    lb_written_sum *sum = reader->sum;
+    lb_tensor *t = &sum->leaves[reader->leaf].tensor;
     const int64_t n = lb_layout_numel(&t->layout);
     lb_written_sum_clear(sum);
     for (int64_t i = 0; i < n; i++) put(t, i, 1);
-    LB_TRY(lb_written_sum_run(sum, true, r->ones, ran, err));
-    for (uint32_t d = 0; d < r->digits.n && *ran; d++) {
-        for (int64_t i = 0; i < n; i++) put(t, i, digit_of(&r->digits, i, d));
-        LB_TRY(lb_written_sum_run(sum, true, r->numbers + d * sum->elements, ran, err));
+    LB_TRY(lb_written_sum_run(sum, true, reader->ones, ran, err));
+    for (uint32_t d = 0; d < reader->digits.n && *ran; d++) {
+        for (int64_t i = 0; i < n; i++) put(t, i, digit_of(&reader->digits, i, d));
+        LB_TRY(lb_written_sum_run(sum, true, reader->numbers + d * sum->elements, ran, err));
     }
     return LB_OK;
 }
@@ -106,16 +106,16 @@ static bool is_near(double x, double y)
 }
 
 /* One term of the leaf in every element: its number is what came out. */
-static bool read_single(reader *r, lb_written_leaf *leaf, double factor)
+static bool read_single(reader *reader, lb_written_leaf *leaf, double factor)
 {
     const int64_t n = lb_layout_numel(&leaf->tensor.layout);
-    for (int64_t e = 0; e < r->sum->elements; e++) {
+    for (int64_t e = 0; e < reader->sum->elements; e++) {
         int64_t number = 0;
-        if (!is_near(r->ones[e], factor)) return false;
-        for (uint32_t d = r->digits.n; d-- > 0;) {
-            const double digit = r->numbers[d * r->sum->elements + e] / factor;
-            if (!(fabs(digit - rint(digit)) < 0x1p-8) || digit > r->digits.base) return false;
-            number = number * r->digits.base + (int64_t)rint(digit);
+        if (!is_near(reader->ones[e], factor)) return false;
+        for (uint32_t d = reader->digits.n; d-- > 0;) {
+            const double digit = reader->numbers[d * reader->sum->elements + e] / factor;
+            if (!(fabs(digit - rint(digit)) < 0x1p-8) || digit > reader->digits.base) return false;
+            number = number * reader->digits.base + (int64_t)rint(digit);
         }
         if (number < 0 || number >= n) return false;
         leaf->first[e] = (uint32_t)number;
@@ -125,36 +125,36 @@ static bool read_single(reader *r, lb_written_leaf *leaf, double factor)
 }
 
 /* The leaf as (outer, count, inner), whose middle is added up. */
-static bool fits(const reader *r, const lb_written_leaf *leaf, double factor)
+static bool fits(const reader *reader, const lb_written_leaf *leaf, double factor)
 {
-    for (int64_t e = 0; e < r->sum->elements; e++) {
-        if (!is_near(r->ones[e], factor * leaf->count)) return false;
-        for (uint32_t d = 0; d < r->digits.n; d++) {
+    for (int64_t e = 0; e < reader->sum->elements; e++) {
+        if (!is_near(reader->ones[e], factor * leaf->count)) return false;
+        for (uint32_t d = 0; d < reader->digits.n; d++) {
             double total = 0;
             for (uint32_t k = 0; k < leaf->count; k++)
-                total += digit_of(&r->digits, leaf->first[e] + k * leaf->stride, d);
-            if (!is_near(r->numbers[d * r->sum->elements + e], factor * total)) return false;
+                total += digit_of(&reader->digits, leaf->first[e] + k * leaf->stride, d);
+            if (!is_near(reader->numbers[d * reader->sum->elements + e], factor * total)) return false;
         }
     }
     return true;
 }
 
-static bool read_several(reader *r, lb_written_leaf *leaf)
+static bool read_several(reader *reader, lb_written_leaf *leaf)
 {
-    const lb_layout *l = &leaf->tensor.layout;
-    const int64_t n = lb_layout_numel(l), count = n / r->sum->elements;
-    if (count < 2 || count > LB_WRITTEN_TERMS || count * r->sum->elements != n) return false;
+    const lb_layout *layout = &leaf->tensor.layout;
+    const int64_t n = lb_layout_numel(layout), count = n / reader->sum->elements;
+    if (count < 2 || count > LB_WRITTEN_TERMS || count * reader->sum->elements != n) return false;
     leaf->count = (uint32_t)count;
-    for (int from = 0; from < l->ndim; from++) {
+    for (int from = 0; from < layout->ndim; from++) {
         int64_t middle = 1, inner = 1;
         int to = from;
-        while (to < l->ndim && middle < count) middle *= l->shape[to++];
-        for (int d = to; d < l->ndim; d++) inner *= l->shape[d];
+        while (to < layout->ndim && middle < count) middle *= layout->shape[to++];
+        for (int d = to; d < layout->ndim; d++) inner *= layout->shape[d];
         if (middle != count) continue;
         leaf->stride = inner;
-        for (int64_t e = 0; e < r->sum->elements; e++)
+        for (int64_t e = 0; e < reader->sum->elements; e++)
             leaf->first[e] = (uint32_t)(e / inner * count * inner + e % inner);
-        if (fits(r, leaf, r->ones[0] / (double)count)) return true;
+        if (fits(reader, leaf, reader->ones[0] / (double)count)) return true;
     }
     leaf->count = 0;
     return false;
@@ -165,21 +165,21 @@ static lb_status read_leaf(lb_written_sum *sum, uint32_t i, double *factor, bool
 {
     lb_written_leaf *leaf = &sum->leaves[i];
     const int64_t n = lb_layout_numel(&leaf->tensor.layout);
-    reader r = {.sum = sum, .leaf = i, .digits = digits_of(leaf->tensor.dtype, n)};
+    reader reader = {.sum = sum, .leaf = i, .digits = digits_of(leaf->tensor.dtype, n)};
     bool any = false;
     *factor = 0, *known = false;
     if (n > INT32_MAX || n < 1) return LB_OK;
-    r.ones = malloc((size_t)sum->elements * (r.digits.n + 1) * sizeof *r.ones);
+    reader.ones = malloc((size_t)sum->elements * (reader.digits.n + 1) * sizeof *reader.ones);
     leaf->first = malloc((size_t)sum->elements * sizeof *leaf->first);
-    lb_status status = r.ones && leaf->first ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
-    r.numbers = r.ones ? r.ones + sum->elements : NULL;
-    if (status == LB_OK) status = ask(&r, known, err);
-    for (int64_t e = 0; status == LB_OK && *known && e < sum->elements; e++) any |= r.ones[e] != 0;
+    lb_status status = reader.ones && leaf->first ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
+    reader.numbers = reader.ones ? reader.ones + sum->elements : NULL;
+    if (status == LB_OK) status = ask(&reader, known, err);
+    for (int64_t e = 0; status == LB_OK && *known && e < sum->elements; e++) any |= reader.ones[e] != 0;
     if (status == LB_OK && *known && any) {
-        *known = read_single(&r, leaf, r.ones[0]) || read_several(&r, leaf);
-        *factor = *known ? r.ones[0] / leaf->count : 0;
+        *known = read_single(&reader, leaf, reader.ones[0]) || read_several(&reader, leaf);
+        *factor = *known ? reader.ones[0] / leaf->count : 0;
     }
-    free(r.ones);
+    free(reader.ones);
     return status;
 }
 
