@@ -204,7 +204,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
     const lb_diff_row *place = s->report->has_first ? &s->report->first : NULL;
-    const bool as_one = strangers || s->report->verdict != LB_VERDICT_DIVERGED; /* else the walk has a place */
+    const bool as_one = s->report->verdict != LB_VERDICT_DIVERGED; /* else the walk has a place */
     lb_status status = lb_diff_implementations(s->a, s->b, s->options, place, as_one, by_value, &answer, &why);
     bool judged = answer.judged;
     if (by_value->out_of_memory) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");

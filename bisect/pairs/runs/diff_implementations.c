@@ -693,7 +693,7 @@ static lb_status judge_views(const step_pair *pair, const lb_program_view views[
     const bool same = x.same && !x.left_apart, proven = same && !x.alone;
     const bool told = x.judged && (same || (placed && !flipped)),
                carried = told && !proven && begins_with_carried(&x, pair->captures);
-    answer->judged = proven || (told && !carried);
+    answer->judged = proven || (told && !carried), answer->proven = proven;
     if (answer->judged) report->untold |= !x.tokens;
     answer->padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
     lb_status status = answer->judged ? report_step(&x, pair->place, report, first, &answer->cleared, err) : LB_OK;
@@ -764,10 +764,10 @@ static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_
     LB_TRY(lb_strangers_infer(a, b, options->first_step, options->last_step, &infer, err));
     lb_diff_report *as_one = infer ? calloc(1, sizeof *as_one) : NULL;
     if (infer && !as_one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_diff_implementations_answer of_one = {false, false, false};
+    lb_diff_implementations_answer of_one = {.judged = false};
     const lb_status status = infer ? judge_all_steps(a, b, options, memory, as_one, &of_one, err) : LB_OK;
     if (as_one) lb_diff_report_share_cost(report, as_one);
-    if (status == LB_OK && of_one.judged) {
+    if (status == LB_OK && of_one.judged && (of_one.proven || as_one->n_differences)) {
         const lb_diff_report alone = *report;
         *report = *as_one, *as_one = alone, *answer = of_one;
     }
@@ -808,7 +808,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     for (uint32_t i = 0; i < options->n_names; i++)
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
-    *answer = (lb_diff_implementations_answer){false, false, false};
+    *answer = (lb_diff_implementations_answer){.judged = false};
     bool cut;
     lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step, &cut, err);
     if (status == LB_OK)

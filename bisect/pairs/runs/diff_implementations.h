@@ -11,6 +11,7 @@
 
 typedef struct lb_diff_implementations_answer {
     bool judged;  /* every step that both sides have; else the report says in missing[] why not */
+    bool proven;  /* and that both are one function, not only but for what rounding may do */
     bool padded;  /* rows of one side are longer, and which of its tokens are the other's is known (token_map.h) */
     bool cleared; /* the place that was asked about lies in no region that differs */
 } lb_diff_implementations_answer;
