@@ -766,7 +766,7 @@ static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_
     if (infer && !as_one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_diff_implementations_answer of_one = {.judged = false};
     const lb_status status = infer ? judge_all_steps(a, b, options, memory, as_one, &of_one, err) : LB_OK;
-    if (as_one) lb_diff_report_share_cost(report, as_one);
+    if (as_one) lb_diff_report_share_cost(report, as_one), report->out_of_memory |= as_one->out_of_memory;
     if (status == LB_OK && of_one.judged && (of_one.proven || as_one->n_differences)) {
         const lb_diff_report alone = *report;
         *report = *as_one, *as_one = alone, *answer = of_one;
