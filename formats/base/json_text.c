@@ -182,9 +182,22 @@ static void put_hidden(byte_buffer *to, int32_t c)
     buffer_add(to, text, strlen(text));
 }
 
+/* In two passes, into memory of the right size: where Jansson's own text cannot grow for a key it goes on without the
+ * key, and the text is no JSON. */
+static char *dump_whole(const json_t *json, size_t flags)
+{
+    const size_t n = json_dumpb(json, NULL, 0, flags);
+    char *text = n ? malloc(n + 1) : NULL;
+    if (!text) return NULL;
+    text[n] = '\0';
+    if (json_dumpb(json, text, n, flags) == n) return text;
+    free(text);
+    return NULL;
+}
+
 char *lb_json_dumps(const json_t *json, size_t flags)
 {
-    char *text = json_dumps(json, flags);
+    char *text = dump_whole(json, flags);
     const size_t n = text ? strlen(text) : 0;
     if (!text || lb_text_is_plain(LB_TEXT_SHOWN, text, n)) return text;
     byte_buffer to = {0};
