@@ -330,8 +330,8 @@ static uint64_t mapped_bytes(void)
     return n == 3 ? (uint64_t)shared * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* Of many archives what was read is handed back from time to time: whoever walks over all ranks needs no memory for all
- * of them. */
+/* Of many archives what was read is handed back from time to time, so that a walk over all ranks needs no memory for
+ * all of them. */
 static void note_read(lb_capture *capture)
 {
     enum { MANY_MEMBERS = 16, SELDOM = 64, MOST = 1 << 30 };

@@ -16,6 +16,8 @@ EXCEPTIONS = {
     "formats/base/output_inputs.c": "the one writer compares what it writes with what is read",
     "formats/base/executable.c": "looks through PATH for a program; what cannot be looked at cannot be started",
     "formats/archive/archive_reader.c": "the map of an archive, whose descriptor comes from lastbit/input.h",
+    "formats/captures/capture_reader.c": "/proc/self/statm, for when to hand memory back",
+    "formats/program/program_shelf.c": "the map of its own scratch file: what cannot be mapped stays in memory",
     "formats/captures/ring_files.c": "each error stops the assembly, and the files stay",
     "formats/parts/part_folder.c": "claims of other workers come and go; one that cannot be read is theirs",
     "formats/foreign/checkpoint.c": "access, whose failure is the command's error",
