@@ -326,13 +326,14 @@ static void swap_left_over(const lb_exact_side *s, uint32_t *x, uint32_t *left_o
     *x = lb_value_graph_whole(&s->graph, *x);
 }
 
+/* Of what is in parts, elements are told by tokens or places: those stay. */
 bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     bool any = false;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
         uint32_t *va = &all->pieces[c->first].tensor;
-        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART || c->in_parts) continue;
         bool met = false;
         for (uint32_t k = 0; k < all->n_lone[1] && !met; k++)
             if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap_left_over(b, &c->b, &all->lone[1][k]);
@@ -340,7 +341,7 @@ bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a,
             if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap_left_over(a, va, &all->lone[0][k]);
         for (uint32_t k = 0; k < all->n && !met; k++) {
             lb_counterpart *d = &all->list[k];
-            if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i &&
+            if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i && !d->in_parts &&
                 (met = is_same_exit(a, b, *va, d->b)))
                 swap(&c->b, &d->b);
         }

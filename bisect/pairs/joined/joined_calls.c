@@ -62,11 +62,28 @@ static bool list_calls(const lb_program *program, calls *out)
     return true;
 }
 
+static int by_size(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* The same dimensions in any order: one side may have time before batch. */
+static bool are_alike(const lb_layout *a, const lb_layout *b)
+{
+    int64_t sizes[2][LB_MAX_DIMS];
+    if (a->ndim != b->ndim) return false;
+    memcpy(sizes[0], a->shape, (size_t)a->ndim * sizeof **sizes);
+    memcpy(sizes[1], b->shape, (size_t)b->ndim * sizeof **sizes);
+    for (int k = 0; k < 2; k++) qsort(sizes[k], (size_t)a->ndim, sizeof **sizes, by_size);
+    return !memcmp(sizes[0], sizes[1], (size_t)a->ndim * sizeof **sizes);
+}
+
 static bool are_given_alike(const lb_program *a, const calls *x, const lb_program *b, const calls *y)
 {
     bool alike = x->n == y->n;
     for (uint32_t i = 0; i < x->n && alike; i++)
-        alike = lb_layout_same_shape(&a->values[x->tokens[i]].layout, &b->values[y->tokens[i]].layout);
+        alike = are_alike(&a->values[x->tokens[i]].layout, &b->values[y->tokens[i]].layout);
     return alike;
 }
 

@@ -332,6 +332,20 @@ static bool is_one_run(const lb_token_map *map, int side, uint32_t token)
     return true;
 }
 
+/* Has the other side something of each sequence that begins on this one? */
+static bool has_each_sequence(const lb_token_map *map, int side)
+{
+    for (uint32_t i = 0; i < map->n_parts[side]; i++) {
+        const lb_token_part *part = &map->parts[side][i];
+        for (uint32_t r = 0; r < part->rows && part->length && !part->goes_on; r++) {
+            uint32_t token = token_at(part, r, 0);
+            while (token != LB_NONE && map->beside[side][token] == LB_NONE) token = next_of(map, side, token);
+            if (token == LB_NONE) return false;
+        }
+    }
+    return true;
+}
+
 /* Of two that answer differently from some token on: is every sequence the other side's until then, and most of it? */
 static bool part_ways(const lb_token_map *map)
 {
@@ -352,6 +366,7 @@ void lb_token_map_judge(lb_token_map *map)
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < map->n_parts[k]; i++) map->sound &= has_any(map, k, i);
     map->sound |= part_ways(map);
+    map->sound &= !map->by_calls || (has_each_sequence(map, 0) && has_each_sequence(map, 1));
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < map->n_parts[k]; i++) {
             const lb_token_part *part = &map->parts[k][i];
@@ -410,6 +425,7 @@ lb_status lb_token_map_make(const lb_program_view *const views[2], lb_token_map 
         room = fill_map(map, of);
         of[0].parts = of[1].parts = NULL;
         for (int k = 0; k < 2; k++) map->tokens[k] = of[k].list, of[k].list = NULL;
+        map->by_calls = views[0]->by_calls;
         map->of_one_rank = is_of_one_rank(views[0]) || is_of_one_rank(views[1]);
         if (room) lb_token_map_judge(map);
     }

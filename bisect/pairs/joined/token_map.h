@@ -35,6 +35,7 @@ typedef struct lb_token_map {
     /* Each part has some of the other side's tokens, and of one side all are found; or, of one rank, every sequence is
      * the other side's up to where the two chose different tokens to go on with. */
     bool sound;
+    bool by_calls;    /* parts are calls in a step: a sequence that is on one side alone is another batch's */
     bool of_one_rank; /* parts are steps or calls: rows tell which token is which, too (exact/token_rows.h) */
 } lb_token_map;
 
