@@ -171,13 +171,15 @@ def steps(recordings):
 
 @pytest.fixture(scope="session")
 def recorded_pairs(tmp_path_factory):
-    """recorded_pairs(PROGRAM): the folder of what a program of tests/programs records with --all."""
+    """recorded_pairs(PROGRAM, [NAME…]): the folder of what a program of tests/programs records with --all, or of what it has by these names."""
 
     @functools.cache
-    def record(program, timeout=600):
+    def record(program, *names, timeout=600):
         folder = tmp_path_factory.mktemp(program)
         environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
-        subprocess.run([sys.executable, ROOT / "tests" / "programs" / f"{program}.py", "--all", folder], env=environment, check=True, timeout=timeout)
+        subprocess.run(
+            [sys.executable, ROOT / "tests" / "programs" / f"{program}.py", "--all", folder, *names], env=environment, check=True, timeout=timeout
+        )
         return folder
 
     return record

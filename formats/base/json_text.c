@@ -182,16 +182,19 @@ static void put_hidden(byte_buffer *to, int32_t c)
     buffer_add(to, text, strlen(text));
 }
 
-/* In two passes, into memory of the right size: where Jansson's own text cannot grow for a key it goes on without the
- * key, and the text is no JSON. */
+static int add_piece(const char *piece, size_t n, void *text)
+{
+    return buffer_write(text, piece, n);
+}
+
+/* Jansson goes on without a key for which its own text cannot grow; this one remembers that it could not. */
 static char *dump_whole(const json_t *json, size_t flags)
 {
-    const size_t n = json_dumpb(json, NULL, 0, flags);
-    char *text = n ? malloc(n + 1) : NULL;
-    if (!text) return NULL;
-    text[n] = '\0';
-    if (json_dumpb(json, text, n, flags) == n) return text;
-    free(text);
+    byte_buffer text = {0};
+    const int failed = json_dump_callback(json, add_piece, &text, flags);
+    buffer_add(&text, "", 1);
+    if (!failed && !text.failed) return text.bytes;
+    buffer_release(&text);
     return NULL;
 }
 

@@ -3,6 +3,8 @@
  * Everything here trusts nothing about a layout: sizes come from files, so each product and sum is checked. */
 #include <lastbit/tensor.h>
 
+#include "base/array.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +53,16 @@ bool lb_layout_is_contiguous(const lb_layout *layout)
 bool lb_layout_same_shape(const lb_layout *a, const lb_layout *b)
 {
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
+}
+
+bool lb_layout_same_sizes(const lb_layout *a, const lb_layout *b)
+{
+    int64_t sizes[2][LB_MAX_DIMS];
+    const size_t n = (size_t)a->ndim;
+    if (a->ndim != b->ndim) return false;
+    memcpy(sizes[0], a->shape, n * sizeof **sizes), memcpy(sizes[1], b->shape, n * sizeof **sizes);
+    for (int k = 0; k < 2; k++) qsort(sizes[k], n, sizeof **sizes, lb_by_i64);
+    return !memcmp(sizes[0], sizes[1], n * sizeof **sizes);
 }
 
 lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t *last, lb_err *err)

@@ -43,6 +43,8 @@ LB_API int64_t lb_layout_numel(const lb_layout *layout);
 LB_API lb_layout lb_layout_contiguous(int ndim, const int64_t *shape);
 LB_API bool lb_layout_is_contiguous(const lb_layout *layout);
 LB_API bool lb_layout_same_shape(const lb_layout *a, const lb_layout *b);
+/* As many dimensions, of the same sizes in any order. */
+LB_API bool lb_layout_same_sizes(const lb_layout *a, const lb_layout *b);
 /* The half-open range [*first, *last) of storage elements that the view can touch (empty view: both 0).
  * Fails with LB_ERR_INVALID on overflow or a negative first element. */
 LB_API lb_status lb_layout_dense_range(const lb_layout *layout, int64_t *first, int64_t *last, lb_err *err);

@@ -1,8 +1,8 @@
 """Servers of small language models as two people write them, with single faults in one place of the second way.
 
-    python served_ways.py FOLDER [NAME…]     # records NAME-first.lb, NAME-second.lb and NAME-FAULT.lb
-    python served_ways.py --confirm [NAME…]  # in float64: both ways agree to 1e-9, and a fault moves more than 1e-6
-    python served_ways.py --truth            # JSON: where each fault lies, and what its line reads
+    python served_ways.py --all FOLDER [NAME…]  # records NAME-first.lb, NAME-second.lb and NAME-FAULT.lb
+    python served_ways.py --confirm [NAME…]    # in float64: both ways agree to 1e-9, and a fault moves more than 1e-6
+    python served_ways.py --truth              # JSON: where each fault lies, and what its line reads
 
 A record is one step without gradient: the serving of one list of requests, prefill and decoding."""
 
@@ -94,8 +94,8 @@ def main():
     elif sys.argv[1] == "--confirm":
         confirm(sys.argv[2:])
     else:
-        for name, way, fault in ways(sys.argv[2:]):
-            record(f"{sys.argv[1]}/{name}-{fault or way}.lb", name, way, fault)
+        for name, way, fault in ways(sys.argv[3:]):
+            record(f"{sys.argv[2]}/{name}-{fault or way}.lb", name, way, fault)
 
 
 if __name__ == "__main__":

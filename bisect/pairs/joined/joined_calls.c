@@ -3,8 +3,9 @@
 
 #include "joined/token_map.h"
 
+#include "pair/op_kind.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST_CALLS = 1024 };
 
@@ -36,20 +37,12 @@ static void keep_tokens(const lb_program *program, calls *all)
     all->n = n;
 }
 
-static bool only_infers(const lb_program *program)
-{
-    bool infers = !program->n_collectives;
-    for (uint32_t i = 0; i < program->n_ops && infers; i++)
-        infers = program->ops[i].phase != LB_PHASE_BACKWARD && program->ops[i].phase != LB_PHASE_OPTIMIZER;
-    return infers;
-}
-
 /* No calls where the step does more than infer. False when out of memory. */
 static bool list_calls(const lb_program *program, calls *out)
 {
     *out = (calls){malloc(MOST_CALLS * sizeof *out->ops), malloc(MOST_CALLS * sizeof *out->tokens), 0};
     if (!out->ops || !out->tokens) return false;
-    if (!only_infers(program)) return true;
+    if (!lb_op_only_infers(program)) return true;
     for (int indexed = 0; indexed < 2 && !out->n; indexed++)
         for (uint32_t i = 0; i < program->n_ops && out->n < MOST_CALLS; i++) {
             const uint32_t v = lb_token_map_looked_up(program, &program->ops[i], indexed);
@@ -62,28 +55,12 @@ static bool list_calls(const lb_program *program, calls *out)
     return true;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
-/* The same dimensions in any order: one side may have time before batch. */
-static bool are_alike(const lb_layout *a, const lb_layout *b)
-{
-    int64_t sizes[2][LB_MAX_DIMS];
-    if (a->ndim != b->ndim) return false;
-    memcpy(sizes[0], a->shape, (size_t)a->ndim * sizeof **sizes);
-    memcpy(sizes[1], b->shape, (size_t)b->ndim * sizeof **sizes);
-    for (int k = 0; k < 2; k++) qsort(sizes[k], (size_t)a->ndim, sizeof **sizes, by_size);
-    return !memcmp(sizes[0], sizes[1], (size_t)a->ndim * sizeof **sizes);
-}
-
+/* One side may have time before batch. */
 static bool are_given_alike(const lb_program *a, const calls *x, const lb_program *b, const calls *y)
 {
     bool alike = x->n == y->n;
     for (uint32_t i = 0; i < x->n && alike; i++)
-        alike = are_alike(&a->values[x->tokens[i]].layout, &b->values[y->tokens[i]].layout);
+        alike = lb_layout_same_sizes(&a->values[x->tokens[i]].layout, &b->values[y->tokens[i]].layout);
     return alike;
 }
 

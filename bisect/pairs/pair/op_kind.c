@@ -191,6 +191,14 @@ bool lb_op_any_backward(const lb_program *program)
     return false;
 }
 
+bool lb_op_only_infers(const lb_program *program)
+{
+    bool infers = !program->n_collectives;
+    for (uint32_t i = 0; i < program->n_ops && infers; i++)
+        infers = program->ops[i].phase != LB_PHASE_BACKWARD && program->ops[i].phase != LB_PHASE_OPTIMIZER;
+    return infers;
+}
+
 bool lb_op_is_of_forward(const lb_op *op, bool trains)
 {
     return op->phase == LB_PHASE_FORWARD || (op->phase == LB_PHASE_OTHER && !trains);

@@ -28,6 +28,8 @@ bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb,
 bool lb_op_same_numbers(const lb_program *program, const lb_op *x, const lb_op *y);
 /* Does the program have a backward? Where it has none, what it computes under no_grad is its forward. */
 bool lb_op_any_backward(const lb_program *program);
+/* And no collectives and no update either? */
+bool lb_op_only_infers(const lb_program *program);
 bool lb_op_is_of_forward(const lb_op *op, bool trains);
 /* The single number that the op gives, where no later op of forward reads it: a loss, or a number that Python reads.
  * LB_NONE: it gives no such number, or the number is a constant, made from no input. */

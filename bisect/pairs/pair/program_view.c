@@ -305,6 +305,13 @@ uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t val
     return p;
 }
 
+uint32_t lb_program_view_part_at(const lb_program_view *side, int32_t rank, int64_t step)
+{
+    for (uint32_t p = 0; p < side->n_parts; p++)
+        if (side->parts[p].program->rank == rank && side->parts[p].program->step == step) return p;
+    return LB_NONE;
+}
+
 static const lb_program_view_part *part_named(const lb_program_view *side, const lb_program *recorded)
 {
     for (uint32_t p = 0; p < side->n_parts; p++)

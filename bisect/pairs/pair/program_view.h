@@ -80,6 +80,8 @@ lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, ui
 /* The part that an op of the whole lies in. */
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op);
 uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t value);
+/* The part that is the step of the rank; LB_NONE: there is none. */
+uint32_t lb_program_view_part_at(const lb_program_view *side, int32_t rank, int64_t step);
 /* The op of the whole that is op `op` of that recorded program; LB_NONE when the side has no such part. */
 uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recorded, uint32_t op);
 uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value);

@@ -195,17 +195,26 @@ static bool are_written_apart(const lb_diff_session *s)
     return layers >= LEAST_LAYERS;
 }
 
+/* What lb_strangers_infer says of both sides. */
+typedef struct how_steps {
+    bool infer, cut;
+} how_steps;
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
+static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, how_steps steps, lb_err *err)
 {
+    const lb_diff_implementations_question question = {
+        .captures = {s->a, s->b},
+        .options = s->options,
+        .place = s->report->has_first ? &s->report->first : NULL,
+        .cut = steps.cut,
+        .as_one = steps.infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
     lb_diff_implementations_answer answer;
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
-    const lb_diff_row *place = s->report->has_first ? &s->report->first : NULL;
-    const bool as_one = s->report->verdict != LB_VERDICT_DIVERGED; /* else the walk has a place */
-    lb_status status = lb_diff_implementations(s->a, s->b, s->options, place, as_one, by_value, &answer, &why);
+    lb_status status = lb_diff_implementations(&question, by_value, &answer, &why);
     bool judged = answer.judged;
     if (by_value->out_of_memory) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
@@ -225,7 +234,7 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
                gives_way = answer.cleared && by_value->n_differences &&
                            (of_input || (!s->report->first.value && are_written_apart(s)));
     strangers |= judged && !same && (gives_way || is_refuted(s, by_value));
-    if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
+    if (steps.cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;
         take_differences(s->report, by_value);
@@ -264,9 +273,11 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
                         left || unseen || s->report->logged_apart;
     if (s->options->digests_only) return LB_OK;
-    bool cut, may = false, strangers = false;
-    LB_TRY(lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step, &cut, err));
-    if (cut) return try_implementations(s, true, true, true, err);
+    bool may = false, strangers = false;
+    how_steps steps;
+    LB_TRY(
+        lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &steps.infer, &steps.cut, err));
+    if (steps.cut) return try_implementations(s, true, true, steps, err);
     if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
     if (!may && unseen && (s->report->n_findings || s->report->n_structures))
         lb_report_missing(s->report,
@@ -281,7 +292,7 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     if (!strangers && !spelled && !left && !unseen && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
         verdict != LB_VERDICT_MISSING)
         return LB_OK;
-    return try_implementations(s, strangers, spelled, false, err);
+    return try_implementations(s, strangers, spelled, steps, err);
 }
 
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)

@@ -736,11 +736,12 @@ static lb_status load_ranks(step_pair *pair, int side, bool *there, lb_err *err)
     return lb_is_refusal(status) ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
-/* All steps of either side, which cut what they are given otherwise. */
-static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
+/* All steps of either side are one program. */
+static lb_status judge_all_steps(const lb_diff_implementations_question *q, lb_source_memory *memory,
                                  lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
-    step_pair pair = {.captures = {a, b}, .of_steps = true};
+    step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .of_steps = true};
+    const lb_diff_options *options = q->options;
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++)
         status = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.programs[k],
@@ -755,18 +756,15 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
 }
 
 /* Sides that only infer, of which a step begins with a cache that the step before left in different bits or in another
- * layout: where steps one by one say nothing, all of a side are one program. */
-static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                                    lb_source_memory *memory, lb_diff_report *report,
-                                    lb_diff_implementations_answer *answer, lb_err *err)
+ * layout: where steps one by one say nothing. */
+static lb_status judge_steps_as_one(const lb_diff_implementations_question *q, lb_source_memory *memory,
+                                    lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
-    bool infer;
-    LB_TRY(lb_strangers_infer(a, b, options->first_step, options->last_step, &infer, err));
-    lb_diff_report *as_one = infer ? calloc(1, sizeof *as_one) : NULL;
-    if (infer && !as_one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_diff_implementations_answer of_one = {.judged = false};
-    const lb_status status = infer ? judge_all_steps(a, b, options, memory, as_one, &of_one, err) : LB_OK;
-    if (as_one) lb_diff_report_share_cost(report, as_one), report->out_of_memory |= as_one->out_of_memory;
+    lb_diff_report *as_one = calloc(1, sizeof *as_one);
+    if (!as_one) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_status status = judge_all_steps(q, memory, as_one, &of_one, err);
+    lb_diff_report_share_cost(report, as_one), report->out_of_memory |= as_one->out_of_memory;
     if (status == LB_OK && of_one.judged && (of_one.proven || as_one->n_differences)) {
         const lb_diff_report alone = *report;
         *report = *as_one, *as_one = alone, *answer = of_one;
@@ -776,18 +774,17 @@ static lb_status judge_steps_as_one(lb_capture *a, lb_capture *b, const lb_diff_
 }
 
 /* Step by step, with all ranks of either side. */
-static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, const lb_diff_row *place,
-                             lb_source_memory *memory, lb_diff_report *report, lb_diff_implementations_answer *answer,
-                             lb_err *err)
+static lb_status judge_steps(const lb_diff_implementations_question *q, lb_source_memory *memory,
+                             lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
     const int64_t *steps;
-    const uint32_t n = lb_capture_steps(a, &steps);
+    const uint32_t n = lb_capture_steps(q->captures[0], &steps);
     lb_status status = LB_OK;
     bool any = false, all = true;
     for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
-        step_pair pair = {.captures = {a, b}, .step = steps[i], .place = place};
-        if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
-        if (options->progress) options->progress("comparing implementations", i, n);
+        step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .step = steps[i], .place = q->place};
+        if (steps[i] < q->options->first_step || steps[i] > q->options->last_step) continue;
+        if (q->options->progress) q->options->progress("comparing implementations", i, n);
         status = load_ranks(&pair, 0, &all, err);
         if (status == LB_OK && all) status = load_ranks(&pair, 1, &all, err);
         if (status == LB_OK && all)
@@ -798,24 +795,21 @@ static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options
     return status;
 }
 
-lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                                  const lb_diff_row *place, bool as_one, lb_diff_report *report,
+lb_status lb_diff_implementations(const lb_diff_implementations_question *q, lb_diff_report *report,
                                   lb_diff_implementations_answer *answer, lb_err *err)
 {
+    const lb_diff_options *options = q->options;
     lb_source_memory memory = {.n_names = options->n_names};
     lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
+    *answer = (lb_diff_implementations_answer){.judged = false};
     if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
     for (uint32_t i = 0; i < options->n_names; i++)
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
-    *answer = (lb_diff_implementations_answer){.judged = false};
-    bool cut;
-    lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step, &cut, err);
-    if (status == LB_OK)
-        status = cut ? judge_all_steps(a, b, options, &memory, report, answer, err)
-                     : judge_steps(a, b, options, place, &memory, report, answer, err);
-    if (status == LB_OK && as_one && !cut && !answer->judged && !report->n_differences)
-        status = judge_steps_as_one(a, b, options, &memory, report, answer, err);
+    lb_status status =
+        q->cut ? judge_all_steps(q, &memory, report, answer, err) : judge_steps(q, &memory, report, answer, err);
+    if (status == LB_OK && q->as_one && !q->cut && !answer->judged && !report->n_differences)
+        status = judge_steps_as_one(q, &memory, report, answer, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */

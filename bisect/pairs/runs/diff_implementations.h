@@ -16,10 +16,16 @@ typedef struct lb_diff_implementations_answer {
     bool cleared; /* the place that was asked about lies in no region that differs */
 } lb_diff_implementations_answer;
 
-/* All steps of the window. `place`: where the walk over aligned ops says that the sides part; NULL: nowhere. `as_one`:
- * where steps one by one are not judged, all of a side may be taken as one program. */
-lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                                  const lb_diff_row *place, bool as_one, lb_diff_report *report,
+/* All steps of the window. */
+typedef struct lb_diff_implementations_question {
+    lb_capture *captures[2];
+    const lb_diff_options *options;
+    const lb_diff_row *place; /* where the walk over aligned ops says that the sides part; NULL: nowhere */
+    bool cut;                 /* lb_strangers_infer: all steps of a side are one program */
+    bool as_one;              /* they may be taken so where steps one by one are not judged */
+} lb_diff_implementations_question;
+
+lb_status lb_diff_implementations(const lb_diff_implementations_question *question, lb_diff_report *report,
                                   lb_diff_implementations_answer *answer, lb_err *err);
 
 #endif

@@ -32,14 +32,6 @@ uint32_t lb_cross_feed_giver(const lb_program *p, uint32_t value, uint32_t end)
     return lb_cross_feed_giver_of_storage(p, p->values[value].storage, end, &given);
 }
 
-static uint32_t value_at(const lb_cross_feed *s, int32_t rank, int64_t step, uint32_t value)
-{
-    for (uint32_t p = 0; p < s->side->n_parts; p++)
-        if (s->side->parts[p].program->rank == rank && s->side->parts[p].program->step == step)
-            return s->side->parts[p].first_value + value;
-    return LB_NONE;
-}
-
 static bool make_room(lb_cross_feed *s, size_t bytes)
 {
     if (bytes <= s->converted_room) return true;
@@ -172,14 +164,22 @@ static void map_cuts(lb_cross_feed *s)
             s->taken[lb_op_results(p, &p->ops[i])[0]] = (lb_fed_value){.value = LB_NONE, .dim = -1, .cut = true};
 }
 
+bool lb_cross_feed_feeds(const lb_cross_feed *s, uint32_t value)
+{
+    const lb_fed_value *take = &s->taken[value];
+    return take->cut || take->own || take->window || take->value != LB_NONE;
+}
+
 bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    uint32_t v = value_at(s, rank, step, value);
-    const lb_fed_value *take = v == LB_NONE ? NULL : &s->taken[v];
-    if (take && take->cut) return take_cuts(s, v, tensor);
-    if (take && take->own) return true;
-    if (take && take->window) return take_windows(s, &s->side->program->values[v], tensor);
-    if (!take || take->value == LB_NONE) return false;
+    const uint32_t at = lb_program_view_part_at(s->side, rank, step);
+    if (at == LB_NONE) return false;
+    const uint32_t v = s->side->parts[at].first_value + value;
+    const lb_fed_value *take = &s->taken[v];
+    if (take->cut) return take_cuts(s, v, tensor);
+    if (take->own) return true;
+    if (take->window) return take_windows(s, &s->side->program->values[v], tensor);
+    if (take->value == LB_NONE) return false;
     lb_tensor part = *tensor;
     return lb_program_view_shape(s->side, v, &part) ? take_flat(s, take, &part, tensor) : take_numbers(s, take, tensor);
 }

@@ -46,6 +46,8 @@ bool lb_cross_feed_op_hands_on(const lb_program *program, const lb_op *op);
 /* Does B take A's recorded results of this aligned pair, whatever the two shadows hold before it? */
 bool lb_cross_feed_rebases(const lb_alignment *alignment, const lb_program_view *a, uint32_t op_a,
                            const lb_program_view *b, uint32_t op_b);
+/* Has the value something to take, so that lb_cross_feed_take may be true? `value`: of the whole side. */
+bool lb_cross_feed_feeds(const lb_cross_feed *cross_feed, uint32_t value);
 /* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next
  * call. */
 bool lb_cross_feed_take(lb_cross_feed *cross_feed, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);

@@ -172,21 +172,34 @@ static void note_apart(void *context, uint32_t value)
     q->apart |= row != LB_NONE && s->out->rows[row].agreement == LB_SHADOW_DISAGREES;
 }
 
-/* What follows from numbers that are no longer the same in exact arithmetic is no decision that rounding changed: a
- * mask cast to bool of another triangle stays what its side made of it. */
+/* The op that gives the value as it is decided; LB_NONE. A later one may write its memory again. */
+static uint32_t op_of(const lb_program *p, uint32_t value)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++)
+            if (lb_op_outcome(p, &p->ops[i], k) == value) return i;
+    return LB_NONE;
+}
+
+/* Is a value decided, element by element, from numbers that are no longer the same in exact arithmetic? */
+static bool is_decided_apart(const lb_shadow_run *s, uint32_t value)
+{
+    const lb_program *p = s->side->program;
+    const uint32_t op = op_of(p, value);
+    apart_question q = {s, op, false};
+    if (op != LB_NONE && (decides_by_element(p, &p->ops[op]) || lb_op_is_cast(p, &p->ops[op])))
+        lb_op_each_input(p, &p->ops[op], note_apart, &q);
+    return q.apart;
+}
+
+/* Rounding changed no decision that follows from different numbers: a mask cast to bool of another triangle stays what
+ * its side made of it. */
 static bool take_decided(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     const lb_shadow_run *s = context;
-    const lb_program *p = s->side->program;
-    for (uint32_t k = 0; k < s->side->n_parts && s->kind == LB_SHADOW_RUN_B; k++) {
-        const lb_program_view_part *part = &s->side->parts[k];
-        if (part->program->rank != rank || part->program->step != step) continue;
-        const uint32_t giver = lb_cross_feed_giver(p, part->first_value + value, p->n_ops);
-        apart_question q = {s, giver, false};
-        if (giver != LB_NONE && (decides_by_element(p, &p->ops[giver]) || lb_op_is_cast(p, &p->ops[giver])))
-            lb_op_each_input(p, &p->ops[giver], note_apart, &q);
-        if (q.apart) return false;
-    }
+    const uint32_t part = s->kind == LB_SHADOW_RUN_B ? lb_program_view_part_at(s->side, rank, step) : LB_NONE;
+    const uint32_t v = part == LB_NONE ? LB_NONE : s->side->parts[part].first_value + value;
+    if (v != LB_NONE && lb_cross_feed_feeds(s->cross_feed, v) && is_decided_apart(s, v)) return false;
     return take_other(context, rank, step, value, tensor);
 }
 
@@ -208,15 +221,12 @@ static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t numb
     const lb_shadow_run *s = context;
     const lb_program *p = s->side->program;
     const lb_alignment *al = s->alignment;
-    for (uint32_t k = 0; k < s->side->n_parts; k++) {
-        const lb_program_view_part *part = &s->side->parts[k];
-        if (part->program->rank != rank || part->program->step != step) continue;
-        const uint32_t i = part->first_op + number;
-        const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
-                                     : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
-        return !shared && steps(p, &p->ops[i]);
-    }
-    return false;
+    const uint32_t part = lb_program_view_part_at(s->side, rank, step);
+    if (part == LB_NONE) return false;
+    const uint32_t i = s->side->parts[part].first_op + number;
+    const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
+                                 : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
+    return !shared && steps(p, &p->ops[i]);
 }
 
 static void count_run(const lb_shadow_run *s, const lb_replay_summary *summary)

@@ -141,20 +141,10 @@ lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
     return LB_OK;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
 /* Are the dimensions of one those of the other, in another order? */
 static bool are_turned(const lb_layout *x, const lb_layout *y)
 {
-    int64_t sizes[2][LB_MAX_DIMS];
-    if (x->ndim != y->ndim || lb_layout_same_shape(x, y)) return false;
-    for (int d = 0; d < x->ndim; d++) sizes[0][d] = x->shape[d], sizes[1][d] = y->shape[d];
-    for (int k = 0; k < 2; k++) qsort(sizes[k], (size_t)x->ndim, sizeof **sizes, by_size);
-    return !memcmp(sizes[0], sizes[1], (size_t)x->ndim * sizeof **sizes);
+    return !lb_layout_same_shape(x, y) && lb_layout_same_sizes(x, y);
 }
 
 /* The parameter that an op brings; LB_NONE. */
@@ -246,13 +236,11 @@ lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, c
 static bool infers(const lb_program *program)
 {
     bool computes = false;
-    if (program->n_collectives) return false;
     for (uint32_t i = 0; i < program->n_ops; i++) {
-        if (program->ops[i].phase == LB_PHASE_BACKWARD || program->ops[i].phase == LB_PHASE_OPTIMIZER) return false;
         if (program->ops[i].flags & LB_OP_FAILED) return false; /* the program may have ended there */
         computes |= lb_op_computes(program, &program->ops[i]);
     }
-    return computes;
+    return computes && lb_op_only_infers(program);
 }
 
 /* The first tensor that a module was given; NULL: no module was given one. */
@@ -274,37 +262,18 @@ static bool are_given_otherwise(const lb_program *const *a, uint32_t n_a, const 
     return false;
 }
 
-/* Both sides' steps in the window; `*infer`: all that is done is to infer. */
-static lb_status list_both(lb_capture *const captures[2], int64_t first, int64_t last, const lb_program **lists[2],
-                           uint32_t n[2], bool *infer, lb_err *err)
+lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, bool *cut,
+                             lb_err *err)
 {
-    lb_status status = lb_strangers_steps(captures[0], first, last, &lists[0], &n[0], err);
-    if (status == LB_OK) status = lb_strangers_steps(captures[1], first, last, &lists[1], &n[1], err);
+    uint32_t n[2] = {0, 0};
+    const lb_program **lists[2] = {NULL, NULL};
+    lb_status status = lb_strangers_steps(a, first, last, &lists[0], &n[0], err);
+    if (status == LB_OK) status = lb_strangers_steps(b, first, last, &lists[1], &n[1], err);
     bool do_infer = lists[0] && lists[1] && n[0] && n[1] && n[0] + n[1] > 2 && n[0] <= LB_STRANGERS_MOST_STEPS &&
                     n[1] <= LB_STRANGERS_MOST_STEPS;
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; do_infer && i < n[k]; i++) do_infer = infers(lists[k][i]);
-    *infer = do_infer;
-    return status;
-}
-
-lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, lb_err *err)
-{
-    lb_capture *const captures[] = {a, b};
-    const lb_program **lists[2] = {NULL, NULL};
-    uint32_t n[2] = {0, 0};
-    const lb_status status = list_both(captures, first, last, lists, n, infer, err);
-    free(lists[0]), free(lists[1]);
-    return status;
-}
-
-lb_status lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *cut, lb_err *err)
-{
-    lb_capture *const captures[] = {a, b};
-    const lb_program **lists[2] = {NULL, NULL};
-    uint32_t n[2] = {0, 0};
-    const lb_status status = list_both(captures, first, last, lists, n, cut, err);
-    *cut = *cut && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
+    *infer = do_infer, *cut = do_infer && are_given_otherwise(lists[0], n[0], lists[1], n[1]);
     free(lists[0]), free(lists[1]);
     return status;
 }

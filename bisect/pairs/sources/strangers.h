@@ -18,15 +18,14 @@ lb_status lb_strangers_hold_turned(lb_capture *a, lb_capture *b, bool *hold, lb_
  * is no pair then. */
 lb_status lb_strangers_hold_merged(lb_capture *a, lb_capture *b, bool *hold, lb_err *err);
 
-/* Two runs of a model that learns nothing, and that are given the same input in different steps: a server's prefill and
- * decode steps beside one forward, a sequence a call beside a batch, a prefill in chunks. All steps of either side are
- * one program then (bisect/pairs/joined/joined_steps.h). */
 enum { LB_STRANGERS_MOST_STEPS = 64 };
 
-/* Of one rank on each side, whose steps in the window are `LB_STRANGERS_MOST_STEPS` at most. */
-lb_status lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *cut, lb_err *err);
-/* Do both only infer, in as many steps at most, of which one side has two or more? */
-lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, lb_err *err);
+/* `*infer`: a model that learns nothing ran on one rank of each side, in as many steps in the window at most, of which
+ * one side has two or more. `*cut`: and these are given the same input in different steps: a server's prefill and
+ * decode steps beside one forward, a sequence a call beside a batch, a prefill in chunks. All steps of either side are
+ * one program then (bisect/pairs/joined/joined_steps.h). */
+lb_status lb_strangers_infer(lb_capture *a, lb_capture *b, int64_t first, int64_t last, bool *infer, bool *cut,
+                             lb_err *err);
 /* The steps of the window, ascending; malloc'ed, NULL: one cannot be read. */
 lb_status lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, const lb_program ***list, uint32_t *n,
                              lb_err *err);

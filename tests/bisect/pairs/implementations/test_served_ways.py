@@ -1,8 +1,6 @@
 """Servers of language models that two people wrote: prefill and decode over caches of all kinds, requests packed, padded, in chunks or one
 by one, quantised weights, adapters, experts. Innocent pairs are one function; of a fault, every place named lies where the fault is."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -39,21 +37,6 @@ NOT_YET = {
 }
 
 
-@pytest.fixture(scope="session")
-def served(tmp_path_factory):
-    """served(PROGRAM): the folder of its recordings, healthy ones and faults."""
-    folder, recorded = tmp_path_factory.mktemp("served"), set()
-    environment = dict(os.environ, PYTHONPATH=str(ROOT / "capture"), OMP_NUM_THREADS="1")
-
-    def record(program):
-        if program not in recorded:
-            recorded.add(program)
-            subprocess.run([sys.executable, ROOT / "tests/programs/served_ways.py", folder, program], env=environment, check=True, timeout=600)
-        return folder
-
-    return record
-
-
 def marked(*values, known, in_suite):
     marks = [] if in_suite else [pytest.mark.full]
     marks += [pytest.mark.xfail(strict=True, reason=known)] if known else []
@@ -73,17 +56,17 @@ def lies_in(where, layer):
 
 
 @pytest.mark.parametrize("program, turned", INNOCENT)
-def test_two_servers_are_one_function(lastbit, served, program, turned):
-    folder = served(program)
+def test_two_servers_are_one_function(lastbit, recorded_pairs, program, turned):
+    folder = recorded_pairs("served_ways", program)
     pair = [folder / f"{program}-first.lb", folder / f"{program}-second.lb"]
     answer = lastbit.json("diff", *(reversed(pair) if turned else pair))
     assert answer["verdict"] in ("identical", "reordered", "rounding") and not answer["differences"]
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_places_named_are_where_the_fault_is(lastbit, served, name):
+def test_places_named_are_where_the_fault_is(lastbit, recorded_pairs, name):
     program, where = TRUTH[name]["program"], TRUTH[name]["where"]
-    folder = served(program)
+    folder = recorded_pairs("served_ways", program)
     answer = lastbit.json("diff", folder / f"{program}-first.lb", folder / f"{name}.lb")
     assert answer["verdict"] == "diverged" and answer["differences"]
     for place in answer["differences"]:
