@@ -4,8 +4,8 @@
  * and a sentence; it is no failure, since the other direction may still be tried. */
 #include "explain/match_site.h"
 
-#include "implementations/counterpart_orders.h"
-#include "implementations/counterparts.h"
+#include "counterparts/counterpart_orders.h"
+#include "counterparts/counterparts.h"
 
 #include <lastbit/compare.h>
 #include <math.h>

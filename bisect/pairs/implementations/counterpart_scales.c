@@ -1,7 +1,7 @@
 /* What differs by one factor: see counterpart_scales.h. */
 #include "implementations/counterpart_scales.h"
 
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_orders.h"
 #include "implementations/differences.h"
 #include "shadow/shadow_numbers.h"
 

@@ -13,7 +13,7 @@
 #ifndef LB_BISECT_COUNTERPART_SCALES_H
 #define LB_BISECT_COUNTERPART_SCALES_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* Behind free runs; `met_of_b`: lb_regions_meet of B. */
 void lb_counterpart_scales_drop(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b,

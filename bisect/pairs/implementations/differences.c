@@ -1,13 +1,13 @@
 /* Every difference of two implementations: see differences.h. */
 #include "implementations/differences.h"
 
-#include "implementations/counterpart_exits.h"
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_exits.h"
+#include "counterparts/counterpart_orders.h"
 #include "implementations/counterpart_scales.h"
 #include "implementations/exchange.h"
 #include "implementations/halfway.h"
-#include "implementations/parted.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/parted.h"
+#include "counterparts/rank_parts.h"
 #include "implementations/region_shared.h"
 #include "implementations/repairs.h"
 #include "implementations/slack.h"

@@ -11,7 +11,7 @@
 #define LB_BISECT_EXCHANGE_H
 
 #include "implementations/region_op.h"
-#include "implementations/tables.h"
+#include "counterparts/tables.h"
 
 typedef struct lb_exchange {
     uint32_t op;                             /* of B, whose arguments are exchanged; LB_NONE */

@@ -16,7 +16,7 @@
 
 #include "sources/merged_adapters.h"
 #include "implementations/regions.h"
-#include "implementations/tables.h"
+#include "counterparts/tables.h"
 
 enum { LB_IMPLEMENTATIONS_MOST_REGIONS = 8 };
 

@@ -2,7 +2,7 @@
 #include "implementations/region_bench.h"
 
 #include "implementations/differences.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 #include "pair/op_kind.h"
 #include "shadow/shadow_numbers.h"
 #include "subprogram/exact_run.h"

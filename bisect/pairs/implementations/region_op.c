@@ -1,10 +1,10 @@
 /* Which op of a region to name: see region_op.h. */
 #include "implementations/region_op.h"
 
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_orders.h"
 #include "implementations/implementations.h"
 #include "pair/op_kind.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 #include "program/input_name.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Values that several regions share: see region_shared.h. */
 #include "implementations/region_shared.h"
 
-#include "implementations/counterpart_orders.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/counterpart_orders.h"
+#include "counterparts/rank_parts.h"
 #include "implementations/region_op.h"
 
 enum { MOST_COPIES = 64 };

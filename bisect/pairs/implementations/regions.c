@@ -1,7 +1,7 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_orders.h"
 #include "implementations/inherited.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 #include "implementations/region_op.h"
 
 #include "base/array.h"

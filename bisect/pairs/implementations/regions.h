@@ -12,7 +12,7 @@
 #ifndef LB_BISECT_REGIONS_H
 #define LB_BISECT_REGIONS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* Why a region's op is named. */
 typedef enum lb_region_reason {

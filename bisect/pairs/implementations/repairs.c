@@ -2,7 +2,7 @@
 #include "implementations/repairs.h"
 
 #include "implementations/differences.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 #include "implementations/region_bench.h"
 #include "implementations/repair_edits.h"
 

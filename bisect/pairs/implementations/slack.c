@@ -10,14 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double SLACK_TIMES = 8, SLACK_LARGE = 0x1p-10, SLACK_NEAR = 0x1p-16;
-
-lb_counterpart_state lb_slack_state(double distance, double slack)
-{
-    const double room = SLACK_TIMES * slack;
-    if (!(distance <= room)) return LB_COUNTERPART_APART;
-    return room <= SLACK_LARGE ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
-}
+static const double SLACK_NEAR = 0x1p-16;
 
 /* Is the second side's model given what the first one's is not? */
 static bool are_given_different_inputs(const lb_implementations *x)
@@ -30,7 +23,9 @@ static bool are_given_different_inputs(const lb_implementations *x)
 
 double lb_slack_room(const lb_implementations *x)
 {
-    return x->alone && !are_given_different_inputs(x) ? fmin(SLACK_TIMES * x->counterparts.most_slack, SLACK_NEAR) : 0;
+    return x->alone && !are_given_different_inputs(x)
+               ? fmin(LB_COUNTERPARTS_SLACK_TIMES * x->counterparts.most_slack, SLACK_NEAR)
+               : 0;
 }
 
 /* A's tables whose numbers B goes on from: their rounding is in both. */

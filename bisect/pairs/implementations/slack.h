@@ -35,9 +35,6 @@
 /* Fills the slack of the counterparts, behind a free run of both, or (`from_place_to_place`) behind a run of B from A's
  * numbers at the counterparts. `*tensors`: how many tensors one side alone holds. */
 lb_status lb_slack_measure(lb_implementations *x, bool from_place_to_place, uint32_t *tensors, lb_err *err);
-/* What a counterpart is whose numbers are not equal in exact arithmetic: SAME, APART, or in doubt: UNKNOWN. Of `slack`
- * 0 it is APART. */
-lb_counterpart_state lb_slack_state(double distance, double slack);
 /* How far apart, relative L2, two values may be that are one but for such rounding; at most 2^-16, so that no other
  * number is taken for it. 0: neither side holds a tensor alone, or the two are given different inputs, which is not
  * rounding. */

@@ -10,7 +10,7 @@
 #define LB_BISECT_USES_H
 
 #include "implementations/implementations.h"
-#include "implementations/products.h"
+#include "counterparts/products.h"
 
 /* Behind a free run. `*settled`: sources of B whose partner is another one than was matched; their counterparts have to
  * be found again. */

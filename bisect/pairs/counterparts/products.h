@@ -12,7 +12,7 @@
 #ifndef LB_BISECT_PRODUCTS_H
 #define LB_BISECT_PRODUCTS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 typedef struct lb_products lb_products;
 

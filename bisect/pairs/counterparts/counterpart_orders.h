@@ -10,7 +10,7 @@
 #ifndef LB_BISECT_COUNTERPART_ORDERS_H
 #define LB_BISECT_COUNTERPART_ORDERS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* Do elements of these shapes stand in one order, one behind the other? (24, 64) and (2, 12, 64) do; (2, 12, 4, 16) and
  * (2, 4, 12, 16) are turned. */

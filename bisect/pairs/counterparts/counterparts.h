@@ -97,6 +97,9 @@ double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *
 /* The same, with those that B had in its last run where A has none: what B begins with. malloc'ed. */
 double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                              const lb_exact_side *b);
+/* Numbers that rounding of tensors which one side alone holds may explain (implementations/slack.h) are at most so many
+ * times as far apart as it was measured to move them. */
+#define LB_COUNTERPARTS_SLACK_TIMES 8
 /* Can B go on from A's numbers there? It computes the value itself, and which element is which is known. */
 bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                const lb_exact_side *b);

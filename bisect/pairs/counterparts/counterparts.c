@@ -1,14 +1,13 @@
 /* Values that stand for the same thing: see counterparts.h. */
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 #include "exact/given_anew.h"
-#include "implementations/counterpart_exits.h"
-#include "implementations/counterpart_orders.h"
-#include "implementations/norms.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/counterpart_exits.h"
+#include "counterparts/counterpart_orders.h"
+#include "counterparts/norms.h"
+#include "counterparts/rank_parts.h"
 #include "shadow/number_lanes.h"
 #include "shadow/shadow_numbers.h"
-#include "implementations/slack.h"
 
 #include "base/array.h"
 #include <lastbit/processor.h>
@@ -798,6 +797,14 @@ static void doubt_unsteady(lb_counterparts *all, const lb_exact_side *b)
     }
 }
 
+/* Of numbers that are not equal in exact arithmetic, where rounding on one side alone may move them by `slack`. */
+static lb_counterpart_state state_of(double distance, double slack)
+{
+    const double room = LB_COUNTERPARTS_SLACK_TIMES * slack, large = 0x1p-10;
+    if (!(distance <= room)) return LB_COUNTERPART_APART;
+    return room <= large ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     for (uint32_t i = 0; i < all->n; i++) {
@@ -824,7 +831,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
         same |= c->any_order;
-        c->state = same ? LB_COUNTERPART_SAME : lb_slack_state(c->distance, slack);
+        c->state = same ? LB_COUNTERPART_SAME : state_of(c->distance, slack);
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
         free(made), free(known);
     }

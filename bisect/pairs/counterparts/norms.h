@@ -10,7 +10,7 @@
 #ifndef LB_BISECT_NORMS_H
 #define LB_BISECT_NORMS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* The result with the factor of its rows, where the next op takes that; else the value itself. */
 uint32_t lb_norms_result(const lb_exact_side *side, uint32_t value);

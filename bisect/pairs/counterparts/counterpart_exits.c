@@ -1,7 +1,7 @@
 /* What leaves the step: see counterpart_exits.h. */
-#include "implementations/counterpart_exits.h"
+#include "counterparts/counterpart_exits.h"
 
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Parts on several ranks: see rank_parts.h. */
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 
 #include <math.h>
 #include <stdlib.h>

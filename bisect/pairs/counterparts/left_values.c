@@ -1,5 +1,5 @@
 /* What one step leaves for the next: see left_values.h. */
-#include "implementations/left_values.h"
+#include "counterparts/left_values.h"
 
 #include "base/array.h"
 #include <stdlib.h>

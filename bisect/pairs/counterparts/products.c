@@ -1,5 +1,5 @@
 /* Products with weights: see products.h. */
-#include "implementations/products.h"
+#include "counterparts/products.h"
 
 #include "shadow/shadow_numbers.h"
 

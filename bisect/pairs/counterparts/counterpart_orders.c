@@ -1,5 +1,5 @@
 /* Elements that stand in another order on the other side: see counterpart_orders.h. */
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_orders.h"
 
 #include "shadow/shadow_numbers.h"
 

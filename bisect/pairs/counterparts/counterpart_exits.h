@@ -6,7 +6,7 @@
 #ifndef LB_BISECT_COUNTERPART_EXITS_H
 #define LB_BISECT_COUNTERPART_EXITS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* Adds them; those without a counterpart are `lone`. False when out of memory. */
 bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *counterparts);

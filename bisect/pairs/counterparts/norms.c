@@ -1,7 +1,7 @@
 /* Norms, whatever ops they are made of: see norms.h. */
-#include "implementations/norms.h"
+#include "counterparts/norms.h"
 
-#include "implementations/counterpart_orders.h"
+#include "counterparts/counterpart_orders.h"
 
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@
 #define LB_BISECT_LEFT_VALUES_H
 
 #include "exact/exact_side.h"
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 #include "sources/step_sources.h"
 
 /* Behind the runs of a step: what stands beside each other at its end, element by element, and values that meet (`met`:

@@ -14,7 +14,7 @@
 #ifndef LB_BISECT_TABLES_H
 #define LB_BISECT_TABLES_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 typedef struct lb_table_question {
     lb_exact_side *sides[2];

@@ -11,7 +11,7 @@
 #ifndef LB_BISECT_RANK_PARTS_H
 #define LB_BISECT_RANK_PARTS_H
 
-#include "implementations/counterparts.h"
+#include "counterparts/counterparts.h"
 
 /* The values of a list that stand beside each other on all ranks that have any, in the order of ranks; one alone where
  * the side is one process, or one rank alone has it. */

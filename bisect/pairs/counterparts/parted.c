@@ -1,8 +1,8 @@
 /* Quantities in parts: see parted.h. */
-#include "implementations/parted.h"
+#include "counterparts/parted.h"
 
 #include "exact/token_rows.h"
-#include "implementations/rank_parts.h"
+#include "counterparts/rank_parts.h"
 #include "base/array.h"
 
 #include <math.h>

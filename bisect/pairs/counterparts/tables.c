@@ -1,5 +1,5 @@
 /* Rounded images of what the other side computes: see tables.h. */
-#include "implementations/tables.h"
+#include "counterparts/tables.h"
 
 #include "base/array.h"
 #include "shadow/shadow_numbers.h"
