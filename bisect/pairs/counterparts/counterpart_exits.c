@@ -237,33 +237,57 @@ static bool is_sum_of_ranks(const lb_exact_side *s, uint32_t v)
     return !lb_program_view_is_recorded(s->view, v) && op != LB_NONE && lb_value_graph_adds(s->program, op);
 }
 
-/* What both end with stands beside each other where it has one shape; else it says nothing. */
+/* The shape in which a side shows the value last: that of the last view of all of it, row by row. No op reads such a
+ * view, so that it is none of the graph's. */
+static const lb_layout *shape_shown(const lb_exact_side *s, uint32_t v)
+{
+    const lb_program *p = s->program;
+    const lb_value *value = &p->values[v];
+    const lb_layout *shape = &value->layout;
+    for (uint32_t i = s->graph.giver[v] + 1; lb_layout_is_contiguous(&value->layout) && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        const uint32_t shown = op->flags & LB_OP_VIEW && lb_op_outcomes(op) ? lb_op_outcome(p, op, 0) : LB_NONE;
+        if (shown == LB_NONE || p->values[shown].storage != value->storage) continue;
+        const lb_layout *l = &p->values[shown].layout;
+        if (l->offset == value->layout.offset && lb_layout_is_contiguous(l) && numel(p, shown) == numel(p, v))
+            shape = l;
+    }
+    return shape;
+}
+
+/* What both end with stands beside each other where it has one shape. In another shape of as many elements it is not
+ * known which is which: it is there on either side alone, unless these are the same numbers. Else it says nothing. */
 static void put_last(finder *m, uint32_t *const lists[2], uint32_t n[2])
 {
     const uint32_t last[] = {last_of_program(m->sides[0], lists[0], n[0]),
                              last_of_program(m->sides[1], lists[1], n[1])};
     if (last[0] == LB_NONE || last[1] == LB_NONE ||
-        !lb_layout_same_shape(&m->sides[0]->program->values[last[0]].layout,
-                              &m->sides[1]->program->values[last[1]].layout))
+        numel(m->sides[0]->program, last[0]) != numel(m->sides[1]->program, last[1]))
         return;
-    if (is_listed(lists[0], n[0], last[0]) && is_listed(lists[1], n[1], last[1])) return;
-    for (int k = 0; k < 2; k++) take_out(lists[k], &n[k], &last[k], 1);
-    m->failed |=
-        !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, last[0], last[1], numel(m->sides[1]->program, last[1]));
+    const bool listed[] = {is_listed(lists[0], n[0], last[0]), is_listed(lists[1], n[1], last[1])};
+    const bool alike = lb_layout_same_shape(shape_shown(m->sides[0], last[0]), shape_shown(m->sides[1], last[1]));
+    if (alike ? listed[0] && listed[1] : listed[0] || listed[1]) return;
+    for (int k = 0; k < 2; k++) {
+        take_out(lists[k], &n[k], &last[k], 1);
+        if (!alike) m->out->lone[k][m->out->n_lone[k]++] = last[k];
+    }
+    m->failed |= alike && !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, last[0], last[1],
+                                               numel(m->sides[1]->program, last[1]));
 }
 
 static void find_exits(finder *m)
 {
     uint32_t *lists[2] = {NULL, NULL}, n[2];
     for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
-    if (lists[0] && lists[1]) put_last(m, lists, n);
+    for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 2) * sizeof *m->out->lone[k]);
+    m->failed |= !lists[0] || !lists[1] || !m->out->lone[0] || !m->out->lone[1];
+    if (!m->failed) put_last(m, lists, n);
     const bool cut = m->sides[0]->tokens || lb_rank_parts_are_parted(m->sides);
     if (lists[0] && lists[1] && !cut && !are_shaped_alike(m->sides, lists, n))
         for (int k = 0; k < 2; k++) leave_out_inner(m->sides[k], lists[k], &n[k]);
     for (int k = 0; k < 2 && lists[0] && lists[1]; k++) put_last_first(m->sides, lists, n, k);
     uint8_t *taken = calloc(n[1] + 1, 1);
-    for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);
-    m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
+    m->failed |= !taken;
     for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
         uint32_t best = LB_NONE;
         if (is_sum_of_ranks(m->sides[0], lists[0][i])) {

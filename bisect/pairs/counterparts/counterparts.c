@@ -263,14 +263,14 @@ static bool put_groups(maker *m, lb_counterpart_kind kind, const lb_rank_parts p
 }
 
 /* As anchor() says of one value: may an anchor of these parts, whose first ones are given, be added? An earlier one
- * gives way to it. */
+ * gives way to it. The first part of a group tells: the others come later on both sides. */
 static bool takes_place(maker *m, uint32_t va, uint32_t vb)
 {
     const lb_value_graph *a = &m->sides[0]->graph, *b = &m->sides[1]->graph;
     uint32_t group = 0;
     for (uint32_t i = 0; i < m->out->n; i++) {
         lb_counterpart *c = &m->out->list[i];
-        if (c->kind != LB_COUNTERPART_ANCHOR || !c->in_parts || !c->n) continue;
+        if (c->kind != LB_COUNTERPART_ANCHOR || !c->in_parts || !c->n || (group && c->group == group)) continue;
         const uint32_t before = m->out->pieces[c->first].tensor;
         if ((before != va) == (c->b != vb)) continue;
         if (a->giver[va] < a->giver[before] || b->giver[vb] < b->giver[c->b]) return false;
@@ -295,11 +295,14 @@ static void anchor_ranks(maker *m, uint32_t *const source_of[2], const uint32_t 
         free(values);
     }
     for (uint32_t i = 0; i < parts[0].n_groups && parts[0].n_groups == parts[1].n_groups && !m->failed; i++) {
+        const lb_program *p[] = {m->sides[0]->program, m->sides[1]->program};
         bool added, sums[2];
-        for (int k = 0; k < 2; k++)
-            sums[k] = adds_to_sum(m->sides[k], source_of[k], source[k],
-                                  m->sides[k]->graph.giver[parts[k].values[parts[k].first[i]]]);
-        if (sums[0] != sums[1] ||
+        uint32_t ops[2];
+        for (int k = 0; k < 2; k++) {
+            ops[k] = m->sides[k]->graph.giver[parts[k].values[parts[k].first[i]]];
+            sums[k] = adds_to_sum(m->sides[k], source_of[k], source[k], ops[k]);
+        }
+        if (sums[0] != sums[1] || is_biased_on_one_side(p[0], &p[0]->ops[ops[0]], p[1], &p[1]->ops[ops[1]]) ||
             !takes_place(m, parts[0].values[parts[0].first[i]], parts[1].values[parts[1].first[i]]))
             continue;
         m->failed |= !put_groups(m, LB_COUNTERPART_ANCHOR, parts, i, i, &added);
@@ -842,19 +845,24 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
 
 /* Parts that meet (parted.h) name one of B's: do A's meet parts of another op than this one? */
 static bool are_parts_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2],
-                                const lb_exact_side *b)
+                                const lb_exact_side *const sides[2])
 {
-    const uint32_t other = c->by_token && c->n ? met[0][all->pieces[c->first].tensor] : LB_NONE;
-    if (other == LB_NONE) return false;
-    const uint32_t here = b->graph.giver[c->b], there = b->graph.giver[other];
-    return here != there && !lb_rank_parts_same_op(b, here, there);
+    if (!c->by_token || !c->n) return false;
+    const uint32_t va = all->pieces[c->first].tensor, here[] = {va, c->b}, other[] = {met[1][c->b], met[0][va]};
+    for (int k = 0; k < 2; k++) {
+        if (other[k] == LB_NONE) continue;
+        const uint32_t *giver = sides[k]->graph.giver, mine = giver[here[k]], its = giver[other[k]];
+        if (mine != its && (its == LB_NONE || mine == LB_NONE || !lb_rank_parts_same_op(sides[k], mine, its)))
+            return true;
+    }
+    return false;
 }
 
 /* Does either side give these numbers elsewhere on the other? */
 static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2],
-                         const lb_exact_side *b)
+                         const lb_exact_side *const sides[2])
 {
-    if (c->in_parts) return are_parts_elsewhere(all, c, met, b);
+    if (c->in_parts) return are_parts_elsewhere(all, c, met, sides);
     const uint32_t of_b = met[1][c->b];
     bool among = of_b == LB_NONE;
     for (uint32_t k = 0; k < c->n; k++) {
@@ -865,12 +873,14 @@ static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, ui
     return !among;
 }
 
-bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2], const lb_exact_side *b)
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2], const lb_exact_side *a,
+                                const lb_exact_side *b)
 {
+    const lb_exact_side *const sides[] = {a, b};
     bool any = false;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
-        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met, b))
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met, sides))
             continue;
         c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
         any = true;

@@ -108,7 +108,8 @@ double lb_counterparts_distance(const double *x, const double *y, int64_t n);
 /* Behind a comparison. Two norms whose weights are all ones hold the same numbers, and an anchor may stand beside the
  * wrong one: where one is apart and either side's numbers are those of another value on the other side (`met`:
  * lb_regions_meet of both), it is dropped. Were there any? */
-bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2], const lb_exact_side *b);
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2], const lb_exact_side *a,
+                                const lb_exact_side *b);
 /* Behind free runs. Each side may begin with a tensor by an op of its own (a square, a quotient by its norm): where the
  * numbers are apart, and other ops gave them, what either side makes of that tensor alone stands for nothing. */
 void lb_counterparts_drop_remade(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);

@@ -50,18 +50,27 @@ static int by_turn(const void *x, const void *y)
     return (a->part > b->part) - (a->part < b->part);
 }
 
+/* Parts are calls: what one of them alone has may lack tokens, too. */
+static bool is_by_calls(const lb_exact_side *s)
+{
+    return s->tokens && s->view->by_calls;
+}
+
+/* Which call of its module an op is in says nothing where each call of the model is a part. There ops are counted
+ * whether they have met or not: the one row of a decoding step may by chance. */
 static bool list_ops(parts *x, const uint32_t *met)
 {
     const lb_exact_side *s = x->side;
     const lb_program *p = s->program;
+    const bool by_calls = is_by_calls(s);
     x->ops = malloc(((size_t)p->n_ops + 1) * sizeof *x->ops);
     for (uint32_t i = 0; x->ops && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(p, op, 0) : LB_NONE;
-        if (v == LB_NONE || met[v] != LB_NONE || !s->kept[v] || !s->quantities[v].tells ||
+        if (v == LB_NONE || (met[v] != LB_NONE && !by_calls) || !s->kept[v] || !s->quantities[v].tells ||
             !lb_value_graph_computes(p, op))
             continue;
-        const uint64_t place = mix(mix(mix(mix(1, op->name), op->scope), op->call), op->phase);
+        const uint64_t place = mix(mix(mix(mix(1, op->name), op->scope), by_calls ? 0 : op->call), op->phase);
         x->ops[x->n_ops++] = (placed){place, lb_program_view_part_of(s->view, i), i, 0, v};
     }
     if (!x->ops) return false;
@@ -71,12 +80,6 @@ static bool list_ops(parts *x, const uint32_t *met)
             x->ops[i].nth = x->ops[i - 1].nth + 1;
     if (x->n_ops) qsort(x->ops, x->n_ops, sizeof *x->ops, by_turn);
     return true;
-}
-
-/* Parts are calls: what one of them alone has may lack tokens, too. */
-static bool is_by_calls(const lb_exact_side *s)
-{
-    return s->tokens && s->view->by_calls;
 }
 
 /* The numbers of all parts as one value, in any order; of tokens that both sides have. */

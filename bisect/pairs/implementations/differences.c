@@ -92,7 +92,7 @@ static lb_status run_settled(lb_implementations *x, lb_err *err)
     for (uint32_t i = 0; i < MOST_SETTLING; i++) {
         LB_TRY(run_and_meet(x, err));
         const bool turned = lb_counterpart_orders_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
-                   wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met, &x->sides[1]),
+                   wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met, &x->sides[0], &x->sides[1]),
                    exchanged = lb_counterpart_exits_exchange(&x->counterparts, &x->sides[0], &x->sides[1]);
         if (!turned && !wrong && !exchanged) return LB_OK;
     }

@@ -360,7 +360,7 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
     if (lb_counterpart_orders_find_others(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     if (find_rebound(x)) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
-    lb_counterparts_drop_wrong(&x->counterparts, x->met, &x->sides[1]);
+    lb_counterparts_drop_wrong(&x->counterparts, x->met, &x->sides[0], &x->sides[1]);
     judge(x);
     return LB_OK;
 }

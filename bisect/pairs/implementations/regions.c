@@ -1,8 +1,11 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
 #include "counterparts/counterpart_orders.h"
+#include "implementations/chosen_rows.h"
+#include "implementations/flipped_choice.h"
 #include "implementations/inherited.h"
 #include "counterparts/rank_parts.h"
 #include "implementations/region_op.h"
+#include "implementations/region_table.h"
 
 #include "base/array.h"
 #include <math.h>
@@ -107,6 +110,7 @@ typedef struct finder {
     uint8_t *cleared[2]; /* per op: see region_op.h */
     bool clears_sources;
     uint32_t *stamp[2], walk, *stack;
+    lb_chosen_rows chosen;       /* what follows from these rows is no difference of its own */
     lb_region_detached detached; /* where a gradient stops on one side alone */
     lb_regions *out;
     bool failed;
@@ -411,6 +415,27 @@ static bool stands_elsewhere(const finder *f, const lb_counterpart *one, uint32_
     return false;
 }
 
+/* Lists what either side computes behind the frontier up to `ends`: values of A, one of B. */
+static void list_region(finder *f, lb_region *r, const uint32_t *ends_a, uint32_t n, uint32_t end_b)
+{
+    f->walk++;
+    r->first[0] = f->out->n_ops, r->first_unheld[0] = f->out->n_unheld;
+    for (uint32_t k = 0; k < n; k++) walk_back(f, 0, ends_a[k], note_in_region, r);
+    close_ops(f, r, 0);
+    r->first[1] = f->out->n_ops, r->first_unheld[1] = f->out->n_unheld;
+    walk_back(f, 1, end_b, note_in_region, r);
+    close_ops(f, r, 1);
+}
+
+/* Does it end behind the first token that the sides choose differently? */
+static bool reaches_chosen_rows(const finder *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++)
+        if (f->chosen.index[k] == LB_NONE || !r->n[k] || f->out->ops[r->first[k] + r->n[k] - 1] < f->chosen.lookup[k])
+            return false;
+    return true;
+}
+
 static void find_region(finder *f, uint32_t row)
 {
     const lb_counterparts *all = f->asked->counterparts;
@@ -418,18 +443,22 @@ static void find_region(finder *f, uint32_t row)
     lb_region r = {
         .counterpart = row, .times = 1, .op = {LB_NONE, LB_NONE}, .source = {LB_NONE, LB_NONE}, .effect = NAN};
     const lb_region_frontier frontier = frontier_of(f);
-    f->walk++;
-    r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
-    for (uint32_t k = 0; k < c->n; k++) {
-        const uint32_t va = all->pieces[c->first + k].tensor;
-        if (!stands_elsewhere(f, c, va)) walk_back(f, 0, va, note_in_region, &r);
+    uint32_t *ends = malloc(((size_t)c->n + 1) * sizeof *ends), n = 0;
+    f->failed |= !ends;
+    if (!ends) return;
+    for (uint32_t k = 0; k < c->n; k++)
+        if (!stands_elsewhere(f, c, all->pieces[c->first + k].tensor)) ends[n++] = all->pieces[c->first + k].tensor;
+    list_region(f, &r, ends, n, c->b);
+    free(ends);
+    const bool chooses = !f->failed && reaches_chosen_rows(f, &r);
+    if (chooses) {
+        f->out->n_ops = r.first[0], f->out->n_unheld = r.first_unheld[0];
+        r.n[0] = r.n[1] = r.n_unheld[0] = r.n_unheld[1] = 0;
+        list_region(f, &r, &f->chosen.index[0], 1, f->chosen.index[1]);
     }
-    close_ops(f, &r, 0);
-    r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
-    walk_back(f, 1, c->b, note_in_region, &r);
-    close_ops(f, &r, 1);
     lb_region_op_choose(&frontier, &r);
-    r.inherited = lb_inherited_is_region(&frontier, &r);
+    /* The token was chosen from the side's own numbers: where these differ, another choice follows. */
+    r.inherited = chooses || lb_inherited_is_region(&frontier, &r);
     lb_region *more = lb_array_grow(f->out->list, f->out->n, sizeof *more);
     f->failed |= !more;
     if (!more) return;
@@ -520,54 +549,18 @@ static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
     return updates || (source && x->reason == LB_REGION_SOURCE);
 }
 
-/* Does it read numbers, and not make a mask of positions, which may be floats, too? */
-static bool reads_floats(const lb_exact_side *s, uint32_t op)
-{
-    const lb_value_graph *g = &s->graph;
-    const lb_op *o = &s->program->ops[op];
-    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(s->program, o, 0) : LB_NONE;
-    for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
-        if (lb_dtype_is_float(s->program->values[g->preds[k]].dtype) && !lb_region_is_made_of_positions(s, g->preds[k]))
-            return true;
-    return false;
-}
-
-/* Is a choice in the region (experts, rows) that the other side made differently, of numbers that are the same? Both
- * run with the choices that they recorded. Of other numbers another choice is what follows from them. */
-static bool chose_differently(const finder *f, const lb_region *r)
+/* Behind a difference choices may fall differently, and what follows from them is no difference of its own. */
+static lb_status drop_flipped(finder *f, lb_err *err)
 {
     const lb_region_frontier frontier = frontier_of(f);
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = f->asked->sides[k]->program;
-        for (uint32_t i = 0; i < r->n[k]; i++) {
-            lb_op_form form;
-            const uint32_t at = f->out->ops[r->first[k] + i];
-            const lb_op *op = &p->ops[at];
-            const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
-            if (!row || !(row->flags & LB_ROW_DISCONTINUOUS) || !reads_floats(f->asked->sides[k], at) ||
-                (r->reason == LB_REGION_ARGUMENTS && r->op[k] == at) || !lb_region_begins_at(&frontier, k, at))
-                continue; /* asked for something else (more experts) it is no flip */
-            for (uint32_t j = 0; j < op->results; j++) {
-                const uint32_t v = lb_op_results(p, op)[j];
-                const lb_value_graph *g = &f->asked->sides[k]->graph;
-                if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) && g->first_use[v + 1] > g->first_use[v] &&
-                    f->asked->sides[k]->quantities[v].tells && f->asked->met[k][v] == LB_NONE)
-                    return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* Behind a difference choices may fall differently, and what follows from them is no difference of its own. */
-static void drop_flipped(finder *f)
-{
     lb_regions *all = f->out;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < all->n; i++)
-        if ((all->list[i].chosen = chose_differently(f, &all->list[i])) == false || !kept)
-            all->list[kept++] = all->list[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        LB_TRY(lb_flipped_choice_in(&frontier, &all->list[i], &all->list[i].chosen, err));
+        if (!all->list[i].chosen || !kept) all->list[kept++] = all->list[i];
+    }
     all->n = kept;
+    return LB_OK;
 }
 
 /* Where some region differs by itself, those that do not are none. */
@@ -806,13 +799,17 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     f.stack = malloc((most + 1) * sizeof *f.stack);
     room = room && f.stack;
     if (room) mark_same(&f), clear_all(&f);
-    for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
+    lb_status status = room ? lb_chosen_rows_find(asked, &f.chosen, err) : LB_OK;
+    for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed && status == LB_OK; i++)
         if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
-    if (room && !f.failed) sort_regions(&f), drop_inherited(&f), drop_flipped(&f);
+    const lb_region_frontier frontier = frontier_of(&f);
+    if (room && !f.failed && status == LB_OK) f.failed = !lb_region_table_name(&frontier, out);
+    if (room && !f.failed && status == LB_OK) sort_regions(&f), drop_inherited(&f), status = drop_flipped(&f, err);
     for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]), free(f.cleared[k]);
     free(f.stack);
-    if (room && !f.failed) return LB_OK;
+    if (room && !f.failed && status == LB_OK) return LB_OK;
     lb_regions_release(out);
+    if (status != LB_OK) return status;
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions of %u values", most);
 }
 

@@ -195,21 +195,33 @@ static bool are_written_apart(const lb_diff_session *s)
     return layers >= LEAST_LAYERS;
 }
 
-/* What lb_strangers_infer says of both sides. */
-typedef struct how_steps {
-    bool infer, cut;
-} how_steps;
+/* What is known of both sides before they are judged by values. */
+typedef struct known_of_both {
+    bool strangers;  /* names do not say which tensor is which */
+    bool by_chance;  /* nor does any: ops that line up by them do so by chance */
+    bool spelled;    /* some op has no partner */
+    bool infer, cut; /* see lb_strangers_infer */
+} known_of_both;
+
+/* The walk over ops that line up by chance has found nothing, whatever it says. */
+static void withdraw_chance(lb_diff_session *s, lb_diff_report **by_value)
+{
+    lb_diff_report *walked = s->report;
+    take_over(*by_value, walked);
+    (*by_value)->verdict = LB_VERDICT_MISSING;
+    s->report = *by_value, *by_value = walked;
+}
 
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, how_steps steps, lb_err *err)
+static lb_status try_implementations(lb_diff_session *s, const known_of_both *known, lb_err *err)
 {
     const lb_diff_implementations_question question = {
         .captures = {s->a, s->b},
         .options = s->options,
         .place = s->report->has_first ? &s->report->first : NULL,
-        .cut = steps.cut,
-        .as_one = steps.infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
+        .cut = known->cut,
+        .as_one = known->infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
     lb_diff_implementations_answer answer;
     if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -222,19 +234,20 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         return lb_fail(err, status, "%s", why.message);
     }
     lb_diff_report_share_cost(s->report, by_value);
-    strangers |= answer.padded; /* of rows of another length ops that line up by name have no element in common */
+    bool strangers = known->strangers ||
+                     answer.padded; /* of rows of another length ops that line up by name have no element in common */
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
                missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
     /* Where it is not known which token is which, places are none: that all is the same is a proof. */
     judged &= same || !by_value->untold || !s->report->n_cuts;
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
-    const bool proves = same && (missing || spelled);
+    const bool proves = same && (missing || known->spelled);
     const bool of_input = s->report->first.value && s->report->first.layer && lb_input_name_is(s->report->first.layer),
                gives_way = answer.cleared && by_value->n_differences &&
                            (of_input || (!s->report->first.value && are_written_apart(s)));
     strangers |= judged && !same && (gives_way || is_refuted(s, by_value));
-    if (steps.cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
+    if (known->cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;
         take_differences(s->report, by_value);
@@ -244,6 +257,8 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
+    } else if (status == LB_OK && !judged && known->by_chance && s->report->verdict == LB_VERDICT_DIVERGED) {
+        withdraw_chance(s, &by_value);
     } else if (status == LB_OK && !judged &&
                (strangers || leaves_alone(s->report) || s->report->unseen)) /* why values did not tell */
         for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
@@ -273,26 +288,29 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
                         left || unseen || s->report->logged_apart;
     if (s->options->digests_only) return LB_OK;
-    bool may = false, strangers = false;
-    how_steps steps;
+    bool may = false;
+    known_of_both known = {.spelled = is_spelled_differently(s->report)};
     LB_TRY(
-        lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &steps.infer, &steps.cut, err));
-    if (steps.cut) return try_implementations(s, true, true, steps, err);
+        lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &known.infer, &known.cut, err));
+    if (known.cut) {
+        known.strangers = known.spelled = true;
+        return try_implementations(s, &known, err);
+    }
     if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
     if (!may && unseen && (s->report->n_findings || s->report->n_structures))
         lb_report_missing(s->report,
                           "results that follow from memory which nothing wrote have no digest, and these runs "
                           "cannot be compared by value");
     if (!may) return LB_OK;
-    LB_TRY(lb_strangers_are(s->a, s->b, &strangers, err));
-    if (!strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &strangers, err));
-    if (!strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &strangers, err));
-    if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
-    const bool spelled = is_spelled_differently(s->report);
-    if (!strangers && !spelled && !left && !unseen && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
-        verdict != LB_VERDICT_MISSING)
+    LB_TRY(lb_strangers_are(s->a, s->b, &known.by_chance, err));
+    known.strangers = known.by_chance;
+    if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
+    if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
+    if (!known.strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
+    if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
+        verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;
-    return try_implementations(s, strangers, spelled, steps, err);
+    return try_implementations(s, &known, err);
 }
 
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)

@@ -258,8 +258,7 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     const uint32_t module = r->op[0] == LB_NONE ? LB_NONE : w->beside[0][w->p[0]->ops[r->op[0]].scope],
                    scope = r->op[1] == LB_NONE ? LB_NONE : p->ops[r->op[1]].scope;
     const bool known = module != LB_NONE && module;
-    if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
-        return lb_op_layer(p, &p->ops[r->op[1]]);
+    if (scope != LB_NONE && (!known || lb_modules_is_in(p, scope, module))) return lb_op_layer(p, &p->ops[r->op[1]]);
     if (known) return lb_program_text(p, p->scopes[scope == LB_NONE ? module_without(w, r, 1, module) : module].path);
     if (!r->n[1]) return NULL;
     uint32_t first = w->x->regions.ops[r->first[1]], shown[2];

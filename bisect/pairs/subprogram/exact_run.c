@@ -46,6 +46,13 @@ static bool wide_value(void *context, int32_t rank, int64_t step, uint32_t value
     return true;
 }
 
+/* Of its leaves, which are exact: nothing is recorded that a choice could be taken from. */
+static bool computes_all(void *context, int32_t rank, int64_t step, uint32_t op)
+{
+    (void)context, (void)rank, (void)step, (void)op;
+    return true;
+}
+
 static bool note_output(void *context, const lb_event *event)
 {
     run *run = context;
@@ -81,7 +88,7 @@ lb_status lb_subprogram_run_exact(const lb_subprogram *subprogram, const double 
                .narrow = calloc(subprogram->n_leaves + 1, sizeof *run.narrow)};
     lb_plan plan = LB_PLAN_INIT;
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    const lb_observer observer = {.context = &run, .op = note_output, .source = wide_value};
+    const lb_observer observer = {.context = &run, .op = note_output, .source = wide_value, .computes = computes_all};
     const lb_prepared *const programs[] = {subprogram->rank_programs[0].prepared};
     lb_rank_run ranks = {.programs = programs,
                          .n_programs = 1,
