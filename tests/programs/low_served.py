@@ -13,15 +13,28 @@ import re
 import sys
 
 import low_served_caches
+import low_served_experts
 import low_served_floats
+import low_served_inputs
 import low_served_integers
+import low_served_mixers
 import low_served_parallel
 import low_served_plain
 import low_served_scores
 import torch
 from low_served_frame import built
 
-FILES = (low_served_scores, low_served_plain, low_served_parallel, low_served_floats, low_served_integers, low_served_caches)
+FILES = (
+    low_served_scores,
+    low_served_plain,
+    low_served_parallel,
+    low_served_floats,
+    low_served_integers,
+    low_served_caches,
+    low_served_experts,
+    low_served_mixers,
+    low_served_inputs,
+)
 PROGRAMS = {name: program for file in FILES for name, program in file.PROGRAMS.items()}
 
 
