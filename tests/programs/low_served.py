@@ -13,6 +13,7 @@ import re
 import sys
 
 import low_served_caches
+import low_served_casts
 import low_served_experts
 import low_served_floats
 import low_served_inputs
@@ -34,6 +35,7 @@ FILES = (
     low_served_experts,
     low_served_mixers,
     low_served_inputs,
+    low_served_casts,
 )
 PROGRAMS = {name: program for file in FILES for name, program in file.PROGRAMS.items()}
 
@@ -58,6 +60,15 @@ def unmatched():
         yield from (part for part in lies["line"].split("|") if not any(re.search(part, line) for line in lines))
 
 
+def unplaced():
+    """Places of faults that neither way of their program has a module at."""
+    torch.set_default_dtype(torch.float32)
+    for name, program in PROGRAMS.items():
+        ways = [{at for at, _ in built(program, name, way)[0].named_modules()} for way in ("first", "second")]
+        for fault, lies in program.faults.items():
+            yield from (f"{name}-{fault} {at}" for at in (lies.at, *lies.also) if not any(at in way for way in ways))
+
+
 def answered(name, way, fault, dtype):
     torch.set_default_dtype(dtype)
     served, requests = built(PROGRAMS[name], name, way, fault)
@@ -76,8 +87,8 @@ def verdict(lies, moved, ratio):
 
 def confirm(names):
     wrong, ratios = 0, []
-    for part in unmatched():
-        print("WRONG  no line reads", part)
+    for told in [*(f"no line reads {part}" for part in unmatched()), *(f"no module at {at}" for at in unplaced())]:
+        print("WRONG ", told)
         wrong += 1
     for name in names or PROGRAMS:
         first, second = ({d: answered(name, way, None, d) for d in (torch.float64, torch.float32)} for way in ("first", "second"))
