@@ -418,11 +418,9 @@ GATE_UP, DOWN = (HF + "mlp.gate_proj", HF + "mlp.up_proj"), (HF + "mlp.down_proj
 
 # Faults that any program of these houses may hold.
 TILED = Fault(B_ATTN, ATTN, "repeat_interleave", near="scores = ")
-LATE = Fault(B_ATTN, ATTN)
-BASE = Fault(B_ATTN, ATTN)
-OVERWRITTEN = Fault(B_ATTN, ATTN)
-SCALE = Fault(B_ATTN, ATTN)
+LATE = Fault(B_ATTN, ATTN, near=r"torch\.arange\(start \+ late")
+BASE = Fault(B_ATTN, ATTN, near=r"torch\.outer\(positions, base")
 SHORT = Fault(B_ATTN, ATTN, near="masked_fill")
 EPS = Fault("blocks.0.ln1", ("model.layers.0.input_layernorm",))
-RESIDUAL = Fault("blocks.1.ln2", NORM2)
+RESIDUAL = Fault("blocks.1.ln2", NORM2, near=r"x \+ carried")
 EXCHANGED = Fault(B_FFN, MLP, near=r"self\.w2\(gate")

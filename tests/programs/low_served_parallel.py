@@ -154,10 +154,10 @@ PROGRAMS["neox-brain"] = Program(
     two_requests,
     {
         "mean-not-taken-off": Fault("layer.1.nm", ("layers.1.post_attention_layernorm",), subtle=True),
-        "rotary-over-whole-head": Fault(SPUN, WHOLE, "TURNED"),
+        "rotary-over-whole-head": Fault(SPUN, WHOLE, "TURNED", near=r"exponents = |halves = "),
         "frequencies-of-whole-head": Fault(SPUN, WHOLE),
         "rotary-base": Fault(SPUN, WHOLE),
-        "neighbours-for-halves": Fault(SPUN, WHOLE),
+        "neighbours-for-halves": Fault(SPUN, WHOLE, near=r"torch\.complex\("),
         "one-norm-for-both": Fault("layer.1", ("layers.1", "layers.1.mlp"), "post_attention_layernorm\\(x"),
         "residual-in-sequence": Fault("layer.1", ("layers.1", "layers.1.mlp"), "post_attention_layernorm\\(x"),
         "activation-relu": Fault("layer.1", ("layers.1.mlp",), "F.gelu", subtle=True),
@@ -229,12 +229,9 @@ class KeyBiasAttention(Part):
         return powers.flip(0) if self.bad("slopes-reversed") else powers
 
     def forward(self, x, start):
-        chunks = (
-            self.Wqkv(x).unflatten(-1, (HEADS, 3, SIZE)).transpose(1, 2)
-            if self.bad("chunks-by-head")
-            else self.Wqkv(x).unflatten(-1, (3, HEADS, SIZE))
-        )
-        q, k, v = chunks.unbind(1)
+        y = self.Wqkv(x)
+        y = y.unflatten(-1, (HEADS, 3, SIZE)).transpose(1, 2) if self.bad("chunks-by-head") else y.unflatten(-1, (3, HEADS, SIZE))
+        q, k, v = y.unbind(1)
         k, v = self.rows.put(start, k, v)
         index = torch.arange(len(k))
         index = index * 0 if self.bad("decode-without-bias") and start else index
@@ -280,11 +277,11 @@ PROGRAMS["alibi-half"] = Program(
     {
         "norm-eps": Fault("emb_norm", ("word_embeddings_layernorm",)),
         "norm-bias-left-out": Fault("blocks.1.norm_2", ("h.1.post_attention_layernorm",)),
-        "slopes-of-other-range": Fault(KEYED, SLOPED, "slopes = 2"),
-        "slopes-reversed": Fault(KEYED, SLOPED, "slopes = 2"),
+        "slopes-of-other-range": Fault(KEYED, SLOPED, "slopes = 2", near=r"torch\.linspace\(last"),
+        "slopes-reversed": Fault(KEYED, SLOPED, "slopes = 2", near=r"self\.slopes\(\)\["),
         "chunks-by-head": Fault(KEYED, SLOPED, "q, k, v = self.query_key_value"),
-        "decode-without-bias": Fault(KEYED, SLOPED),
-        "bias-of-wrong-sign": Fault(KEYED, SLOPED, "bias = -slopes"),
+        "decode-without-bias": Fault(KEYED, SLOPED, near=r"self\.slopes\(\)\["),
+        "bias-of-wrong-sign": Fault(KEYED, SLOPED, "bias = -slopes", near=r"self\.slopes\(\)\["),
         "embedding-norm-left-out": Fault("", ("",), r"word_embeddings_layernorm\(self", outside=ROOT),
     },
     (FULL, HALF),

@@ -122,7 +122,7 @@ PROGRAMS["logprobs-padded"] = Program(
     scored_requests,
     {
         "decode-position-of-slot": Fault(B_ATTN, ATTN),
-        "rows-of-other-request": Fault(B_ATTN, ATTN),
+        "rows-of-other-request": Fault(B_ATTN, ATTN, near=r"keys\.roll\(1, 0\)"),
         "padding-seen": Fault(B_ATTN, ATTN, near="allowed = "),
         "temperature-twice": Fault("", ("",), r"/ TEMPERATURE\)", outside=SCORING),
         "score-of-best-token": Fault("", ("",), r"\.gather\(1, answer", near=r"logits\.gather\(-1", outside=SCORING),
@@ -202,7 +202,7 @@ PROGRAMS["capped-shares"] = Program(
         "softcap-left-out": Fault("", ("",), r"torch\.tanh\(up", outside=SHARES),
         "half-of-the-best": Fault("", ("",), r":BEST", outside=SHARES),
         "total-over-all": Fault("", ("",), r"BEST\]\.softmax", near=r"shares / total", outside=SHARES),
-        "embedding-unscaled": Fault("", ("",), r"math\.sqrt\(WIDTH\)", outside=ROOT),
+        "embedding-unscaled": Fault("", ("",), r"math\.sqrt\(WIDTH\)", near=r"self\.tok\(ids\) \* scale", outside=ROOT),
         "head-scaled-as-embedding": Fault("", ("",), r"F\.linear\(self\.model\.norm", outside=ROOT),
         "rope-base": BASE,
         "decode-position-one-late": LATE._replace(subtle=True),
