@@ -15,6 +15,7 @@ from low_served_frame import (
     KV,
     QKV,
     SIZE,
+    WIDTH,
     AttentionA,
     AttentionB,
     Fault,
@@ -119,12 +120,12 @@ PROGRAMS["far-positions"] = Program(
 
 # ---- weights that fp16 holds, and an outlying channel: an f32 model, or fp16 weights that each product takes up to f32
 
-OUTLIER = 300.0
+OUTLIER = 60.0
 
 
 class OutlierLm(LmA):
     def prepare(self):
-        self.model.embed_tokens.weight.mul_(20)
+        self.model.embed_tokens.weight.mul_(4)
         self.model.embed_tokens.weight[:, 3] = OUTLIER
         for norm in self.modules():
             if isinstance(norm, NormA):  # what the outlier takes from the other channels, the weights give back
@@ -132,6 +133,12 @@ class OutlierLm(LmA):
                 norm.weight[3] = 0.05
         for p in self.parameters():
             p.copy_(p.to(torch.float16))
+
+    def forward(self, ids):
+        x = self.model.embed_tokens(ids) * math.sqrt(WIDTH)
+        for layer in self.model.layers:
+            x = layer(x)
+        return self.lm_head(self.model.norm(x))
 
 
 class Upcast(Part):
@@ -178,7 +185,8 @@ class UpcastEngine(LmB):
     kinds = (UpcastAttention, UpcastMlp, UpcastNorm)
 
     def forward(self, ids, start):
-        x, carried = up(self.tok(ids)), None
+        scale = 5.65625 if self.bad("embedding-scale-in-brain") else WIDTH**0.5  # the nearest in bf16
+        x, carried = up(self.tok(ids)) * scale, None
         for block in self.blocks:
             x, carried = block(x, carried, start)
         logits = F.linear(self.ln_f(x, carried)[0], up(self.out.weight))
@@ -201,6 +209,7 @@ PROGRAMS["half-stored"] = Program(
         "scores-in-brain": Fault(B_ATTN, ATTN),
         "powers-in-fp8": Fault(B_ATTN, ATTN, near="powers / total"),
         "logits-in-brain": Fault("", ("",), outside="the root's own code"),
+        "embedding-scale-in-brain": Fault("", ("",), r"math\.sqrt\(WIDTH", r"\* scale, None", outside="the root's own code"),
     },
     (FULL, HALF),
 )

@@ -196,6 +196,9 @@ class Bloom(Whole):
         self.word_embeddings, self.word_embeddings_layernorm = nn.Embedding(VOCAB, WIDTH), nn.LayerNorm(WIDTH)
         self.h, self.ln_f = nn.ModuleList(BloomLayer() for _ in range(2)), nn.LayerNorm(WIDTH)
 
+    def prepare(self):
+        self.word_embeddings.weight.mul_(0.1)  # as small as they are drawn in practice: eps counts
+
     def forward(self, ids):
         x = self.word_embeddings_layernorm(self.word_embeddings(ids))
         for layer in self.h:
@@ -209,7 +212,10 @@ class LayerNorm(Part):
         self.weight, self.bias = held(theirs.weight), held(theirs.bias)
 
     def forward(self, x):
-        eps = 1e-2 if self.bad("norm-eps") else 1e-5
+        eps = 1e-3 if self.bad("norm-eps") else 1e-5
+        if self.bad("eps-outside-root"):
+            x = x - x.mean(-1, keepdim=True)
+            return x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * self.weight + self.bias
         bias = None if self.bad("norm-bias-left-out") else self.bias
         return F.layer_norm(x, (WIDTH,), self.weight, bias, eps)
 
@@ -275,7 +281,8 @@ PROGRAMS["alibi-half"] = Program(
     KeyBiasLm,
     two_requests,
     {
-        "norm-eps": Fault("emb_norm", ("word_embeddings_layernorm",)),
+        "norm-eps": Fault("emb_norm", ("word_embeddings_layernorm",), near="F.layer_norm"),
+        "eps-outside-root": Fault("emb_norm", ("word_embeddings_layernorm",), near=r"sqrt\(\) \+ eps|x = x - x\.mean", subtle=True),
         "norm-bias-left-out": Fault("blocks.1.norm_2", ("h.1.post_attention_layernorm",)),
         "slopes-of-other-range": Fault(KEYED, SLOPED, "slopes = 2", near=r"torch\.linspace\(last"),
         "slopes-reversed": Fault(KEYED, SLOPED, "slopes = 2", near=r"self\.slopes\(\)\["),
