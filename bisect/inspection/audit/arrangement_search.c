@@ -81,7 +81,11 @@ static bool take_backward(lb_arrangements *arrangements, const lb_contents *foun
             continue;
         }
         const bool turned = (arrangement->runs[0].from_stride == 1) != (arrangement->runs[0].to_stride == 1);
-        arrangement->relation = several ? LB_CONTENT_FUSED : turned ? LB_CONTENT_TRANSPOSED : LB_CONTENT_RENAMED;
+        const lb_layout whole = lb_shelf_layout(&arrangements->a, arrangement->runs[0].tensor);
+        arrangement->relation = several                           ? LB_CONTENT_FUSED
+                                : lb_layout_numel(&whole) > held ? LB_CONTENT_SPLIT
+                                : turned                         ? LB_CONTENT_TRANSPOSED
+                                                                 : LB_CONTENT_RENAMED;
     }
     return room;
 }

@@ -1,6 +1,8 @@
 /* Matching by numbers: see contents.h. */
 #include "contents/contents.h"
 
+#include "contents/content_features.h"
+
 #include "base/array.h"
 #include "base/hash.h"
 #include <lastbit/program.h>
@@ -249,14 +251,15 @@ static void close_holder(holder *h)
     lb_hash_release(&h->index);
 }
 
-static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as)
+/* `look_up`: whole vectors are to be found in it. */
+static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, bool look_up)
 {
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
     bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
         if (!can_hold(&a[i].tensor)) continue;
         room = open_source(&h->sources[i], &a[i].tensor, as);
-        for (cut how = WHOLE; how < CUTS && room; how++) room = add_vectors(h, i, how);
+        for (cut how = WHOLE; look_up && how < CUTS && room; how++) room = add_vectors(h, i, how);
     }
     return room;
 }
@@ -551,6 +554,12 @@ static bool match_tensor(finder *f, bool cast, lb_content *c)
         }
         f->out->n_runs = now.first;
     }
+    return false;
+}
+
+/* Numbers that stand nowhere as rows or columns, one by one. */
+static bool match_elements(finder *f, bool cast, lb_content *c)
+{
     if (!may_be_bias(&f->b->tensor.layout) || !tells(f) || !may_be_made_of_elements(f)) return false;
     lb_content now = {.tensor = LB_NONE};
     try_elements(f, &now);
@@ -571,14 +580,15 @@ static bool is_pending(const lb_contents *out, const lb_content_tensor *b, uint3
 }
 
 static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
-                      const lb_dtype *as, lb_contents *out)
+                      const lb_dtype *as, bool by_elements, lb_contents *out)
 {
     holder h;
-    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as)};
+    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as, !by_elements)};
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
-        if (!f.failed) match_tensor(&f, as != NULL, &out->list[i]);
+        if (!f.failed && !by_elements) match_tensor(&f, as != NULL, &out->list[i]);
+        if (!f.failed && by_elements) match_elements(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
     free(f.elements), free(f.filter);
@@ -604,6 +614,26 @@ static bool match_name(const lb_content_tensor *a, uint32_t n_a, const lb_conten
     return true;
 }
 
+/* First as they are, then after rounding to B's dtypes. */
+static bool match_numbers(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                          bool by_elements, lb_contents *out)
+{
+    bool tried[LB_DTYPE_COUNT] = {false}, any = false;
+    for (uint32_t i = 0; i < n_b && !any; i++)
+        any = is_pending(out, b, i) && (!by_elements || may_be_bias(&b[i].tensor.layout));
+    bool room = !any || match_all(a, n_a, b, n_b, NULL, by_elements, out);
+    for (uint32_t i = 0; i < n_b && room && any; i++) {
+        const lb_dtype as = b[i].tensor.dtype;
+        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
+        bool wider = false;
+        for (uint32_t k = 0; k < n_a; k++)
+            wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
+        if (wider) room = match_all(a, n_a, b, n_b, &as, by_elements, out);
+        tried[as] = true;
+    }
+    return room;
+}
+
 lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                             lb_contents *out, lb_err *err)
 {
@@ -611,17 +641,9 @@ lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_c
     bool room = out->list != NULL;
     for (uint32_t i = 0; i < n_b && room; i++)
         out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
-    room = room && match_all(a, n_a, b, n_b, NULL, out);
-    bool tried[LB_DTYPE_COUNT] = {false};
-    for (uint32_t i = 0; i < n_b && room; i++) {
-        const lb_dtype as = b[i].tensor.dtype;
-        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
-        bool wider = false;
-        for (uint32_t k = 0; k < n_a; k++)
-            wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
-        if (wider) room = match_all(a, n_a, b, n_b, &as, out);
-        tried[as] = true;
-    }
+    room = room && match_numbers(a, n_a, b, n_b, false, out);
+    room = room && lb_content_features_match(a, n_a, b, n_b, out);
+    room = room && match_numbers(a, n_a, b, n_b, true, out);
     for (uint32_t i = 0; i < n_b && room; i++)
         if (out->list[i].relation == LB_CONTENT_NONE) room = match_name(a, n_a, &b[i], i, out);
     if (room) return LB_OK;
