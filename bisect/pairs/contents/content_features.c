@@ -7,18 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A row or a column of a matrix of A. */
-typedef struct feature {
-    uint32_t tensor;
-    int64_t at;
-} feature;
+typedef lb_content_feature feature;
 
-/* What the rows (or columns) of a matrix of B are. */
 typedef struct order {
+    lb_content_order is;
     uint32_t b;
-    bool of_columns[2]; /* of A's matrices, of B's: a feature is a column */
-    int64_t n;
-    feature *list;
+    bool plain; /* rows in the order in which one tensor of A has them */
     uint64_t structure; /* a hash of it without the tensors' names: layers that were converted alike have one */
 } order;
 
@@ -54,7 +48,7 @@ static int64_t height_of(const lb_layout *l)
     return l->shape[l->ndim - 2];
 }
 
-static int64_t count_features(const lb_layout *l, bool columns)
+int64_t lb_content_features_in(const lb_layout *l, bool columns)
 {
     const int64_t size = columns ? height_of(l) : width_of(l);
     return size > 0 ? lb_layout_numel(l) / size : 0;
@@ -69,7 +63,7 @@ static int64_t feature_at(const lb_layout *l, bool columns, int64_t start, int64
 }
 
 /* The rows of a run that holds one or several of them behind each other. False: it holds no whole ones. */
-static bool add_run(const order *o, const lb_content_run *r, const lb_layout *a, const lb_layout *b)
+static bool add_run(const lb_content_order *o, const lb_content_run *r, const lb_layout *a, const lb_layout *b)
 {
     const int64_t each = o->of_columns[1] ? height_of(b) : width_of(b);
     if (each <= 0 || r->n % each || (r->n > each && (o->of_columns[0] || o->of_columns[1]))) return false;
@@ -82,8 +76,27 @@ static bool add_run(const order *o, const lb_content_run *r, const lb_layout *a,
     return true;
 }
 
+bool lb_content_order_of(const lb_content_run *runs, uint32_t n, const lb_content_tensor *a, const lb_layout *b,
+                         lb_content_order *o)
+{
+    *o = (lb_content_order){{false, false}, 0, NULL};
+    if (!n || b->ndim < 2) return true;
+    o->of_columns[0] = runs[0].from_stride > 1, o->of_columns[1] = runs[0].to_stride > 1;
+    o->n = lb_content_features_in(b, o->of_columns[1]);
+    if (o->n < 2 || o->n > LONGEST) return true;
+    if (!(o->list = malloc((size_t)o->n * sizeof *o->list))) return false;
+    bool whole = true;
+    for (int64_t i = 0; i < o->n; i++) o->list[i] = (feature){LB_NONE, 0};
+    for (uint32_t k = 0; k < n && whole; k++)
+        whole = a[runs[k].tensor].tensor.layout.ndim >= 2 &&
+                add_run(o, &runs[k], &a[runs[k].tensor].tensor.layout, b);
+    for (int64_t i = 0; i < o->n && whole; i++) whole = o->list[i].tensor != LB_NONE;
+    if (!whole) free(o->list), o->list = NULL;
+    return true;
+}
+
 /* Each tensor by the place where it first appears. */
-static uint64_t structure_of(const finder *f, const order *o)
+static uint64_t structure_of(const finder *f, const lb_content_order *o)
 {
     uint64_t hash = (uint64_t)o->n;
     uint32_t part = 0, last = LB_NONE;
@@ -94,16 +107,15 @@ static uint64_t structure_of(const finder *f, const order *o)
             for (int64_t k = 0; k < i && o->list[k].tensor != last; k++) part++; /* where it appeared first */
         }
         const uint64_t word = (uint64_t)part << 32 ^ (uint64_t)now->at ^
-                              (uint64_t)count_features(&f->a[last].tensor.layout, o->of_columns[0]) << 44;
+                              (uint64_t)lb_content_features_in(&f->a[last].tensor.layout, o->of_columns[0]) << 44;
         hash = (hash ^ word) * UINT64_C(0xFF51AFD7ED558CCD), hash ^= hash >> 32;
     }
     return hash;
 }
 
-/* Rows in the order in which one tensor of A has them say nothing that the vector does not say itself. */
-static bool is_plain(const finder *f, const order *o)
+static bool is_plain(const finder *f, const lb_content_order *o)
 {
-    bool plain = count_features(&f->a[o->list[0].tensor].tensor.layout, o->of_columns[0]) == o->n;
+    bool plain = lb_content_features_in(&f->a[o->list[0].tensor].tensor.layout, o->of_columns[0]) == o->n;
     for (int64_t i = 0; i < o->n && plain; i++) plain = o->list[i].tensor == o->list[0].tensor && o->list[i].at == i;
     return plain;
 }
@@ -112,27 +124,18 @@ static bool is_plain(const finder *f, const order *o)
 static void list_order(finder *f, uint32_t b)
 {
     const lb_content *c = &f->out->list[b];
-    const lb_layout *l = &f->b[b].tensor.layout;
-    if (c->relation == LB_CONTENT_NONE || c->found != c->all || !c->n || l->ndim < 2) return;
-    const lb_content_run *runs = &f->out->runs[c->first];
-    order o = {.b = b, .of_columns = {runs[0].from_stride > 1, runs[0].to_stride > 1}};
-    o.n = count_features(l, o.of_columns[1]);
-    if (o.n < 2 || o.n > LONGEST) return;
-    o.list = malloc((size_t)o.n * sizeof *o.list);
-    f->failed |= !o.list;
-    bool whole = o.list != NULL;
-    for (int64_t i = 0; i < o.n && whole; i++) o.list[i] = (feature){LB_NONE, 0};
-    for (uint32_t k = 0; k < c->n && whole; k++)
-        whole = f->a[runs[k].tensor].tensor.layout.ndim >= 2 &&
-                add_run(&o, &runs[k], &f->a[runs[k].tensor].tensor.layout, l);
-    for (int64_t i = 0; i < o.n && whole; i++) whole = o.list[i].tensor != LB_NONE;
-    order *more = whole && !is_plain(f, &o) ? lb_array_grow(f->orders, f->n_orders, sizeof *more) : NULL;
-    f->failed |= whole && !more && !is_plain(f, &o);
+    order o = {.b = b};
+    if (c->relation == LB_CONTENT_NONE || c->found != c->all) return;
+    f->failed |= !lb_content_order_of(&f->out->runs[c->first], c->n, f->a, &f->b[b].tensor.layout, &o.is);
+    if (!o.is.list) return;
+    o.plain = is_plain(f, &o.is);
+    o.structure = structure_of(f, &o.is);
+    order *more = lb_array_grow(f->orders, f->n_orders, sizeof *more);
+    f->failed |= !more;
     if (!more) {
-        free(o.list);
+        free(o.is.list);
         return;
     }
-    o.structure = structure_of(f, &o);
     f->orders = more, f->orders[f->n_orders++] = o;
 }
 
@@ -181,7 +184,7 @@ static size_t alike(const char *x, const char *y)
 }
 
 /* Does the vector of A hold, in the places of one matrix's rows, what B's holds? */
-static bool stands_beside(const double *a, const order *o, uint32_t matrix, const double *b)
+static bool stands_beside(const double *a, const lb_content_order *o, uint32_t matrix, const double *b)
 {
     for (int64_t i = 0; i < o->n; i++)
         if (o->list[i].tensor == matrix && a[o->list[i].at] != b[i]) return false;
@@ -189,9 +192,9 @@ static bool stands_beside(const double *a, const order *o, uint32_t matrix, cons
 }
 
 /* The vector of A that goes with one of its matrices, and holds what B's holds; LB_NONE. */
-static uint32_t find_beside(finder *f, const order *o, uint32_t matrix, const double *b, lb_dtype as)
+static uint32_t find_beside(finder *f, const lb_content_order *o, uint32_t matrix, const double *b, lb_dtype as)
 {
-    const int64_t n = count_features(&f->a[matrix].tensor.layout, o->of_columns[0]);
+    const int64_t n = lb_content_features_in(&f->a[matrix].tensor.layout, o->of_columns[0]);
     uint32_t best = LB_NONE;
     size_t most = 0;
     for (uint32_t i = 0; i < f->n_a && !f->failed; i++) {
@@ -204,7 +207,7 @@ static uint32_t find_beside(finder *f, const order *o, uint32_t matrix, const do
 }
 
 /* The tensors of A that stand in an order, each once; false: out of memory. */
-static bool list_matrices(const order *o, uint32_t **list, uint32_t *n)
+static bool list_matrices(const lb_content_order *o, uint32_t **list, uint32_t *n)
 {
     *list = NULL, *n = 0;
     for (int64_t i = 0; i < o->n; i++) {
@@ -232,7 +235,13 @@ static void add_element(finder *f, uint32_t first, uint32_t tensor, int64_t from
     out->runs = more, out->runs[out->n_runs++] = (lb_content_run){tensor, from, 1, to, 1, 1};
 }
 
-static void use(finder *f, const order *o, const uint32_t *matrices, const uint32_t *vectors, uint32_t n, uint32_t row,
+static lb_content_relation relation_of_names(const finder *f, uint32_t a, uint32_t b)
+{
+    if (!lb_layout_same_shape(&f->a[a].tensor.layout, &f->b[b].tensor.layout)) return LB_CONTENT_RESHAPED;
+    return *f->a[a].name && !strcmp(f->a[a].name, f->b[b].name) ? LB_CONTENT_SAME : LB_CONTENT_RENAMED;
+}
+
+static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, const uint32_t *vectors, uint32_t n, uint32_t row,
                 bool cast)
 {
     const uint32_t first = f->out->n_runs;
@@ -243,14 +252,16 @@ static void use(finder *f, const order *o, const uint32_t *matrices, const uint3
         add_element(f, first, vectors[k], o->list[i].at, i);
     }
     for (uint32_t k = 0; k < n; k++) held += lb_layout_numel(&f->a[vectors[k]].tensor.layout);
+    const bool straight = f->out->n_runs == first + 1;
     const lb_content_relation relation = n > 1         ? LB_CONTENT_FUSED
                                          : held > o->n ? LB_CONTENT_SPLIT
+                                         : straight    ? relation_of_names(f, vectors[0], row)
                                                        : LB_CONTENT_PERMUTED;
     f->out->list[row] = (lb_content){relation, cast, vectors[0], first, f->out->n_runs - first, o->n, o->n};
 }
 
 /* Is B's vector made, in this order, of vectors of A? */
-static bool try_order(finder *f, const order *o, uint32_t row, const double *b, lb_dtype as)
+static bool try_order(finder *f, const lb_content_order *o, uint32_t row, const double *b, lb_dtype as)
 {
     uint32_t *matrices, n, found = 0;
     if (!list_matrices(o, &matrices, &n)) return f->failed = true, false;
@@ -270,14 +281,32 @@ static bool try_order(finder *f, const order *o, uint32_t row, const double *b, 
 static const order *nearest_order(const finder *f, uint32_t row, uint32_t from)
 {
     const order *best = &f->orders[from];
-    if (best->n != lb_layout_numel(&f->b[row].tensor.layout)) return NULL;
+    if (best->is.n != lb_layout_numel(&f->b[row].tensor.layout)) return NULL;
     for (uint32_t i = 0; i < f->n_orders; i++) {
         const order *o = &f->orders[i];
-        if (o->structure != f->orders[from].structure || o->n != best->n) continue;
+        if (o->structure != f->orders[from].structure || o->is.n != best->is.n) continue;
         if (i < from) return NULL;
         if (alike(f->b[o->b].name, f->b[row].name) > alike(f->b[best->b].name, f->b[row].name)) best = o;
     }
     return best;
+}
+
+/* A plain order says nothing of a vector that the vector does not say itself, unless it is one number all over. Then
+ * the matrix has to be of its module: so have its biases, and not its norms. */
+static bool may_tell(const finder *f, const order *o, uint32_t row, bool constant)
+{
+    const char *vector = f->b[row].name, *matrix = f->b[o->b].name, *ends[] = {strrchr(vector, '.'), strrchr(matrix, '.')};
+    if (!constant) return !o->plain;
+    if (!ends[0] || !ends[1]) return false;
+    const size_t n = alike(vector, matrix);
+    return n >= (size_t)(ends[0] - vector) && n >= (size_t)(ends[1] - matrix);
+}
+
+static bool is_constant(const double *x, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] != x[0]) return false;
+    return true;
 }
 
 static void match_vector(finder *f, uint32_t row)
@@ -285,11 +314,12 @@ static void match_vector(finder *f, uint32_t row)
     double *b = load(&f->b[row].tensor, LB_NO_DTYPE);
     const lb_dtype ways[] = {LB_NO_DTYPE, f->b[row].tensor.dtype};
     bool done = false;
+    const bool constant = b && is_constant(b, lb_layout_numel(&f->b[row].tensor.layout));
     f->failed |= !b;
     for (int way = 0; way < 2; way++)
         for (uint32_t i = 0; b && i < f->n_orders && !done && !f->failed; i++) {
             const order *o = nearest_order(f, row, i);
-            done = o && try_order(f, o, row, b, ways[way]);
+            done = o && may_tell(f, o, row, constant) && try_order(f, &o->is, row, b, ways[way]);
         }
     free(b);
 }
@@ -318,7 +348,7 @@ bool lb_content_features_match(const lb_content_tensor *a, uint32_t n_a, const l
     f.failed |= !f.numbers || !f.rounded;
     if (!f.failed && f.n_orders) match_all(&f);
     for (uint32_t i = 0; i < n_a && f.numbers && f.rounded; i++) free(f.numbers[i]), free(f.rounded[i]);
-    for (uint32_t i = 0; i < f.n_orders; i++) free(f.orders[i].list);
+    for (uint32_t i = 0; i < f.n_orders; i++) free(f.orders[i].is.list);
     free(f.numbers), free(f.rounded), free(f.orders);
     return !f.failed;
 }

@@ -11,6 +11,24 @@
 
 #include "contents/contents.h"
 
+/* A row of a matrix, or a column of it. */
+typedef struct lb_content_feature {
+    uint32_t tensor;
+    int64_t at;
+} lb_content_feature;
+
+/* What the rows (or columns) of a matrix of B are. */
+typedef struct lb_content_order {
+    bool of_columns[2]; /* of A's matrices, of B's: a feature is a column */
+    int64_t n;
+    lb_content_feature *list; /* malloc'ed; NULL: the runs hold no whole rows or columns */
+} lb_content_order;
+/* `a`: layouts alone are read. False: out of memory. */
+bool lb_content_order_of(const lb_content_run *runs, uint32_t n, const lb_content_tensor *a, const lb_layout *b,
+                         lb_content_order *order);
+/* How many rows or columns a matrix has. */
+int64_t lb_content_features_in(const lb_layout *matrix, bool columns);
+
 /* Behind the matrices: fills in what was not found. False: out of memory. */
 bool lb_content_features_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                                lb_contents *contents);
