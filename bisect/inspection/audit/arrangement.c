@@ -3,6 +3,7 @@
 #include "audit/arrangement.h"
 
 #include "base/array.h"
+#include <lastbit/program.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,16 +191,20 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
     const lb_arrangement *arrangement = &arrangements->list[b];
     const lb_tensor *tensor = &arrangements->b.list[b].whole.tensor;
     const uint32_t first = arrangement->runs[0].tensor;
-    char how[256], name[1100];
+    char how[512], name[1100];
     lb_tensor made = arrangements->a.list[first].whole.tensor;
     lb_value_match match = {
         made.dtype == tensor->dtype ? LB_AUDIT_IS_IDENTICAL : LB_AUDIT_IS_CAST, LB_NO_DTYPE, {0}, -1};
     lb_status status = LB_OK;
+    if (arrangement->n_changes) match.match = LB_AUDIT_IS_ROUNDING;
     match.difference = (lb_difference){.elements = lb_layout_numel(&tensor->layout), .first = -1, .cosine = 1};
     made.data = NULL;
     if (!arrangement->equal) status = lb_arrangement_gather(arrangements, arrangement, tensor, &made, err);
     if (!arrangement->equal && status == LB_OK) status = lb_value_match_of(&made, tensor, &match, err);
+    if (status == LB_OK && match.match == LB_AUDIT_IS_DIFFERENT)
+        status = lb_arrangement_explain(arrangements, b, &made, &match, err);
     lb_arrangement_text(arrangements, arrangement, how);
+    lb_arrangement_change_text(arrangements, arrangement, how + strlen(how));
     bool several = false;
     for (uint32_t i = 1; i < arrangement->n && !several; i++)
         several = arrangements->a.list[arrangement->runs[i].tensor].row != arrangements->a.list[first].row;
@@ -216,6 +221,14 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
+/* Elements of A's weight that are zero: of a padded table those behind its last row. */
+static int64_t zeros_in(const lb_arrangements *arrangements, uint32_t a)
+{
+    const lb_inventory *inventory = arrangements->a.side->inventory;
+    const lb_inventory_name *name = &inventory->names[arrangements->a.list[a].row];
+    return name->n == 1 ? (int64_t)inventory->measured[name->first].statistics.zero : -1;
+}
+
 /* A tensor of A some of which is nowhere in B. */
 static void tell_unused(const lb_arrangements *arrangements)
 {
@@ -223,6 +236,8 @@ static void tell_unused(const lb_arrangements *arrangements)
         const lb_shelf_weight *weight = &arrangements->a.list[i];
         const lb_layout layout = lb_shelf_layout(&arrangements->a, i);
         const int64_t all = lb_layout_numel(&layout);
+        if (weight->used && weight->used < all && weight->used + zeros_in(arrangements, i) == all)
+            lb_audit_excuse(arrangements->comparison->gathering, LB_AUDIT_DEAD, lb_shelf_name(&arrangements->a, i));
         if (!weight->used || weight->used * 10 >= all * 9 ||
             lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, i)))
             continue;
@@ -242,27 +257,54 @@ static lb_status tell_pairs(lb_arrangements *arrangements, lb_err *err)
     return LB_OK;
 }
 
-static lb_status find_all(lb_arrangements *arrangements, lb_err *err)
+static bool any_pending(const lb_arrangements *arrangements)
 {
-    if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b)) {
+    bool rest = false;
+    for (uint32_t i = 0; i < arrangements->a.n && !rest; i++) rest = lb_shelf_has_rest(&arrangements->a, i);
+    return rest && lb_shelf_any_pending(&arrangements->b);
+}
+
+/* Two checkpoints of one run differ in every weight, and their names say what is to be compared. Another shape is told
+ * later: padded tables are found by their rows. */
+static lb_status take_named(lb_arrangements *arrangements, lb_err *err)
+{
+    lb_comparison *comparison = arrangements->comparison;
+    LB_TRY(lb_arrangement_search_named(arrangements, err));
+    LB_TRY(tell_pairs(arrangements, err));
+    LB_TRY(lb_arrangement_search_beside(arrangements, err));
+    LB_TRY(tell_pairs(arrangements, err));
+    for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++)
+        if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE &&
+            comparison->kept[i] && comparison->kept[i]->fits)
+            lb_comparison_tell_last(comparison, i);
+    return LB_OK;
+}
+
+static lb_status find_all(lb_arrangements *arrangements, bool other_weights, lb_err *err)
+{
+    static lb_status (*const searches[])(lb_arrangements *, lb_err *) = {
+        lb_arrangement_search_named, lb_arrangement_search_signs, lb_arrangement_search_beside,
+        lb_arrangement_search_shifts, lb_arrangement_search_vectors};
+    if (other_weights && any_pending(arrangements)) LB_TRY(take_named(arrangements, err));
+    if (any_pending(arrangements)) {
         lb_audit_progress(arrangements->comparison->gathering, "contents", 0, 3);
         LB_TRY(lb_arrangement_search_contents(arrangements, false, err));
         lb_audit_progress(arrangements->comparison->gathering, "contents", 1, 3);
         LB_TRY(lb_arrangement_search_contents(arrangements, true, err));
         LB_TRY(tell_pairs(arrangements, err));
         lb_audit_progress(arrangements->comparison->gathering, "contents", 2, 3);
-        if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
-            LB_TRY(lb_arrangement_search_signs(arrangements, err));
-        if (lb_shelf_any_pending(&arrangements->a) && lb_shelf_any_pending(&arrangements->b))
-            LB_TRY(lb_arrangement_search_vectors(arrangements, err));
-        LB_TRY(tell_pairs(arrangements, err));
+        for (size_t i = 0; i < sizeof searches / sizeof *searches && any_pending(arrangements); i++) {
+            LB_TRY(searches[i](arrangements, err));
+            LB_TRY(tell_pairs(arrangements, err));
+        }
+        lb_arrangement_tell_folded(arrangements);
     }
     LB_TRY(lb_arrangement_family_judge(arrangements, err));
     tell_unused(arrangements);
     return LB_OK;
 }
 
-lb_status lb_arrangement_find(lb_comparison *comparison, lb_err *err)
+lb_status lb_arrangement_find(lb_comparison *comparison, bool other_weights, lb_err *err)
 {
     lb_arrangements arrangements = {.comparison = comparison};
     lb_status status = lb_shelf_init(&arrangements.a, &comparison->a) && lb_shelf_init(&arrangements.b, &comparison->b)
@@ -270,10 +312,10 @@ lb_status lb_arrangement_find(lb_comparison *comparison, lb_err *err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     arrangements.list = status == LB_OK ? calloc(arrangements.b.n + 1u, sizeof *arrangements.list) : NULL;
     if (status == LB_OK && !arrangements.list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) status = find_all(&arrangements, err);
+    if (status == LB_OK) status = find_all(&arrangements, other_weights, err);
     const lb_err *refused = arrangements.a.refused.status != LB_OK ? &arrangements.a.refused : &arrangements.b.refused;
     if (status == LB_OK && refused->status != LB_OK) status = lb_fail(err, refused->status, "%s", refused->message);
-    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++) free(arrangements.list[i].runs);
+    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++) free(arrangements.list[i].runs), lb_arrangement_forget_changes(&arrangements.list[i]);
     free(arrangements.list);
     lb_shelf_release(&arrangements.a), lb_shelf_release(&arrangements.b);
     return status;

@@ -262,8 +262,8 @@ static lb_status judge_family(lb_arrangements *arrangements, family *family, lb_
     return settle(arrangements, family, best, most, err);
 }
 
-/* The arrangement of a tensor that a name has led to. */
-static bool arrange_by_name(lb_arrangements *arrangements, uint32_t b)
+/* The arrangement of a tensor that a name has led to, as it is or transposed. */
+bool lb_arrangement_by_name(lb_arrangements *arrangements, uint32_t b, bool turned)
 {
     const lb_comparison_side *side = arrangements->b.side;
     const uint32_t row = arrangements->b.list[b].row, partner = side->partners[row];
@@ -274,7 +274,7 @@ static bool arrange_by_name(lb_arrangements *arrangements, uint32_t b)
         if (arrangements->a.list[i].row == partner) a = a == LB_NONE ? i : arrangements->a.n;
     if (a == LB_NONE || a == arrangements->a.n || lb_shelf_open(&arrangements->a, a, NULL) != LB_OK) return true;
     const int64_t all = lb_layout_numel(&layout);
-    if (side->states[row] == LB_COMPARISON_STRAIGHT) {
+    if (!turned) {
         arrangement->relation = LB_CONTENT_SAME;
         return lb_arrangement_add(arrangement, (lb_content_run){a, 0, 1, 0, 1, all});
     }
@@ -337,11 +337,12 @@ lb_status lb_arrangement_family_judge(lb_arrangements *arrangements, lb_err *err
     if (status == LB_OK && n) qsort(order, n, sizeof *order, by_family);
     for (uint32_t i = 0, end; status == LB_OK && i < n; i = end) {
         for (end = i + 1; end < n && are_alike(arrangements, order[i], order[end]);) end++;
+        lb_arrangement_judge_changes(arrangements, order + i, end - i);
         if (end - i < 2 || is_plain(arrangements, order + i, end - i)) continue;
         for (uint32_t k = i; k < end && status == LB_OK; k++) {
             const lb_comparison_state state = arrangements->b.side->states[arrangements->b.list[order[k]].row];
             if ((state == LB_COMPARISON_STRAIGHT || state == LB_COMPARISON_TURNED) &&
-                !arrange_by_name(arrangements, order[k]))
+                !lb_arrangement_by_name(arrangements, order[k], state == LB_COMPARISON_TURNED))
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
         family family = {.members = order + i, .n = end - i, .says = says + i};

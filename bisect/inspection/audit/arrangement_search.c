@@ -15,7 +15,9 @@ static lb_content_tensor *open_tensors(lb_shelf *shelf, const lb_arrangement *kn
     *rows = calloc(shelf->n + 1u, sizeof **rows);
     *n = 0;
     for (uint32_t i = 0; tensors && *rows && i < shelf->n; i++) {
-        if (!lb_shelf_is_pending(shelf, i) || (known && known[i].relation != LB_CONTENT_NONE)) continue;
+        if (!(known ? lb_shelf_is_pending(shelf, i) && known[i].relation == LB_CONTENT_NONE
+                    : lb_shelf_has_rest(shelf, i)))
+            continue;
         if (lb_shelf_open(shelf, i, err) != LB_OK) continue; /* its parts do not fit: told where it stands alone */
         tensors[*n] = (lb_content_tensor){shelf->side->names[shelf->list[i].row], shelf->list[i].whole.tensor};
         (*rows)[(*n)++] = i;
@@ -81,7 +83,11 @@ static bool take_backward(lb_arrangements *arrangements, const lb_contents *foun
             continue;
         }
         const bool turned = (arrangement->runs[0].from_stride == 1) != (arrangement->runs[0].to_stride == 1);
-        arrangement->relation = several ? LB_CONTENT_FUSED : turned ? LB_CONTENT_TRANSPOSED : LB_CONTENT_RENAMED;
+        const lb_layout whole = lb_shelf_layout(&arrangements->a, arrangement->runs[0].tensor);
+        arrangement->relation = several                           ? LB_CONTENT_FUSED
+                                : lb_layout_numel(&whole) > held ? LB_CONTENT_SPLIT
+                                : turned                         ? LB_CONTENT_TRANSPOSED
+                                                                 : LB_CONTENT_RENAMED;
     }
     return room;
 }
@@ -110,7 +116,7 @@ lb_status lb_arrangement_search_contents(lb_arrangements *arrangements, bool bac
 
 /* Signs survive a rounding, and mostly a step of training. Of a matrix with both signs in each row they tell rows
  * apart. */
-enum { FEWEST_SIGNS = 32 };
+enum { FEWEST_SIGNS = 32, FEWEST_ROWS = 4 };
 
 static int8_t *signs_of(const lb_tensor *tensor)
 {
@@ -132,14 +138,19 @@ static int8_t *signs_of(const lb_tensor *tensor)
     return signs;
 }
 
+/* Along one dimension there are enough to tell a row, along the other enough rows. */
+static bool has_signs(int64_t columns, int64_t rows)
+{
+    return (columns >= FEWEST_SIGNS && rows >= FEWEST_ROWS) || (rows >= FEWEST_SIGNS && columns >= FEWEST_ROWS);
+}
+
 static uint32_t keep_signs(lb_content_tensor *list, uint32_t *rows, uint32_t n)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         lb_content_tensor tensor = list[i];
         const lb_layout *layout = &tensor.tensor.layout;
-        if (layout->ndim < 2 || layout->shape[layout->ndim - 1] < FEWEST_SIGNS ||
-            layout->shape[layout->ndim - 2] < FEWEST_SIGNS || !lb_dtype_is_float(tensor.tensor.dtype) ||
+        if (layout->ndim < 2 || !has_signs(layout->shape[layout->ndim - 1], layout->shape[layout->ndim - 2]) || !lb_dtype_is_float(tensor.tensor.dtype) ||
             lb_dtype_bits(tensor.tensor.dtype) < 8 || !(tensor.tensor.data = signs_of(&list[i].tensor)))
             continue;
         tensor.tensor.dtype = LB_I8, tensor.tensor.layout = lb_layout_contiguous(layout->ndim, layout->shape);

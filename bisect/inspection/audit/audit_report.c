@@ -159,6 +159,16 @@ static bool is_known(const lb_audit_gathering *gathering, const char *tensor)
     return false;
 }
 
+void lb_audit_excuse(lb_audit_gathering *g, lb_audit_kind kind, const char *tensor)
+{
+    for (uint32_t i = 0; i < g->report->n_findings; i++) {
+        lb_audit_finding *finding = &g->report->findings[i];
+        if (finding->kind != kind || finding->note || !finding->tensor || strcmp(finding->tensor, tensor)) continue;
+        const uint32_t group = group_of(g, true, kind, g->causes[finding->group].format);
+        if (!g->failed) finding->note = true, finding->group = group, g->report->n_notes++;
+    }
+}
+
 bool lb_audit_is_found(lb_audit_gathering *gathering, const char *tensor)
 {
     for (; gathering->n_looked < gathering->report->n_findings; gathering->n_looked++) {

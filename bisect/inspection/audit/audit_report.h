@@ -39,6 +39,8 @@ void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
     LB_PRINTF(4, 5);
 /* Whether something was found, not only noted, of this tensor. */
 bool lb_audit_is_found(lb_audit_gathering *gathering, const char *tensor);
+/* What was found of this tensor turned out to be as it should: it becomes a note. */
+void lb_audit_excuse(lb_audit_gathering *gathering, lb_audit_kind kind, const char *tensor);
 /* Rows that are zero but for what the caller fills in; NULL when out of memory. */
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *gathering);
 lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *gathering);

@@ -150,7 +150,7 @@ static void tell_pair(lb_comparison *comparison, uint32_t i, uint32_t k, const l
 }
 
 /* The same of a pair that was compared, and of which nothing was told. */
-static void tell_last(lb_comparison *comparison, uint32_t i)
+void lb_comparison_tell_last(lb_comparison *comparison, uint32_t i)
 {
     if (comparison->kept[i]) tell_pair(comparison, i, comparison->a.partners[i], comparison->kept[i], true);
 }
@@ -273,19 +273,30 @@ static bool is_tied(const lb_comparison_side *side, uint32_t row)
     return false;
 }
 
+/* A mask or a table of angles that one side keeps is what the other side computes: worth knowing, and nothing wrong. */
+static void tell_alone(lb_audit_gathering *gathering, const side *s, uint32_t row, bool of_a, const side *other)
+{
+    const lb_inventory_name *name = &s->inventory->names[row];
+    const bool computed = lb_inventory_is_buffer(name->name);
+    void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
+        computed ? lb_audit_note : lb_audit_find;
+    const char *path = other->inventory->checkpoint->path, *why = computed ? ": a table that a model can compute" : "";
+    if (of_a)
+        say(gathering, LB_AUDIT_UNEXPECTED,
+            lb_inventory_where(s->inventory, &s->inventory->checkpoint->pieces[name->first]),
+            "its numbers are in no tensor of %s%s", path, why);
+    else
+        say(gathering, LB_AUDIT_MISSING, (lb_audit_where){name->name, NULL, NULL, 0},
+            "%s has it, and its numbers are in no tensor of %s%s", s->inventory->checkpoint->path, path, why);
+}
+
 static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)
 {
     for (uint32_t i = 0; i < b->inventory->n_names; i++)
         if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(gathering, b->names[i]))
-            lb_audit_find(gathering, LB_AUDIT_MISSING, (lb_audit_where){b->inventory->names[i].name, NULL, NULL, 0},
-                          "%s has it, and its numbers are in no tensor of %s", b->inventory->checkpoint->path,
-                          a->inventory->checkpoint->path);
+            tell_alone(gathering, b, i, false, a);
     for (uint32_t i = 0; i < a->inventory->n_names; i++)
-        if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i))
-            lb_audit_find(
-                gathering, LB_AUDIT_UNEXPECTED,
-                lb_inventory_where(a->inventory, &a->inventory->checkpoint->pieces[a->inventory->names[i].first]),
-                "its numbers are in no tensor of %s", b->inventory->checkpoint->path);
+        if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i)) tell_alone(gathering, a, i, true, b);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
@@ -308,17 +319,13 @@ static bool are_other_weights(const lb_comparison *comparison)
 
 static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 {
-    if (are_other_weights(comparison))
-        for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++)
-            if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE)
-                tell_last(comparison, i);
-    LB_TRY(lb_arrangement_find(comparison, err));
+    LB_TRY(lb_arrangement_find(comparison, are_other_weights(comparison), err));
     for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++) {
         const uint32_t k = comparison->a.partners[i];
         if (k == LB_NONE || comparison->a.states[i] != LB_COMPARISON_OPEN ||
             comparison->b.states[k] != LB_COMPARISON_OPEN)
             continue;
-        tell_last(comparison, i);
+        lb_comparison_tell_last(comparison, i);
     }
     return LB_OK;
 }

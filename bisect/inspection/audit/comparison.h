@@ -60,6 +60,8 @@ lb_status lb_comparison_named_pairs(lb_comparison *comparison, lb_err *err);
 /* Takes what was seen of a pair: in their order. */
 lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
                              lb_err *err);
+/* Tells what was seen of row `a` of A and its partner, which was told nowhere else. */
+void lb_comparison_tell_last(lb_comparison *comparison, uint32_t a);
 lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err);
 
 #endif

@@ -185,6 +185,14 @@ static bool is_padding(const lb_inventory *inventory, uint32_t piece, int d, con
     return d == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) && zeros * 16 <= cutting->axis->n;
 }
 
+/* A vocabulary that was padded: rows behind the last token, fewer than a shard of four ranks has. */
+static bool is_padded(const lb_inventory *inventory, uint32_t piece, int d, const cutting *cutting, int64_t zeros,
+                      int64_t first)
+{
+    return d == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) &&
+           first + zeros == cutting->axis->n && zeros * 4 < cutting->axis->n;
+}
+
 /* Columns of an adapter of an embedding: those of tokens that training never met stay zero. */
 static bool are_tokens(const char *name, int d)
 {
@@ -214,7 +222,10 @@ static void tell_dead(lb_audit_gathering *gathering, const lb_inventory *invento
         is_broadcast(&inventory->profiles[piece], d))
         return;
     void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
-        unusual && !convolution && !is_padding(inventory, piece, d, cutting) ? lb_audit_find : lb_audit_note;
+        unusual && !convolution && !is_padding(inventory, piece, d, cutting) &&
+                !is_padded(inventory, piece, d, cutting, zeros, first)
+            ? lb_audit_find
+            : lb_audit_note;
     say(gathering, LB_AUDIT_DEAD, lb_inventory_where(inventory, p), "%lld of its %lld %s are zero, the first is %lld",
         (long long)zeros, (long long)cutting->axis->n, slices_word(&p->tensor.layout, d), (long long)first);
 }

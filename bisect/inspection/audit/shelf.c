@@ -80,6 +80,13 @@ bool lb_shelf_is_pending(const lb_shelf *shelf, uint32_t i)
     return shelf->side->states[shelf->list[i].row] == LB_COMPARISON_OPEN;
 }
 
+bool lb_shelf_has_rest(const lb_shelf *shelf, uint32_t i)
+{
+    const lb_layout layout = lb_shelf_layout(shelf, i);
+    return lb_shelf_is_pending(shelf, i) || (shelf->side->states[shelf->list[i].row] == LB_COMPARISON_ARRANGED &&
+                                             shelf->list[i].used < lb_layout_numel(&layout));
+}
+
 bool lb_shelf_any_pending(const lb_shelf *shelf)
 {
     for (uint32_t i = 0; i < shelf->n; i++)

@@ -32,5 +32,7 @@ lb_status lb_shelf_open(lb_shelf *shelf, uint32_t i, lb_err *err);
 /* Whether it has not met its like on the other side. */
 bool lb_shelf_is_pending(const lb_shelf *shelf, uint32_t i);
 bool lb_shelf_any_pending(const lb_shelf *shelf);
+/* Whether numbers of it are still to be found: some of them may have met theirs (k and v of a fused matrix). */
+bool lb_shelf_has_rest(const lb_shelf *shelf, uint32_t i);
 
 #endif

@@ -1,6 +1,8 @@
 /* Matching by numbers: see contents.h. */
 #include "contents/contents.h"
 
+#include "contents/content_features.h"
+
 #include "base/array.h"
 #include "base/hash.h"
 #include <lastbit/program.h>
@@ -249,14 +251,27 @@ static void close_holder(holder *h)
     lb_hash_release(&h->index);
 }
 
-static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as)
+/* Whole vectors; then, behind those that go with matrices, vectors of one number; then single elements. */
+typedef enum stage { VECTORS, CONSTANTS, ELEMENTS } stage;
+
+/* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no
+ * bias. */
+enum { LONGEST_VECTOR = 1 << 16, LONGEST_BIAS = 1 << 13 };
+
+static bool may_be_bias(const lb_layout *l)
 {
+    return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
+}
+
+static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage)
+{
+    const cut end = stage == VECTORS ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
     bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
-        if (!can_hold(&a[i].tensor)) continue;
+        if (!can_hold(&a[i].tensor) || (stage != VECTORS && !may_be_bias(&a[i].tensor.layout))) continue;
         room = open_source(&h->sources[i], &a[i].tensor, as);
-        for (cut how = WHOLE; how < CUTS && room; how++) room = add_vectors(h, i, how);
+        for (cut how = WHOLE; how < end && room; how++) room = add_vectors(h, i, how);
     }
     return room;
 }
@@ -395,15 +410,6 @@ static int by_number(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no
- * bias. */
-enum { LONGEST_VECTOR = 1 << 16, LONGEST_BIAS = 1 << 13 };
-
-static bool may_be_bias(const lb_layout *l)
-{
-    return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
-}
-
 /* A bit for each number that a bias of A may hold: what lacks one is not made of them, so that nothing is sorted. */
 enum { FILTER_BITS = 22 };
 
@@ -536,21 +542,35 @@ static bool tells(const finder *f)
     return all.n > 1 && !is_constant(&f->x, &all);
 }
 
-/* The first way in which all of it is found; false: there is none. */
-static bool match_tensor(finder *f, bool cast, lb_content *c)
+/* Is one number all over to be told by name? By its place beside a matrix, else (`last`) by any that is left. */
+static bool waits(const finder *f, const lb_content *c, bool last)
+{
+    const lb_content_tensor *a = c->n ? &f->holder->a[f->out->runs[c->first].tensor] : NULL;
+    return !last && may_be_bias(&f->b->tensor.layout) && lb_layout_numel(&f->b->tensor.layout) > 1 && !tells(f) &&
+           !(a && *a->name && !strcmp(a->name, f->b->name));
+}
+
+/* The first way in which all of it is found; false: there is none. `last`: nothing else will be asked. */
+static bool match_tensor(finder *f, bool cast, bool last, lb_content *c)
 {
     static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS, ALONG_SECOND, ALONG_THIRD, ALONG_FOURTH};
     for (size_t k = 0; k < sizeof order / sizeof *order && !f->failed; k++) {
         lb_content now = {.tensor = LB_NONE};
         if (order[k] != WHOLE && !tells(f)) break;
         try_cut(f, order[k], &now);
-        if (now.found && (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
+        if (now.found && !waits(f, &now, last) && (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
             *c = now;
             use(f, c, order[k], cast);
             return true;
         }
         f->out->n_runs = now.first;
     }
+    return false;
+}
+
+/* Numbers that stand nowhere as rows or columns, one by one. */
+static bool match_elements(finder *f, bool cast, lb_content *c)
+{
     if (!may_be_bias(&f->b->tensor.layout) || !tells(f) || !may_be_made_of_elements(f)) return false;
     lb_content now = {.tensor = LB_NONE};
     try_elements(f, &now);
@@ -571,14 +591,16 @@ static bool is_pending(const lb_contents *out, const lb_content_tensor *b, uint3
 }
 
 static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
-                      const lb_dtype *as, lb_contents *out)
+                      const lb_dtype *as, stage stage, lb_contents *out)
 {
+    const bool by_elements = stage == ELEMENTS;
     holder h;
-    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as)};
+    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as, stage)};
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
-        if (!f.failed) match_tensor(&f, as != NULL, &out->list[i]);
+        if (!f.failed && !by_elements) match_tensor(&f, as != NULL, stage == CONSTANTS, &out->list[i]);
+        if (!f.failed && by_elements) match_elements(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
     free(f.elements), free(f.filter);
@@ -604,6 +626,26 @@ static bool match_name(const lb_content_tensor *a, uint32_t n_a, const lb_conten
     return true;
 }
 
+/* First as they are, then after rounding to B's dtypes. */
+static bool match_numbers(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                          stage stage, lb_contents *out)
+{
+    bool tried[LB_DTYPE_COUNT] = {false}, any = false;
+    for (uint32_t i = 0; i < n_b && !any; i++)
+        any = is_pending(out, b, i) && (stage == VECTORS || may_be_bias(&b[i].tensor.layout));
+    bool room = !any || match_all(a, n_a, b, n_b, NULL, stage, out);
+    for (uint32_t i = 0; i < n_b && room && any; i++) {
+        const lb_dtype as = b[i].tensor.dtype;
+        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
+        bool wider = false;
+        for (uint32_t k = 0; k < n_a; k++)
+            wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
+        if (wider) room = match_all(a, n_a, b, n_b, &as, stage, out);
+        tried[as] = true;
+    }
+    return room;
+}
+
 lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                             lb_contents *out, lb_err *err)
 {
@@ -611,17 +653,10 @@ lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_c
     bool room = out->list != NULL;
     for (uint32_t i = 0; i < n_b && room; i++)
         out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
-    room = room && match_all(a, n_a, b, n_b, NULL, out);
-    bool tried[LB_DTYPE_COUNT] = {false};
-    for (uint32_t i = 0; i < n_b && room; i++) {
-        const lb_dtype as = b[i].tensor.dtype;
-        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
-        bool wider = false;
-        for (uint32_t k = 0; k < n_a; k++)
-            wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
-        if (wider) room = match_all(a, n_a, b, n_b, &as, out);
-        tried[as] = true;
-    }
+    room = room && match_numbers(a, n_a, b, n_b, VECTORS, out);
+    room = room && lb_content_features_match(a, n_a, b, n_b, out);
+    room = room && match_numbers(a, n_a, b, n_b, CONSTANTS, out);
+    room = room && match_numbers(a, n_a, b, n_b, ELEMENTS, out);
     for (uint32_t i = 0; i < n_b && room; i++)
         if (out->list[i].relation == LB_CONTENT_NONE) room = match_name(a, n_a, &b[i], i, out);
     if (room) return LB_OK;
