@@ -315,7 +315,8 @@ lb_status lb_arrangement_find(lb_comparison *comparison, bool other_weights, lb_
     if (status == LB_OK) status = find_all(&arrangements, other_weights, err);
     const lb_err *refused = arrangements.a.refused.status != LB_OK ? &arrangements.a.refused : &arrangements.b.refused;
     if (status == LB_OK && refused->status != LB_OK) status = lb_fail(err, refused->status, "%s", refused->message);
-    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++) free(arrangements.list[i].runs), lb_arrangement_forget_changes(&arrangements.list[i]);
+    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++)
+        free(arrangements.list[i].runs), lb_arrangement_forget_changes(&arrangements.list[i]);
     free(arrangements.list);
     lb_shelf_release(&arrangements.a), lb_shelf_release(&arrangements.b);
     return status;

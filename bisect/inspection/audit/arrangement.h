@@ -27,8 +27,8 @@ typedef struct lb_arrangement_change {
 typedef struct lb_arrangement {
     lb_content_run *runs;
     uint32_t n;
-    lb_content_relation relation; /* LB_CONTENT_NONE: not known */
-    bool equal;                   /* number by number: it was compared when it was found */
+    lb_content_relation relation;   /* LB_CONTENT_NONE: not known */
+    bool equal;                     /* number by number: it was compared when it was found */
     lb_arrangement_change *changes; /* by parts, in the order in which they appear first; NULL: none was looked for */
     uint32_t n_changes;
 } lb_arrangement;
@@ -73,8 +73,7 @@ lb_status lb_arrangement_search_beside(lb_arrangements *arrangements, lb_err *er
 /* Vectors that are nowhere by themselves because they were multiplied into a matrix. */
 void lb_arrangement_tell_folded(lb_arrangements *arrangements);
 /* ", times 0.125", ", each column times norm.weight"; "" where nothing was done. */
-void lb_arrangement_change_text(const lb_arrangements *arrangements, const lb_arrangement *arrangement,
-                                char text[256]);
+void lb_arrangement_change_text(const lb_arrangements *arrangements, const lb_arrangement *arrangement, char text[256]);
 /* Siblings that were scaled as the others were not, and scales that no conversion folds in. */
 void lb_arrangement_judge_changes(lb_arrangements *arrangements, const uint32_t *members, uint32_t n);
 /* Row-major numbers; NULL: out of memory. */

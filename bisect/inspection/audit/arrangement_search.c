@@ -84,7 +84,7 @@ static bool take_backward(lb_arrangements *arrangements, const lb_contents *foun
         }
         const bool turned = (arrangement->runs[0].from_stride == 1) != (arrangement->runs[0].to_stride == 1);
         const lb_layout whole = lb_shelf_layout(&arrangements->a, arrangement->runs[0].tensor);
-        arrangement->relation = several                           ? LB_CONTENT_FUSED
+        arrangement->relation = several                          ? LB_CONTENT_FUSED
                                 : lb_layout_numel(&whole) > held ? LB_CONTENT_SPLIT
                                 : turned                         ? LB_CONTENT_TRANSPOSED
                                                                  : LB_CONTENT_RENAMED;
@@ -150,8 +150,9 @@ static uint32_t keep_signs(lb_content_tensor *list, uint32_t *rows, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         lb_content_tensor tensor = list[i];
         const lb_layout *layout = &tensor.tensor.layout;
-        if (layout->ndim < 2 || !has_signs(layout->shape[layout->ndim - 1], layout->shape[layout->ndim - 2]) || !lb_dtype_is_float(tensor.tensor.dtype) ||
-            lb_dtype_bits(tensor.tensor.dtype) < 8 || !(tensor.tensor.data = signs_of(&list[i].tensor)))
+        if (layout->ndim < 2 || !has_signs(layout->shape[layout->ndim - 1], layout->shape[layout->ndim - 2]) ||
+            !lb_dtype_is_float(tensor.tensor.dtype) || lb_dtype_bits(tensor.tensor.dtype) < 8 ||
+            !(tensor.tensor.data = signs_of(&list[i].tensor)))
             continue;
         tensor.tensor.dtype = LB_I8, tensor.tensor.layout = lb_layout_contiguous(layout->ndim, layout->shape);
         rows[kept] = rows[i], list[kept++] = tensor;

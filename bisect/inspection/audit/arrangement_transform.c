@@ -18,8 +18,7 @@ double *lb_arrangement_numbers(const lb_tensor *t)
     double *x = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *x + 1);
     int64_t at = 0;
     for (lb_rows r = lb_rows_of(&t->layout); x && lb_rows_next(&r); at += r.count)
-        lb_load_f64_strided(x + at, t->dtype,
-                            (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8),
+        lb_load_f64_strided(x + at, t->dtype, (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8),
                             (ptrdiff_t)r.stride, (size_t)r.count);
     return x;
 }
@@ -303,9 +302,7 @@ static void factor_text(const lb_arrangements *arrangements, const lb_arrangemen
     switch (change->is.kind) {
     case LB_CONTENT_SCALED: snprintf(text, size, "times %.7g", change->is.by); break;
     case LB_CONTENT_SHIFTED: snprintf(text, size, "%s 1", change->is.by < 0 ? "minus" : "plus"); break;
-    case LB_CONTENT_COLUMNS_SCALED:
-        snprintf(text, size, "each column %s %s%.80s%s", by, plus, vector, scale);
-        break;
+    case LB_CONTENT_COLUMNS_SCALED: snprintf(text, size, "each column %s %s%.80s%s", by, plus, vector, scale); break;
     case LB_CONTENT_ROWS_SCALED: snprintf(text, size, "each row %s %s%.80s%s", by, plus, vector, scale); break;
     case LB_CONTENT_SOME_ROWS_SCALED: snprintf(text, size, "some of its rows times %.7g", change->is.by); break;
     case LB_CONTENT_PRODUCT_ADDED:
@@ -361,7 +358,8 @@ static uint32_t unusual_change(const lb_arrangement *x)
     for (uint32_t i = 0; i < x->n_changes; i++) {
         const lb_content_transform *t = &x->changes[i].is;
         if ((t->kind == LB_CONTENT_SCALED || t->kind == LB_CONTENT_SOME_ROWS_SCALED) &&
-            (t->by < 0 || lb_content_transform_usual(t->by, t->known) == 0)) return i;
+            (t->by < 0 || lb_content_transform_usual(t->by, t->known) == 0))
+            return i;
     }
     return LB_NONE;
 }
@@ -370,12 +368,14 @@ static void tell_change(lb_arrangements *arrangements, uint32_t member, uint32_t
 {
     const lb_arrangement *x = &arrangements->list[member];
     const uint32_t strange = unusual_change(x);
-    const uint32_t of = x->n ? x->changes ? x->changes[strange == LB_NONE ? 0 : strange].of : x->runs[0].tensor : LB_NONE;
+    const uint32_t of =
+        x->n ? x->changes ? x->changes[strange == LB_NONE ? 0 : strange].of : x->runs[0].tensor : LB_NONE;
     char own[256], theirs[256] = "";
     lb_arrangement_change_text(arrangements, x, own);
     if (usual) lb_arrangement_change_text(arrangements, usual, theirs);
     if (of == LB_NONE) return;
-    const lb_audit_where where = lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, of));
+    const lb_audit_where where =
+        lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, of));
     if (usual)
         lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_ARRANGED, where,
                       "%s has its numbers %s, and of its siblings %u have them %s: this one was converted as they were "

@@ -87,8 +87,8 @@ lb_status lb_arrangement_search_shifts(lb_arrangements *arrangements, lb_err *er
 typedef struct finder {
     lb_arrangements *all;
     lb_content_tensor *layouts; /* of A's shelf */
-    uint32_t *product_in; /* by B's shelf: the bias of A that all of it, times a matrix, is in; LB_NONE */
-    uint8_t *folded[2];   /* by A's shelf and by B's: its product was found */
+    uint32_t *product_in;       /* by B's shelf: the bias of A that all of it, times a matrix, is in; LB_NONE */
+    uint8_t *folded[2];         /* by A's shelf and by B's: its product was found */
     bool failed;
 } finder;
 
@@ -151,8 +151,7 @@ static uint32_t find_beside(finder *f, const question *q, uint32_t matrix)
         double *x = now > most ? lb_arrangement_numbers(&a->list[i].whole.tensor) : NULL;
         f->failed |= now > most && !x;
         const lb_dtype other = dtype_of(&f->all->b, q->vector == LB_NONE ? q->matrix : q->vector);
-        if (x && stands_beside(f, q, matrix, x, lb_content_transform_room(dtype_of(a, i), other)))
-            best = i, most = now;
+        if (x && stands_beside(f, q, matrix, x, lb_content_transform_room(dtype_of(a, i), other))) best = i, most = now;
         free(x);
     }
     return best;
@@ -171,9 +170,9 @@ static bool find_all_beside(finder *f, const question *q, uint32_t *beside)
         const uint32_t matrix = q->order->list[i].tensor;
         if (matrix == last || beside[matrix] != LB_NONE) continue;
         beside[matrix] = find_beside(f, q, matrix), last = matrix;
-        const bool alone = beside[matrix] == LB_NONE && q->moved && !q->of_b &&
-                           stands_beside(f, q, matrix, NULL,
-                                         lb_content_transform_room(LB_F32, dtype_of(&f->all->b, q->vector)));
+        const bool alone =
+            beside[matrix] == LB_NONE && q->moved && !q->of_b &&
+            stands_beside(f, q, matrix, NULL, lb_content_transform_room(LB_F32, dtype_of(&f->all->b, q->vector)));
         if (alone) beside[matrix] = NOTHING;
         if (beside[matrix] == LB_NONE || (i && (beside[matrix] == NOTHING) != nothing)) return false;
         nothing = beside[matrix] == NOTHING;
@@ -213,7 +212,7 @@ static void take(finder *f, const question *q, const uint32_t *beside)
             f->failed |= !lb_arrangement_add(arrangement, (lb_content_run){from, row->at, 1, i, 1, 1});
     }
     if (f->failed) return;
-    arrangement->relation = several ? LB_CONTENT_FUSED
+    arrangement->relation = several                                                        ? LB_CONTENT_FUSED
                             : count(&f->all->a, arrangement->runs[0].tensor) > q->order->n ? LB_CONTENT_SPLIT
                                                                                            : LB_CONTENT_RENAMED;
     arrangement->equal = q->moved && add_product(arrangement, q, &f->failed); /* it was counted here */
@@ -277,8 +276,8 @@ static uint32_t bias_beside(finder *f, const lb_arrangement_change *fold)
     lb_shelf *shelf = fold->of_b ? &f->all->b : &f->all->a;
     uint32_t best = LB_NONE;
     for (uint32_t i = 0; i < shelf->n; i++)
-        if (i != fold->vector && (lb_shelf_is_pending(shelf, i) || f->folded[fold->of_b][i]) && count(shelf, i) == count(shelf, fold->vector) &&
-            is_vector(shelf, i) &&
+        if (i != fold->vector && (lb_shelf_is_pending(shelf, i) || f->folded[fold->of_b][i]) &&
+            count(shelf, i) == count(shelf, fold->vector) && is_vector(shelf, i) &&
             (best == LB_NONE || alike(lb_shelf_name(shelf, i), lb_shelf_name(shelf, fold->vector)) >
                                     alike(lb_shelf_name(shelf, best), lb_shelf_name(shelf, fold->vector))))
             best = i;
@@ -404,7 +403,8 @@ lb_status lb_arrangement_search_beside(lb_arrangements *arrangements, lb_err *er
                 .layouts = calloc(arrangements->a.n + 1u, sizeof *f.layouts),
                 .product_in = malloc((arrangements->b.n + 1u) * sizeof *f.product_in),
                 .folded = {calloc(arrangements->a.n + 1u, 1), calloc(arrangements->b.n + 1u, 1)}};
-    lb_status status = f.layouts && f.product_in && f.folded[0] && f.folded[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        f.layouts && f.product_in && f.folded[0] && f.folded[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < arrangements->a.n && f.layouts; i++)
         f.layouts[i] = (lb_content_tensor){lb_shelf_name(&arrangements->a, i),
                                            {NULL, LB_F32, lb_shelf_layout(&arrangements->a, i)}};

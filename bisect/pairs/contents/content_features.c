@@ -12,7 +12,7 @@ typedef lb_content_feature feature;
 typedef struct order {
     lb_content_order is;
     uint32_t b;
-    bool plain; /* rows in the order in which one tensor of A has them */
+    bool plain;         /* rows in the order in which one tensor of A has them */
     uint64_t structure; /* a hash of it without the tensors' names: layers that were converted alike have one */
 } order;
 
@@ -88,8 +88,7 @@ bool lb_content_order_of(const lb_content_run *runs, uint32_t n, const lb_conten
     bool whole = true;
     for (int64_t i = 0; i < o->n; i++) o->list[i] = (feature){LB_NONE, 0};
     for (uint32_t k = 0; k < n && whole; k++)
-        whole = a[runs[k].tensor].tensor.layout.ndim >= 2 &&
-                add_run(o, &runs[k], &a[runs[k].tensor].tensor.layout, b);
+        whole = a[runs[k].tensor].tensor.layout.ndim >= 2 && add_run(o, &runs[k], &a[runs[k].tensor].tensor.layout, b);
     for (int64_t i = 0; i < o->n && whole; i++) whole = o->list[i].tensor != LB_NONE;
     if (!whole) free(o->list), o->list = NULL;
     return true;
@@ -241,8 +240,8 @@ static lb_content_relation relation_of_names(const finder *f, uint32_t a, uint32
     return *f->a[a].name && !strcmp(f->a[a].name, f->b[b].name) ? LB_CONTENT_SAME : LB_CONTENT_RENAMED;
 }
 
-static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, const uint32_t *vectors, uint32_t n, uint32_t row,
-                bool cast)
+static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, const uint32_t *vectors, uint32_t n,
+                uint32_t row, bool cast)
 {
     const uint32_t first = f->out->n_runs;
     int64_t held = 0;
@@ -295,7 +294,8 @@ static const order *nearest_order(const finder *f, uint32_t row, uint32_t from)
  * the matrix has to be of its module: so have its biases, and not its norms. */
 static bool may_tell(const finder *f, const order *o, uint32_t row, bool constant)
 {
-    const char *vector = f->b[row].name, *matrix = f->b[o->b].name, *ends[] = {strrchr(vector, '.'), strrchr(matrix, '.')};
+    const char *vector = f->b[row].name, *matrix = f->b[o->b].name,
+               *ends[] = {strrchr(vector, '.'), strrchr(matrix, '.')};
     if (!constant) return !o->plain;
     if (!ends[0] || !ends[1]) return false;
     const size_t n = alike(vector, matrix);

@@ -2,6 +2,7 @@
 #include "contents/contents.h"
 
 #include "contents/content_features.h"
+#include "contents/content_transform.h"
 
 #include "base/array.h"
 #include "base/hash.h"
@@ -85,13 +86,15 @@ typedef struct source {
     const char *bytes; /* dense */
     void *owned;       /* a dense copy of a tensor that is not; NULL */
     lb_dtype as;       /* LB_NO_DTYPE: as they are */
+    lb_dtype digits;   /* of a near match: the coarsest dtype that holds all of its numbers; else LB_NO_DTYPE */
+    double roundings;  /* of a near match: how many of them may lie between the numbers */
 } source;
 
 enum { PORTION = 512 };
 
 static bool open_source(source *s, const lb_tensor *t, const lb_dtype *as)
 {
-    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE};
+    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE, LB_NO_DTYPE, 1};
     if (lb_layout_is_contiguous(&t->layout)) return true;
     s->bytes = s->owned = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
     return s->owned && lb_tensor_gather(t, s->owned, NULL) == LB_OK;
@@ -109,10 +112,13 @@ static void load(const source *s, int64_t first, int64_t stride, int64_t n, doub
     lb_load_f64_strided(x, s->as, rounded, 1, (size_t)n);
 }
 
-/* -0 is 0. */
-static uint64_t mixed(uint64_t hash, double x)
+/* Numbers so small are 0 in one dtype and not in another. */
+static const double NOTHING = 0x1p-20;
+
+/* -0 is 0. Of numbers that were rounded in different ways the signs are the same. */
+static uint64_t mixed(const source *s, uint64_t hash, double x)
 {
-    const double number = x + 0.0;
+    const double sign = fabs(x) < NOTHING ? 0 : x < 0 ? -1 : 1, number = s->digits == LB_NO_DTYPE ? x + 0.0 : sign;
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
@@ -135,7 +141,7 @@ static void hash_columns(const source *s, int64_t width, int64_t height, uint64_
         for (int64_t at = 0; at < width; at += PORTION) {
             const int64_t n = width - at < PORTION ? width - at : PORTION;
             load(s, row * width + at, 1, n, x);
-            for (int64_t i = 0; i < n; i++) states[at + i] = mixed(states[at + i], x[i]);
+            for (int64_t i = 0; i < n; i++) states[at + i] = mixed(s, states[at + i], x[i]);
         }
     }
 }
@@ -155,7 +161,7 @@ static void hash_vectors(const source *s, cut how, uint64_t *out)
         for (int64_t at = 0; at < all.n; at += PORTION) {
             const int64_t n = all.n - at < PORTION ? all.n - at : PORTION;
             load(s, i * all.n + at, 1, n, x);
-            for (int64_t k = 0; k < n; k++) out[i] = mixed(out[i], x[k]);
+            for (int64_t k = 0; k < n; k++) out[i] = mixed(s, out[i], x[k]);
         }
     }
 }
@@ -180,15 +186,50 @@ static double first_of(const source *s, const vector *v)
     return x[0];
 }
 
+/* The coarsest dtype that holds all numbers: a checkpoint that was saved in 16 bits may be loaded in 32. */
+static lb_dtype digits_of(const source *s)
+{
+    static const lb_dtype coarse[] = {LB_BF16, LB_F16, LB_F32};
+    const int64_t all = lb_layout_numel(&s->t->layout);
+    for (size_t k = 0; k < sizeof coarse / sizeof *coarse && lb_dtype_bits(s->t->dtype) > 16; k++) {
+        source rounded = *s;
+        double x[PORTION], y[PORTION];
+        bool held = true;
+        rounded.as = coarse[k];
+        for (int64_t at = 0; at < all && held; at += PORTION) {
+            const int64_t n = all - at < PORTION ? all - at : PORTION;
+            load(s, at, 1, n, x), load(&rounded, at, 1, n, y);
+            held = !memcmp(x, y, (size_t)n * sizeof *x);
+        }
+        if (held) return coarse[k];
+    }
+    return s->t->dtype;
+}
+
+/* Of two roundings of one number to different dtypes: how far apart, relative to it. */
+static double room_between(const source *a, const source *b)
+{
+    return a->digits == b->digits ? 0 : b->roundings * lb_content_transform_room(a->digits, b->digits);
+}
+
+/* Half the smallest number of a dtype: what is nearer to 0 may be 0 in it. */
+static double smallest_between(const source *a, const source *b)
+{
+    const double half_of_f16 = 0x1p-25;
+    return a->digits == LB_F16 || b->digits == LB_F16 ? 1.25 * b->roundings * half_of_f16 : 0;
+}
+
 static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
 {
+    const double room = room_between(a, b), small = room ? smallest_between(a, b) : 0;
     double x[PORTION], y[PORTION];
     for (int64_t at = 0; at < v->n; at += PORTION) {
         const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
         load(a, v->start + at * v->stride, v->stride, n, x);
         load(b, w->start + at * w->stride, w->stride, n, y);
         for (int64_t i = 0; i < n; i++)
-            if (x[i] != y[i]) return false;
+            if (x[i] != y[i] && (!room || !(fabs(x[i] - y[i]) <= room * fmax(fabs(x[i]), fabs(y[i])) + small)))
+                return false;
     }
     return true;
 }
@@ -251,8 +292,9 @@ static void close_holder(holder *h)
     lb_hash_release(&h->index);
 }
 
-/* Whole vectors; then, behind those that go with matrices, vectors of one number; then single elements. */
-typedef enum stage { VECTORS, CONSTANTS, ELEMENTS } stage;
+/* Whole vectors, and those that are one but for what rounded them; then, behind those that go with matrices, vectors of
+ * one number; then single elements. */
+typedef enum stage { VECTORS, ROUNDINGS, CONSTANTS, ELEMENTS } stage;
 
 /* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no
  * bias. */
@@ -263,14 +305,29 @@ static bool may_be_bias(const lb_layout *l)
     return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
 }
 
+/* A few numbers with the same signs may be near each other by chance: each says how many digits it has in common. */
+static bool is_telling(int64_t n, double room)
+{
+    const double bits = 48;
+    return room > 0 && (double)n * -log2(room) >= bits;
+}
+
+static bool is_asked_in(stage stage, const lb_tensor *t)
+{
+    if (stage == VECTORS) return true;
+    if (stage != ROUNDINGS) return may_be_bias(&t->layout);
+    return lb_dtype_is_float(t->dtype) && lb_layout_numel(&t->layout) > 1;
+}
+
 static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage)
 {
-    const cut end = stage == VECTORS ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
+    const cut end = stage <= ROUNDINGS ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
     bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
-        if (!can_hold(&a[i].tensor) || (stage != VECTORS && !may_be_bias(&a[i].tensor.layout))) continue;
+        if (!can_hold(&a[i].tensor) || !is_asked_in(stage, &a[i].tensor)) continue;
         room = open_source(&h->sources[i], &a[i].tensor, as);
+        if (room && stage == ROUNDINGS) h->sources[i].digits = digits_of(&h->sources[i]);
         for (cut how = WHOLE; how < end && room; how++) room = add_vectors(h, i, how);
     }
     return room;
@@ -316,7 +373,8 @@ static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uin
     LB_HASH_EACH(row, &h->index, hash)
     {
         const vector v = vector_of(h, row);
-        if (v.n != w->n) continue;
+        if (v.n != w->n || (f->x.digits != LB_NO_DTYPE && !is_telling(v.n, room_between(&h->sources[v.tensor], &f->x))))
+            continue;
         const int now = liking(f, &v, last == LB_NONE ? NULL : &before);
         if (now <= most || !are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
         most = now, best = row;
@@ -473,37 +531,58 @@ static uint32_t list_elements(const holder *h, element **out)
     return n;
 }
 
+/* How many numbers of A's tensor from `at` on are those of B's from `to` on. */
+static int64_t equal_numbers(const finder *f, uint32_t tensor, int64_t at, int64_t to)
+{
+    const int64_t all = lb_layout_numel(&f->b->tensor.layout),
+                  there = lb_layout_numel(&f->holder->a[tensor].tensor.layout),
+                  most = all - to < there - at ? all - to : there - at;
+    double x[PORTION], y[PORTION];
+    for (int64_t done = 0; done < most; done += PORTION) {
+        const int64_t n = most - done < PORTION ? most - done : PORTION;
+        load(&f->holder->sources[tensor], at + done, 1, n, x), load(&f->x, to + done, 1, n, y);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != y[i]) return done + i;
+    }
+    return most > 0 ? most : 0;
+}
+
+/* The first of A's elements that are this number; as many as there are: none is. */
+static uint32_t first_element(const finder *f, double number)
+{
+    uint32_t low = 0, high = f->n_elements;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (f->elements[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* From each number on, the longest stretch of one of A's tensors that goes on as B's does: single numbers are all over,
+ * in 16 bits above all. */
 static void try_elements(finder *f, lb_content *out)
 {
     if (!f->listed) f->n_elements = list_elements(f->holder, &f->elements), f->listed = true;
-    const element *list = f->elements;
-    const uint32_t n = f->n_elements;
     const int64_t all = lb_layout_numel(&f->b->tensor.layout);
-    element last = {0};
-    double x[PORTION];
-    bool any = false;
     out->first = f->out->n_runs, out->found = 0, out->all = all;
-    for (int64_t i = 0; i < all && !f->failed; i++) {
-        if (i % PORTION == 0) load(&f->x, i, 1, all - i < PORTION ? all - i : PORTION, x);
-        const double number = x[i % PORTION] + 0.0;
-        uint32_t low = 0, high = n, best = LB_NONE;
-        while (low < high) {
-            const uint32_t middle = low + (high - low) / 2;
-            if (list[middle].number < number)
-                low = middle + 1;
-            else
-                high = middle;
+    for (int64_t i = 0; i < all && !f->failed;) {
+        double number;
+        load(&f->x, i, 1, 1, &number);
+        number += 0.0;
+        const element *best = NULL;
+        int64_t longest = 0;
+        for (uint32_t k = first_element(f, number); k < f->n_elements && f->elements[k].number == number; k++) {
+            const element *e = &f->elements[k];
+            const int64_t n = equal_numbers(f, e->tensor, e->at, i);
+            if (n > longest) best = e, longest = n;
         }
-        for (uint32_t k = low; k < n && list[k].number == number; k++) {
-            const bool behind = any && list[k].tensor == last.tensor && list[k].at == last.at + 1;
-            if (best == LB_NONE || behind) best = k;
-            if (behind) break;
-        }
-        if (best == LB_NONE) break;
-        const vector v = {list[best].tensor, ROWS, list[best].at, 1, 1}, w = {0, ROWS, i, 1, 1};
-        last = list[best], any = true;
+        if (!best) break;
+        const vector v = {best->tensor, ROWS, best->at, 1, longest}, w = {0, ROWS, i, 1, longest};
         add_run(f, &v, &w, out->first);
-        out->found++;
+        out->found += longest, i += longest;
     }
     out->n = f->out->n_runs - out->first;
 }
@@ -558,7 +637,8 @@ static bool match_tensor(finder *f, bool cast, bool last, lb_content *c)
         lb_content now = {.tensor = LB_NONE};
         if (order[k] != WHOLE && !tells(f)) break;
         try_cut(f, order[k], &now);
-        if (now.found && !waits(f, &now, last) && (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
+        if (now.found && !waits(f, &now, last) &&
+            (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
             *c = now;
             use(f, c, order[k], cast);
             return true;
@@ -591,15 +671,16 @@ static bool is_pending(const lb_contents *out, const lb_content_tensor *b, uint3
 }
 
 static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
-                      const lb_dtype *as, stage stage, lb_contents *out)
+                      const lb_dtype *as, stage stage, double roundings, lb_contents *out)
 {
     const bool by_elements = stage == ELEMENTS;
     holder h;
     finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as, stage)};
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
-        if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
+        if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as) || !is_asked_in(stage, &b[i].tensor)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
-        if (!f.failed && !by_elements) match_tensor(&f, as != NULL, stage == CONSTANTS, &out->list[i]);
+        if (!f.failed && stage == ROUNDINGS) f.x.digits = digits_of(&f.x), f.x.roundings = roundings;
+        if (!f.failed && !by_elements) match_tensor(&f, as || stage == ROUNDINGS, stage == CONSTANTS, &out->list[i]);
         if (!f.failed && by_elements) match_elements(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
@@ -631,37 +712,55 @@ static bool match_numbers(const lb_content_tensor *a, uint32_t n_a, const lb_con
                           stage stage, lb_contents *out)
 {
     bool tried[LB_DTYPE_COUNT] = {false}, any = false;
-    for (uint32_t i = 0; i < n_b && !any; i++)
-        any = is_pending(out, b, i) && (stage == VECTORS || may_be_bias(&b[i].tensor.layout));
-    bool room = !any || match_all(a, n_a, b, n_b, NULL, stage, out);
-    for (uint32_t i = 0; i < n_b && room && any; i++) {
+    for (uint32_t i = 0; i < n_b && !any; i++) any = is_pending(out, b, i) && is_asked_in(stage, &b[i].tensor);
+    bool room = !any || match_all(a, n_a, b, n_b, NULL, stage, 1, out);
+    for (uint32_t i = 0; i < n_b && room && any && stage != ROUNDINGS; i++) {
         const lb_dtype as = b[i].tensor.dtype;
         if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
         bool wider = false;
         for (uint32_t k = 0; k < n_a; k++)
             wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
-        if (wider) room = match_all(a, n_a, b, n_b, &as, stage, out);
+        if (wider) room = match_all(a, n_a, b, n_b, &as, stage, 1, out);
         tried[as] = true;
     }
     return room;
 }
 
+/* Nothing is known yet of any of B's. */
+static bool open_contents(const lb_content_tensor *b, uint32_t n_b, lb_contents *out)
+{
+    *out = (lb_contents){.list = calloc(n_b + 1, sizeof *out->list), .n = n_b};
+    for (uint32_t i = 0; i < n_b && out->list; i++)
+        out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
+    return out->list != NULL;
+}
+
+static lb_status close_contents(bool room, uint32_t n_a, uint32_t n_b, lb_contents *out, lb_err *err)
+{
+    if (room) return LB_OK;
+    lb_contents_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the contents of %u and %u tensors", n_a, n_b);
+}
+
+lb_status lb_contents_match_roundings(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b,
+                                      uint32_t n_b, double roundings, lb_contents *out, lb_err *err)
+{
+    const bool room = open_contents(b, n_b, out) && match_all(a, n_a, b, n_b, NULL, ROUNDINGS, roundings, out);
+    return close_contents(room, n_a, n_b, out, err);
+}
+
 lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                             lb_contents *out, lb_err *err)
 {
-    *out = (lb_contents){.list = calloc(n_b + 1, sizeof *out->list), .n = n_b};
-    bool room = out->list != NULL;
-    for (uint32_t i = 0; i < n_b && room; i++)
-        out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
+    bool room = open_contents(b, n_b, out);
     room = room && match_numbers(a, n_a, b, n_b, VECTORS, out);
+    room = room && match_numbers(a, n_a, b, n_b, ROUNDINGS, out);
     room = room && lb_content_features_match(a, n_a, b, n_b, out);
     room = room && match_numbers(a, n_a, b, n_b, CONSTANTS, out);
     room = room && match_numbers(a, n_a, b, n_b, ELEMENTS, out);
     for (uint32_t i = 0; i < n_b && room; i++)
         if (out->list[i].relation == LB_CONTENT_NONE) room = match_name(a, n_a, &b[i], i, out);
-    if (room) return LB_OK;
-    lb_contents_release(out);
-    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the contents of %u and %u tensors", n_a, n_b);
+    return close_contents(room, n_a, n_b, out, err);
 }
 
 void lb_contents_release(lb_contents *contents)

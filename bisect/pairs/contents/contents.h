@@ -67,6 +67,10 @@ typedef struct lb_contents {
 /* LB_ERR_NOMEM is the only failure. */
 lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                             lb_contents *out, lb_err *err);
+/* Those alone whose numbers were rounded differently, to dtypes of which neither is the other: of floats, in vectors
+ * of some length. `roundings`: as many may lie between two numbers, each of both dtypes. */
+lb_status lb_contents_match_roundings(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b,
+                                      uint32_t n_b, double roundings, lb_contents *out, lb_err *err);
 void lb_contents_release(lb_contents *contents);
 
 #endif

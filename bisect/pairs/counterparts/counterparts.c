@@ -800,16 +800,22 @@ static void doubt_unsteady(lb_counterparts *all, const lb_exact_side *b)
     }
 }
 
-/* Of numbers that are not equal in exact arithmetic, where rounding on one side alone may move them by `slack`. */
-static lb_counterpart_state state_of(double distance, double slack)
+/* Of numbers that are not equal in exact arithmetic, where rounding on one side alone may move them by `slack`. From
+ * place to place that is the rounding of one layer's tensors: what is no further apart than that is taken for it, and a
+ * difference of that size is not seen. */
+static lb_counterpart_state state_of(lb_counterparts *all, double distance, double slack)
 {
-    const double room = LB_COUNTERPARTS_SLACK_TIMES * slack, large = 0x1p-10;
+    const double room = LB_COUNTERPARTS_SLACK_TIMES * slack, large = 0x1p-10, usual = 2, largest = 0x1p-7;
     if (!(distance <= room)) return LB_COUNTERPART_APART;
-    return room <= large ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
+    if (room <= large) return LB_COUNTERPART_SAME;
+    if (!all->from_place_to_place || distance > usual * slack || slack > largest) return LB_COUNTERPART_UNKNOWN;
+    all->resolution = fmax(all->resolution, slack);
+    return LB_COUNTERPART_SAME;
 }
 
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
+    all->resolution = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
         if (c->kind >= LB_COUNTERPART_TURNED) continue;
@@ -834,7 +840,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
         same |= c->any_order;
-        c->state = same ? LB_COUNTERPART_SAME : state_of(c->distance, slack);
+        c->state = same ? LB_COUNTERPART_SAME : state_of(all, c->distance, slack);
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
         free(made), free(known);
     }

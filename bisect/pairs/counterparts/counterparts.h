@@ -65,6 +65,8 @@ typedef struct lb_counterparts {
     lb_content_run *pieces;
     uint32_t n_pieces;
     double most_slack;            /* of all: that of counterparts which were found later */
+    bool from_place_to_place;     /* slack was measured where B goes on from A's numbers at every counterpart before */
+    double resolution;            /* of the last comparison: a difference of that size, relative L2, may hide in it */
     uint32_t *lone[2], n_lone[2]; /* values that leave on one side and have no counterpart */
 } lb_counterparts;
 

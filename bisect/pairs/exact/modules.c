@@ -20,14 +20,23 @@ typedef struct pair {
     double weight;        /* all pairs of a scope of `mine` together have one vote */
 } pair;
 
-static pair *list_pairs(const lb_exact_side *mine, const lb_exact_side *other, const uint32_t *met, uint32_t *n)
+static uint32_t scope_of(const lb_exact_side *s, uint32_t v)
+{
+    return s->graph.giver[v] == LB_NONE ? LB_NONE : s->program->ops[s->graph.giver[v]].scope;
+}
+
+/* A table that every layer computes anew is one quantity in all of them: it says nothing of which layer is which.
+ * `met`, `back`: values of `mine` on the other side, and of the other side on `mine`. */
+static pair *list_pairs(const lb_exact_side *mine, const lb_exact_side *other, const uint32_t *met,
+                        const uint32_t *back, uint32_t *n)
 {
     const lb_program *p = mine->program, *q = other->program;
     pair *list = malloc((p->n_values + 1) * sizeof *list);
     *n = 0;
     for (uint32_t v = 0; list && v < p->n_values; v++) {
         if (met[v] == LB_NONE || !mine->graph.given[v] || mine->graph.giver[v] == LB_NONE ||
-            other->graph.giver[met[v]] == LB_NONE)
+            other->graph.giver[met[v]] == LB_NONE ||
+            (back[met[v]] != LB_NONE && scope_of(mine, back[met[v]]) != scope_of(mine, v)))
             continue;
         const lb_op *a = &p->ops[mine->graph.giver[v]], *b = &q->ops[other->graph.giver[met[v]]];
         if (lb_value_graph_computes(p, a) && lb_value_graph_computes(q, b) && a->phase == b->phase)
@@ -139,7 +148,7 @@ static bool put_beside(const lb_exact_side *const sides[2], uint32_t *const met[
                        uint32_t *beside)
 {
     vote x = {.mine = sides[side]->program, .other = sides[!side]->program, .shared = shared};
-    pair *pairs = list_pairs(sides[side], sides[!side], met[side], &x.n);
+    pair *pairs = list_pairs(sides[side], sides[!side], met[side], met[!side], &x.n);
     x.pairs = pairs, x.count = malloc((x.other->n_scopes + 1) * sizeof *x.count);
     const bool room = pairs && x.count && list_alone(&x, 0) && list_alone(&x, 1);
     for (uint32_t scope = 1; room && scope < x.mine->n_scopes; scope++) {

@@ -12,8 +12,8 @@ typedef struct lb_chosen_rows {
     uint32_t lookup[2]; /* the ops that look them up */
 } lb_chosen_rows;
 
-/* Of tables that are looked up for the tokens which the step is given, too, the n-th lookup of one side stands beside the
- * other side's. LB_ERR_NOMEM is the only failure. */
+/* Of tables that are looked up for the tokens which the step is given, too, the n-th lookup of one side stands beside
+ * the other side's. LB_ERR_NOMEM is the only failure. */
 lb_status lb_chosen_rows_find(const lb_region_question *question, lb_chosen_rows *out, lb_err *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include "implementations/counterpart_scales.h"
 #include "implementations/differences.h"
 #include "counterparts/left_values.h"
+#include "counterparts/made_weights.h"
 #include "counterparts/norms.h"
 #include "counterparts/rank_parts.h"
 #include "shadow/shadow_numbers.h"
@@ -211,18 +212,50 @@ static void want(lb_implementations *x)
 
 /* ---- runs ---- */
 
+/* Marks what follows from the value on its side; `reached`: per value. */
+static void mark_following(const lb_exact_side *s, uint32_t value, uint8_t *reached)
+{
+    const lb_value_graph *g = &s->graph;
+    memset(reached, 0, s->program->n_values + 1);
+    reached[value] = 1;
+    for (uint32_t v = value + 1; v < s->program->n_values; v++)
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1] && !reached[v]; k++)
+            reached[v] = reached[g->preds[k]];
+}
+
+/* Does something that both sides give out, and that is the same, follow from it? A model's result that the program goes
+ * on from (logits that one side cools in the model, and the other in its sampler) is in what the program ends with. */
+static bool is_in_same_exit(const lb_implementations *x, int side, uint32_t value, uint8_t *reached)
+{
+    bool in = false;
+    mark_following(&x->sides[side], value, reached);
+    for (uint32_t i = 0; i < x->counterparts.n && !in; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_SAME) continue;
+        in = side && c->b != value && reached[c->b];
+        for (uint32_t k = 0; k < c->n && !side && !in; k++) {
+            const uint32_t va = x->counterparts.pieces[c->first + k].tensor;
+            in = va != value && reached[va];
+        }
+    }
+    return in;
+}
+
 /* What leaves on one side alone, and is no value of the other side either. Where the other side has such results, too,
  * they may be the same in another shape, or differ: that is not known. What one side gives out in addition (its hidden
  * states) says nothing against what both give out. */
 static uint32_t count_unmet(const lb_implementations *x)
 {
     uint32_t n[2] = {0, 0};
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 2; k++) {
+        uint8_t *reached = malloc((size_t)x->sides[k].program->n_values + 1);
         for (uint32_t i = 0; i < x->counterparts.n_lone[k]; i++) {
             const uint32_t v = x->counterparts.lone[k][i];
             n[k] += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE &&
-                    lb_program_view_is_recorded(x->sides[k].view, v);
+                    lb_program_view_is_recorded(x->sides[k].view, v) && !(reached && is_in_same_exit(x, k, v, reached));
         }
+        free(reached);
+    }
     return n[0] && n[1] ? n[0] + n[1] : 0;
 }
 
@@ -409,6 +442,7 @@ static lb_status run_from_tables(lb_implementations *x, lb_err *err)
     const lb_table_question asked = {
         {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {x->met[0], x->met[1]}};
     const uint32_t before = x->counterparts.n;
+    LB_TRY(lb_made_weights_find(&asked, &x->counterparts, err));
     LB_TRY(lb_tables_find(&asked, &x->counterparts, err));
     for (uint32_t i = before; i < x->counterparts.n; i++)
         lb_exact_side_hold(

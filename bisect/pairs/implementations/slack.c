@@ -81,6 +81,9 @@ static int64_t row_of(const lb_layout *l, int64_t element)
     return row;
 }
 
+/* Of few numbers the one that tells may hardly move by chance: each is moved by all of its roundoff. */
+enum { MANY = 64 };
+
 static double *disturbed(const lb_implementations *x, int side, uint32_t row)
 {
     const lb_exact_side *s = &x->sides[side];
@@ -96,7 +99,8 @@ static double *disturbed(const lb_implementations *x, int side, uint32_t row)
     const double u = lb_dtype_unit_roundoff(value->dtype);
     for (int64_t i = 0; numbers && i < n; i++) {
         const double rows = table && value->layout.ndim > 1 ? (double)(row_of(&value->layout, i) + 1) : 1;
-        numbers[i] += rows * u * (table ? most : fabs(numbers[i])) * drawn((uint64_t)i ^ (uint64_t)row << 40);
+        const double by = drawn((uint64_t)i ^ (uint64_t)row << 40);
+        numbers[i] += rows * u * (table ? most : fabs(numbers[i])) * (n < MANY ? copysign(1, by) : by);
     }
     return numbers;
 }
@@ -116,25 +120,37 @@ static double *numbers_of(const lb_implementations *x, int side, const lb_counte
     return copy;
 }
 
-static lb_status run_disturbed(lb_implementations *x, int side, lb_err *err)
+/* `slack`: per counterpart. */
+static lb_status run_disturbed(lb_implementations *x, int side, double *slack, lb_err *err)
 {
     lb_exact_side *s = &x->sides[side];
     double **kept = s->kept, **moved = NULL;
     const lb_status status = lb_exact_side_run_aside(s, &moved, err);
     for (uint32_t i = 0; i < x->counterparts.n && status == LB_OK; i++) {
-        lb_counterpart *c = &x->counterparts.list[i];
+        const lb_counterpart *c = &x->counterparts.list[i];
         const int64_t elements = lb_layout_numel(&x->sides[1].program->values[c->b].layout);
         if (c->kind >= LB_COUNTERPART_TURNED) continue;
         double *still = numbers_of(x, side, c, elements);
         s->kept = moved;
         double *now = numbers_of(x, side, c, elements);
         s->kept = kept;
-        if (now && still) c->slack = fmax(c->slack, lb_counterparts_distance(still, now, elements));
-        x->counterparts.most_slack = fmax(x->counterparts.most_slack, c->slack);
+        if (now && still) slack[i] = lb_counterparts_distance(still, now, elements);
         free(now), free(still);
     }
     lb_exact_side_free_kept(s, moved);
     return status;
+}
+
+/* Is A's value, or what shows it in another shape, what leaves the step? Nothing follows from it. */
+static bool leaves(const lb_implementations *x, uint32_t v)
+{
+    const lb_value *values = x->sides[0].program->values;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        for (uint32_t k = 0; k < c->n && lb_differences_leave(c); k++)
+            if (values[x->counterparts.pieces[c->first + k].tensor].storage == values[v].storage) return true;
+    }
+    return false;
 }
 
 /* A goes on from its own numbers wherever B would from them: what was disturbed before does not reach further. False
@@ -148,23 +164,24 @@ static bool hold_first(lb_implementations *x, uint8_t **own)
         if (!lb_counterpart_can_be_put(&x->counterparts, c, a, &x->sides[1])) continue;
         for (uint32_t k = 0; k < c->n; k++) {
             const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
-            if (a->graph.given[v] && a->kept[v] && !a->forced[v]) a->forced[v] = a->kept[v], (*own)[v] = 1;
+            if (a->graph.given[v] && a->kept[v] && !a->forced[v] && !leaves(x, v))
+                a->forced[v] = a->kept[v], (*own)[v] = 1;
         }
     }
     return *own != NULL;
 }
 
-static lb_status run_from_place_to_place(lb_implementations *x, int side, lb_err *err)
+static lb_status run_from_place_to_place(lb_implementations *x, int side, double *slack, lb_err *err)
 {
     if (side) {
         lb_differences_force(x);
-        const lb_status status = run_disturbed(x, side, err);
+        const lb_status status = run_disturbed(x, side, slack, err);
         lb_differences_unforce(x);
         return status;
     }
     uint8_t *own;
     if (!hold_first(x, &own)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for values");
-    const lb_status status = run_disturbed(x, side, err);
+    const lb_status status = run_disturbed(x, side, slack, err);
     for (uint32_t v = 0; v < x->sides[0].program->n_values; v++)
         if (own[v]) x->sides[0].forced[v] = NULL;
     free(own);
@@ -172,7 +189,8 @@ static lb_status run_from_place_to_place(lb_implementations *x, int side, lb_err
 }
 
 /* The side once more, with the tensors that it alone holds disturbed. */
-static lb_status measure_side(lb_implementations *x, int side, bool from_place_to_place, uint32_t *tensors, lb_err *err)
+static lb_status measure_side(lb_implementations *x, int side, bool from_place_to_place, double *slack,
+                              uint32_t *tensors, lb_err *err)
 {
     const lb_step_sources *sources = &x->sources[side];
     double **forced = x->sides[side].forced;
@@ -182,7 +200,8 @@ static lb_status measure_side(lb_implementations *x, int side, bool from_place_t
     for (uint32_t i = 0; i < sources->n && status == LB_OK; i++)
         n += alone[i] && (forced[sources->list[i].value] = disturbed(x, side, i));
     if (n && status == LB_OK)
-        status = from_place_to_place ? run_from_place_to_place(x, side, err) : run_disturbed(x, side, err);
+        status =
+            from_place_to_place ? run_from_place_to_place(x, side, slack, err) : run_disturbed(x, side, slack, err);
     for (uint32_t i = 0; i < sources->n && alone; i++)
         if (alone[i]) free(forced[sources->list[i].value]), forced[sources->list[i].value] = NULL;
     free(alone);
@@ -190,13 +209,62 @@ static lb_status measure_side(lb_implementations *x, int side, bool from_place_t
     return status;
 }
 
+static bool is_measured(const lb_implementations *x, const lb_counterpart *c)
+{
+    return c->kind < LB_COUNTERPART_TURNED && x->sides[1].kept[c->b];
+}
+
+/* Is it the other side that rounded: does what rounding its tensors may do explain some counterpart, which rounding
+ * this side's would move much further? Codes of 4 or 8 bits and their scales are exact beside weights that were made of
+ * them. */
+static bool is_exact(const lb_implementations *x, const double *mine, const double *other)
+{
+    const double much = 64, least = 0x1p-20;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (is_measured(x, c) && mine[i] > least && much * c->distance <= mine[i] &&
+            c->distance <= LB_COUNTERPARTS_SLACK_TIMES * other[i])
+            return true;
+    }
+    return false;
+}
+
+/* How many counterparts may be as far apart as they are by these roundings. */
+static uint32_t count_explained(const lb_implementations *x, const double *slack)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        n += is_measured(x, c) && c->distance <= LB_COUNTERPARTS_SLACK_TIMES * slack[i];
+    }
+    return n;
+}
+
+/* The side that rounded, where it is one alone; -1: either may have. */
+static int side_that_rounded(const lb_implementations *x, double *const slack[2])
+{
+    const bool exact[] = {is_exact(x, slack[0], slack[1]), is_exact(x, slack[1], slack[0])};
+    if (exact[0] && exact[1]) return count_explained(x, slack[1]) > count_explained(x, slack[0]);
+    return exact[0] ? 1 : exact[1] ? 0 : -1;
+}
+
 lb_status lb_slack_measure(lb_implementations *x, bool from_place_to_place, uint32_t *tensors, lb_err *err)
 {
+    lb_counterparts *all = &x->counterparts;
+    double *slack[2] = {calloc((size_t)all->n + 1, sizeof **slack), calloc((size_t)all->n + 1, sizeof **slack)};
+    lb_status status =
+        slack[0] && slack[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u counterparts", all->n);
     *tensors = 0;
-    x->counterparts.most_slack = 0;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) x->counterparts.list[i].slack = 0;
-    for (int side = 0; side < 2; side++) LB_TRY(measure_side(x, side, from_place_to_place, tensors, err));
-    return LB_OK;
+    for (int side = 0; side < 2 && status == LB_OK; side++)
+        status = measure_side(x, side, from_place_to_place, slack[side], tensors, err);
+    const int rounded = status == LB_OK ? side_that_rounded(x, slack) : -1;
+    all->most_slack = 0, all->from_place_to_place = from_place_to_place;
+    for (uint32_t i = 0; i < all->n && status == LB_OK; i++) {
+        all->list[i].slack = rounded < 0 ? fmax(slack[0][i], slack[1][i]) : slack[rounded][i];
+        all->most_slack = fmax(all->most_slack, all->list[i].slack);
+    }
+    free(slack[0]), free(slack[1]);
+    return status;
 }
 
 /* ---- coarser dtypes ---- */

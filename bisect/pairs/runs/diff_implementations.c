@@ -566,6 +566,19 @@ static bool is_cleared(const writer *w, const lb_diff_row *place)
            keeps_order(w->x, lb_op_results(w->p[1], &w->p[1]->ops[b])[0]);
 }
 
+/* What the rounding of tensors that one side alone holds hides. */
+static void say_resolution(writer *w)
+{
+    const double resolution = w->x->counterparts.resolution;
+    char text[300];
+    if (!(resolution > 0)) return;
+    snprintf(text, sizeof text,
+             "step %lld: the sides hold weights in different roundings: a difference that moves what a layer gives by "
+             "less than %.1g of its size is not told from these",
+             (long long)w->p[0]->step, resolution);
+    lb_report_finding(w->report, text);
+}
+
 static lb_status report_step(const lb_implementations *x, const lb_diff_row *place, lb_diff_report *report, bool first,
                              bool *cleared, lb_err *err)
 {
@@ -587,6 +600,7 @@ static lb_status report_step(const lb_implementations *x, const lb_diff_row *pla
         say_lone_tokens(&w);
         if (!x->regions.n) say_coarse(&w);
         say_scaled(&w);
+        say_resolution(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);

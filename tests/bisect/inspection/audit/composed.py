@@ -143,7 +143,9 @@ def store_layer(size, own, i, way, names, out):
     if size["experts"] and way["experts"] == "stacked":
         for name in ("gate", "up", "down"):
             if f"0.{name}" in own:
-                out[at + names["expert"].split("{")[0] + names[name].split(".")[-1]] = torch.stack([own.pop(f"{e}.{name}") for e in range(size["experts"])])
+                out[at + names["expert"].split("{")[0] + names[name].split(".")[-1]] = torch.stack(
+                    [own.pop(f"{e}.{name}") for e in range(size["experts"])]
+                )
     for name, tensor in own.items():
         words = name.split(".")
         expert = names["expert"].format(words.pop(0)) if words[0].isdigit() else ""
