@@ -2,8 +2,11 @@
 #include "kernel/openblas.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -31,13 +34,52 @@ static bool has_room(void)
     return false;
 }
 
+static long threads_of_it(long cores)
+{
+    static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        const long n = value ? strtol(value, NULL, 10) : 0;
+        if (n > 0) return n < cores ? n : cores;
+    }
+    return cores;
+}
+
+static void *pass(void *gate)
+{
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* Where it gets no thread OpenBLAS sends its process SIGINT. So as many as it starts beside ours are tried before, all
+ * of them at one time. */
+static bool has_threads(void)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN), wanted = threads_of_it(cores > 0 ? cores : 1) - 1;
+    pthread_t *started = calloc((size_t)wanted + 1, sizeof *started);
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    int error = started ? 0 : ENOMEM;
+    long n = 0;
+    pthread_mutex_lock(&gate);
+    while (error == 0 && n < wanted) {
+        error = pthread_create(&started[n], NULL, pass, &gate);
+        n += error == 0;
+    }
+    pthread_mutex_unlock(&gate);
+    for (long i = 0; i < n; i++) pthread_join(started[i], NULL);
+    free(started);
+    if (error) snprintf(why, sizeof why, "its %ld threads cannot be started: %s", wanted, strerror(error));
+    return error == 0;
+}
+
 /* It stays: its threads run until the process ends. */
 static void load(void)
 {
     /* Debian, Fedora and Arch have the first; openSUSE calls its build with threads by the second. */
     static const char *const names[] = {"libopenblas.so.0", "libopenblas_pthreads.so.0", "libopenblas.so"};
     void *library = NULL;
-    if (!has_room()) return;
+    if (!has_room() || !has_threads()) return;
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++) {
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (!library && i == 0) snprintf(why, sizeof why, "%s", dlerror());
