@@ -142,6 +142,16 @@ def test_an_output_that_is_an_input_is_refused(lastbit, inputs, tmp_path, name):
     assert not list(tmp_path.glob("*.draft"))
 
 
+@pytest.mark.parametrize("path", ["", "new/", "."])
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "report"])  # which says that there is no page
+def test_a_path_without_a_name_is_no_file_that_exists(lastbit, inputs, tmp_path, name, path):
+    done = lastbit.run(*WRITERS[name][0](inputs, path), cwd=tmp_path, expect=(128, 129))
+    assert "names a folder" in done.stderr and "--force" not in done.stderr and not list(tmp_path.iterdir())
+    if name == "pack":
+        done = lastbit.run("pack", inputs / "in.lbz", "-o", path, cwd=tmp_path, expect=(128, 129))
+        assert "names a folder" in done.stderr and "--force" not in done.stderr and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_link_at_the_place_is_not_written_through(lastbit, inputs, older, tmp_path, name):
     command, _ = WRITERS[name]
@@ -231,6 +241,30 @@ def test_alarms_are_not_written_into_the_log(lastbit, tmp_path):
     for option in ("--alarm-file", "--hold"):
         assert "which is read" in lastbit.run("watch", log, option, tmp_path / "hard", expect=128).stderr
     assert log.read_text() == LOG
+
+
+def test_a_hold_file_is_no_pipe_that_is_waited_for(lastbit, tmp_path):
+    """A FIFO without another end, and the pipe that the report goes into, by its name in /dev."""
+    (tmp_path / "train.jsonl").write_text(LOG)
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/stdout", "/dev/null", tmp_path):
+        done = lastbit.run("watch", tmp_path / "train.jsonl", "--hold", path, expect=128, timeout=20)
+        assert "no watch has written" in done.stderr or "which is read" in done.stderr or "Is a directory" in done.stderr, done.stderr
+
+
+def test_a_file_that_came_while_a_log_was_watched_is_no_hold_file(lastbit, tmp_path):
+    """The alarm's command writes it; the hold begins with that alarm, or with one after it."""
+    log, hold = tmp_path / "train.jsonl", tmp_path / "hold"
+    calm, wild = ([{"step": n, "loss": 2.0, "grad_norm": norm} for n in range(*steps)] for norm, steps in ((1.0, (0, 60)), (500.0, (60, 90))))
+    log.write_text("".join(json.dumps(row) + "\n" for row in calm))
+    watch = [lastbit.path, "watch", "--follow", "--idle", "1.5", log, "--hold", hold]
+    with subprocess.Popen(words(watch), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        time.sleep(0.5)
+        hold.write_text("mine")
+        with log.open("a") as out:
+            out.write("".join(json.dumps(row) + "\n" for row in wild))
+        said = child.communicate(timeout=60)[1]
+    assert child.returncode == 1 and "no watch has written" in said and hold.read_text() == "mine", said
 
 
 def killed(lastbit, command, seconds):
@@ -328,6 +362,58 @@ def test_a_signal_as_soon_as_a_draft_is_there(lastbit, inputs, tmp_path, kind):
     done = lastbit.run(*command, env={**os.environ, "LD_PRELOAD": str(shim)})
     assert done.returncode == -signal.SIGTERM, done.stderr
     assert not list(tmp_path.glob("*.draft")) and not out.exists()
+
+
+WHILE_THE_OLDER_ONE_GOES = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int exchanged, calls;
+static int ended(int result)
+{
+    if (exchanged && calls++ == atoi(getenv("ENDED_AT"))) raise(SIGTERM);
+    return result;
+}
+int renameat2(int a, const char *from, int b, const char *to, unsigned how)
+{
+    int (*real)(int, const char *, int, const char *, unsigned) = (int (*)(int, const char *, int, const char *, unsigned))dlsym(RTLD_NEXT, "renameat2");
+    const int result = real(a, from, b, to, how);
+    exchanged |= result == 0 && how == RENAME_EXCHANGE;
+    return ended(result);
+}
+int unlinkat(int folder, const char *path, int how)
+{
+    int (*real)(int, const char *, int) = (int (*)(int, const char *, int))dlsym(RTLD_NEXT, "unlinkat");
+    return ended(real(folder, path, how));
+}
+int fsync(int file)
+{
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    return ended(real(file));
+}
+"""
+
+
+def test_a_signal_while_an_older_folder_goes_leaves_nothing_of_it(lastbit, tmp_path):
+    """After any of the calls between the new folder's name and the end: the names are exchanged, then the older folder's draft is emptied."""
+    source, shim, out, deaths = tmp_path / "shim.c", tmp_path / "shim.so", tmp_path / "outputs" / "out", 0
+    source.write_text(WHILE_THE_OLDER_ONE_GOES)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+    out.parent.mkdir()
+    gather = ["gather", CLEAN, "-o", out]
+    lastbit.run(*gather, expect=0)
+    (whole,) = ((path.name, path.read_bytes()) for path in out.iterdir())
+    for call in range(20):
+        (out / "rank-00001.tar").write_bytes(b"of the older one")
+        done = lastbit.run(*gather, "--force", env={**os.environ, "LD_PRELOAD": str(shim), "ENDED_AT": str(call)})
+        deaths += done.returncode == -signal.SIGTERM
+        assert [path.name for path in out.parent.iterdir()] == ["out"], call
+        assert [(path.name, path.read_bytes()) for path in out.iterdir()] == [whole], call
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0 and deaths > 3
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -23,43 +24,60 @@
 
 /* ---- the hold file ----------------------------------------------------------------------------------------------- */
 
-lb_status lb_watch_actions_begin(lb_watch_actions *actions, const char *const *logs, lb_err *err)
+/* LB_OK: a watch has written it (`there`), or there is none. Anything else is the user's, and what cannot be looked at
+ * may be: neither is replaced. A pipe's other end is not waited for. */
+static lb_status look_at_hold(const char *path, bool *there, lb_err *err)
 {
     char line[sizeof MARK] = "";
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    *there = fd >= 0;
+    if (fd < 0 && errno == ENOENT) return LB_OK;
+    if (fd < 0) return lb_fail(err, LB_ERR_IO, "--hold %s: cannot look at it: %s", path, strerror(errno));
+    const ssize_t n = read(fd, line, sizeof MARK - 1);
+    close(fd);
+    if (n == sizeof MARK - 1 && strcmp(line, MARK) == 0) return LB_OK;
+    return lb_fail(err, LB_ERR_EXISTS, "--hold %s: there is a file of that name that no watch has written", path);
+}
+
+static lb_status remove_hold(const char *path, lb_err *err)
+{
+    bool there;
+    LB_TRY(look_at_hold(path, &there, err));
+    if (!there || unlink(path) == 0 || errno == ENOENT) return LB_OK;
+    return lb_fail(err, LB_ERR_IO, "--hold %s: cannot remove it: %s", path, strerror(errno));
+}
+
+lb_status lb_watch_actions_begin(lb_watch_actions *actions, const char *const *logs, lb_err *err)
+{
     actions->logs = logs;
     if (actions->file) LB_TRY(lb_output_inputs_refuse(actions->file, logs, err));
     if (actions->hold_file) LB_TRY(lb_output_inputs_refuse(actions->hold_file, logs, err));
-    FILE *file = actions->hold_file ? fopen(actions->hold_file, "r") : NULL;
-    if (!file) return LB_OK;
-    const size_t n = fread(line, 1, sizeof MARK - 1, file);
-    fclose(file);
-    if (n != sizeof MARK - 1 || strcmp(line, MARK) != 0)
-        return lb_fail(err, LB_ERR_EXISTS, "--hold %s: there is a file of that name that no watch has written",
-                       actions->hold_file);
-    unlink(actions->hold_file);
-    return LB_OK;
+    return actions->hold_file ? remove_hold(actions->hold_file, err) : LB_OK;
 }
 
-/* A reader sees the whole file or none. */
-static bool write_hold(const lb_watch_actions *actions, const lb_watch_hold *hold, lb_err *err)
+/* A reader sees the whole file or none. Since watching began another one may have been put there. */
+static lb_status write_hold(const lb_watch_actions *actions, const lb_watch_hold *hold, lb_err *err)
 {
+    bool there;
     char text[sizeof MARK + 40];
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
     how.replace = how.shared = true;
     how.inputs = actions->logs;
     snprintf(text, sizeof text, "%s\nfrom %" PRId64 "\n", MARK, hold->from);
-    return lb_output_save(actions->hold_file, &how, text, strlen(text), err) == LB_OK;
+    LB_TRY(look_at_hold(actions->hold_file, &there, err));
+    return lb_output_save(actions->hold_file, &how, text, strlen(text), err);
 }
 
 void lb_watch_actions_hold(lb_watch_actions *actions, const lb_watch_hold *hold)
 {
     if (!actions->hold_file) return;
     lb_err err = LB_ERR_INIT;
+    const bool was_held = actions->held;
     if (hold->open)
-        actions->held = write_hold(actions, hold, &err);
+        actions->held = write_hold(actions, hold, &err) == LB_OK;
     else
-        actions->held = false, unlink(actions->hold_file);
-    if (hold->open && !actions->held) fprintf(stderr, "lastbit watch: %s\n", err.message);
+        actions->held = was_held && remove_hold(actions->hold_file, &err) != LB_OK;
+    if (err.status != LB_OK) fprintf(stderr, "lastbit watch: %s\n", err.message);
 }
 
 /* ---- the flight recorder ----------------------------------------------------------------------------------------- */
@@ -270,8 +288,10 @@ void lb_watch_actions_end(lb_watch_actions *actions, bool interrupted)
     if (actions->passed_over)
         fprintf(stderr, "lastbit watch: %u alarms were not told to --on-alarm or --webhook: too many waited\n",
                 actions->passed_over);
-    if (actions->held && interrupted) unlink(actions->hold_file);
-    if (actions->held)
+    lb_err err = LB_ERR_INIT;
+    if (actions->held && interrupted && remove_hold(actions->hold_file, &err) != LB_OK)
+        fprintf(stderr, "lastbit watch: %s\n", err.message);
+    else if (actions->held)
         fprintf(stderr, "lastbit watch: the run is still out of its usual range; %s %s\n", actions->hold_file,
                 interrupted ? "was removed, because watching has ended" : "stays");
 }

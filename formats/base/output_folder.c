@@ -108,9 +108,10 @@ const char *lb_output_folder_path(const lb_output_folder *folder)
 }
 
 /* Where names cannot be exchanged the old folder is moved away first: for a moment nothing has the name, and both are
- * there. */
-static int replace_by_two(lb_output_place *place, char old[256])
+ * there. The draft is the old folder then. */
+static int replace_by_two(lb_output_place *place)
 {
+    char old[sizeof place->draft];
     lb_output_place aside = *place;
     if (lb_output_place_draft(&aside, true, 0700) < 0) return errno;
     memcpy(old, aside.draft, sizeof aside.draft);
@@ -121,7 +122,11 @@ static int replace_by_two(lb_output_place *place, char old[256])
         unlinkat(place->folder, old, AT_REMOVEDIR);
         return why;
     }
-    if (renameat(place->folder, place->draft, place->folder, place->name) == 0) return 0;
+    if (renameat(place->folder, place->draft, place->folder, place->name) == 0) {
+        memcpy(place->draft, old, sizeof old);
+        lb_output_place_remember(place);
+        return 0;
+    }
     const int why = errno;
     renameat(place->folder, old, place->folder, place->name);
     return why;
@@ -131,19 +136,13 @@ static int take_name(lb_output_folder *folder)
 {
     lb_output_place *place = &folder->place;
     struct stat st;
-    char old[256] = "";
     if (!folder->replace || fstatat(place->folder, place->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return lb_output_place_rename(place, folder->replace);
     int why = renameat2(place->folder, place->draft, place->folder, place->name, RENAME_EXCHANGE) == 0 ? 0 : errno;
-    if (why == 0)
-        memcpy(old, place->draft, sizeof old);
-    else if (why == EINVAL || why == ENOSYS || why == ENOTSUP)
-        why = replace_by_two(place, old);
+    if (why == EINVAL || why == ENOSYS || why == ENOTSUP) why = replace_by_two(place);
     if (why) return why;
-    lb_output_place_forget(place);
-    place->draft[0] = '\0';
-    lb_output_place_sync(place); /* the new one before the old one goes */
-    lb_output_place_remove(place->folder, old);
+    lb_output_place_sync(place); /* the new one before the old one goes, which has the draft's name */
+    lb_output_place_drop(place);
     return 0;
 }
 

@@ -119,7 +119,7 @@ lb_status lb_output_inputs_refuse(const char *path, const char *const *inputs, l
         if (how)
             return lb_fail(err, LB_ERR_EXISTS, "%s %s %s, which is read: nothing was overwritten; name another place",
                            path, how, *inputs);
-        if (error) return lb_input_refuse(*inputs, "tell from the output", error, err);
+        if (error) return lb_input_refuse(*inputs, "tell whether the output is", error, err);
     }
     return LB_OK;
 }

@@ -20,7 +20,7 @@ lb_status lb_output_place_open(lb_output_place *place, const char *path, lb_err 
     *place = (lb_output_place){.folder = -1};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return lb_fail(err, LB_ERR_EXISTS, "'%s' names a folder, and a file is to be written: give its name, too",
+        return lb_fail(err, LB_ERR_INVALID, "'%s' names a folder, and a file is to be written: give its name, too",
                        path);
     place->path = strdup(path);
     char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
@@ -59,7 +59,7 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
  * no more. */
 static _Atomic(lb_output_place *) drafts[32];
 
-static void remember(lb_output_place *place)
+void lb_output_place_remember(lb_output_place *place)
 {
     place->owner = getpid();
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
@@ -102,8 +102,8 @@ void lb_output_place_remove(int folder, const char *name)
 void lb_output_place_drop(lb_output_place *place)
 {
     if (!place->draft[0]) return;
-    lb_output_place_forget(place);
     if (place->owner == getpid()) lb_output_place_remove(place->folder, place->draft);
+    lb_output_place_forget(place); /* last: a signal in between removes what is left of it */
     place->draft[0] = '\0';
 }
 
@@ -135,7 +135,7 @@ int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode)
     for (int i = 0; i < DRAFT_TRIES; i++) {
         snprintf(place->draft, sizeof place->draft, "%.*s.%016" PRIx64 LB_OUTPUT_DRAFT, (int)kept, place->name,
                  unpredictable());
-        remember(place); /* first: a signal that comes as soon as it is there finds it */
+        lb_output_place_remember(place); /* first: a signal that comes as soon as it is there finds it */
         const int fd =
             folder ? mkdirat(place->folder, place->draft, mode)
                    : openat(place->folder, place->draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);

@@ -34,6 +34,8 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
 int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode);
 /* Gives the draft its name; 0, or errno: EEXIST when something is there and `replace` is not set. */
 int lb_output_place_rename(lb_output_place *place, bool replace);
+/* From now on a signal removes what has the draft's name. */
+void lb_output_place_remember(lb_output_place *place);
 /* From now on a signal leaves the draft alone. */
 void lb_output_place_forget(lb_output_place *place);
 /* Removes the draft, of a folder with the files in it; in a forked child nothing. */

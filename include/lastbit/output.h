@@ -76,7 +76,8 @@ typedef struct lb_output_options {
 typedef struct lb_output lb_output;
 
 /* LB_ERR_EXISTS: something is there and may not be replaced, or it is one of `inputs`, lies in one or holds one, by
- * whatever path or link. Nothing is changed on any failure. `options`: NULL for LB_OUTPUT_OPTIONS_INIT. */
+ * whatever path or link. LB_ERR_INVALID: `path` ends in no name (it is empty, or ends in a slash or dots). Nothing is
+ * changed on any failure. `options`: NULL for LB_OUTPUT_OPTIONS_INIT. */
 LB_API lb_status lb_output_open(const char *path, const lb_output_options *options, lb_output **output, lb_err *err);
 /* False: it failed, now or before. What was written is gathered; large pieces go straight to the system. */
 LB_API bool lb_output_write(lb_output *output, const void *bytes, size_t n);
