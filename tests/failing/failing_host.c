@@ -10,6 +10,10 @@
  *
  *     STATUS CALLS FAILED        as waitpid gives it; how many calls of KIND there were, and how many of them failed
  *
+ * FAILING_PLACES names a file: a run in which none fails writes into it, a line each, the calls of KIND that come by a
+ * way on which none came before, and a number of that way, of the return addresses of the innermost ones. So what a
+ * command does a million times is tried once for each place in its code.
+ *
  * So loading and linking are paid once, and a run of a small command takes a millisecond or two. A run that takes
  * longer than SECONDS ends by SIGALRM. A program that forks by itself, once it is warm, calls failing_host_choose.
  * FAILING_ONLY names libraries by parts of their paths, separated by commas: only calls that come from their code count
@@ -19,6 +23,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
@@ -137,10 +142,44 @@ static bool counts(const void *caller)
     return false;
 }
 
+/* ---- ways to a call ---------------------------------------------------------------------------------------------- */
+
+enum { DEEP = 7 /* of them two are ours */, SLOTS = 1 << 18 };
+static uint64_t ways[SLOTS];
+static pthread_mutex_t ways_lock = PTHREAD_MUTEX_INITIALIZER;
+static int places = -1; /* the file of FAILING_PLACES */
+
+static bool is_new(uint64_t way)
+{
+    for (uint64_t i = way; i < way + SLOTS; i++) {
+        uint64_t *slot = &ways[i % SLOTS];
+        if (*slot == way) return false;
+        if (!*slot) return *slot = way, true;
+    }
+    return false;
+}
+
+static _Thread_local bool noting; /* an unwinder allocates, too */
+
+static void note_place(long call)
+{
+    if (places < 0) return;
+    noting = true;
+    void *frames[DEEP];
+    const int n = backtrace(frames, DEEP);
+    uint64_t way = 1469598103934665603u;
+    for (int i = 2; i < n; i++) way = (way ^ (uintptr_t)frames[i]) * 1099511628211u;
+    pthread_mutex_lock(&ways_lock);
+    if (is_new(way | 1)) dprintf(places, "%ld %llu\n", call, (unsigned long long)way | 1);
+    pthread_mutex_unlock(&ways_lock);
+    noting = false;
+}
+
 static bool fails(kind of, const void *caller)
 {
-    if ((int)of != chosen || !counts(caller)) return false;
+    if ((int)of != chosen || noting || !counts(caller)) return false;
     const long call = atomic_fetch_add(&tally->calls, 1) + 1;
+    note_place(call);
     if (call < first || call > last || !first) return false;
     atomic_fetch_add(&tally->failed, 1);
     errno = errors[of];
@@ -402,6 +441,8 @@ static int run(int argc, char **argv, char **environment, const char *name, long
     REAL(close)(asked), REAL(close)(answered);
     redirect(1, "FAILING_OUT");
     redirect(2, "FAILING_ERR");
+    const char *path = from ? NULL : getenv("FAILING_PLACES");
+    if (path) places = REAL(open)(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     unsetenv("LD_PRELOAD");
     alarm(seconds);
     if (atexit(spare) != 0) return 2;

@@ -5,12 +5,14 @@ with Server([LASTBIT, "ls", capture], folder) as server:
     for outcome in server.sweep("read", some=8): ...
 """
 
+import ctypes
 import dataclasses
 import os
 import pathlib
 import subprocess
 
 FOR_GOOD = 1 << 40
+SAME_ADDRESSES = 0x0040000  # personality(2): programs lie where they lay before, so that places of several servers compare
 SECONDS = 20  # a run that takes longer hangs
 KINDS = "alloc mmap open read write sync close rename unlink truncate seek stat folder path thread process".split()
 
@@ -34,22 +36,25 @@ class Outcome:
 
 
 class Server:
-    """`pipes` is the variable that names the pipes: one that failing_host.c does not know where the program is a server of its own."""
+    """`places`: sweep_places is to be asked. `pipes` is the variable that names the pipes: one that failing_host.c does not know where the program is a server of its own."""
 
-    def __init__(self, command, folder, library, only=None, environment=None, pipes="FAILING_PIPES", cwd=None):
-        self.out, self.err = pathlib.Path(folder) / "failing.out", pathlib.Path(folder) / "failing.err"
+    def __init__(self, command, folder, library, only=None, environment=None, pipes="FAILING_PIPES", cwd=None, places=False):
+        self.out, self.err, self.ways = (pathlib.Path(folder) / f"failing.{name}" for name in ("out", "err", "places"))
         asked, answered = os.pipe(), os.pipe()
         variables = {
             **os.environ,
             "LD_PRELOAD": str(library),
             "FAILING_OUT": str(self.out),
             "FAILING_ERR": str(self.err),
+            **({"FAILING_PLACES": str(self.ways)} if places else {}),
             pipes: f"{asked[0]} {answered[1]}",
         }
         variables |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **({"FAILING_ONLY": only} if only else {}), **(environment or {})}
 
         words = [str(word) for word in command]
-        self.process = subprocess.Popen(words, env=variables, cwd=cwd or folder, stdin=subprocess.DEVNULL, pass_fds=(asked[0], answered[1]))
+        how = dict(preexec_fn=lambda: ctypes.CDLL(None).personality(SAME_ADDRESSES)) if places else {}
+        pipe_ends = (asked[0], answered[1])
+        self.process = subprocess.Popen(words, env=variables, cwd=cwd or folder, stdin=subprocess.DEVNULL, pass_fds=pipe_ends, **how)
         os.close(asked[0]), os.close(answered[1])
         self.ask, self.answers = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
 
@@ -87,3 +92,18 @@ class Server:
             outcome = self.run(kind, n, for_good)
             if outcome.failed:
                 yield outcome
+
+    def sweep_places(self, kind, tried, clean=lambda: None):
+        """Outcomes in which a call failed, singly and for good, at each place that is not in `tried`, which grows. The server has `places`."""
+        clean()
+        self.run(kind)
+        for line in self.ways.read_text().splitlines():
+            n, way = map(int, line.split())
+            if (kind, way) in tried:
+                continue
+            tried.add((kind, way))
+            for for_good in (False, True):
+                clean()
+                outcome = self.run(kind, n, for_good)
+                if outcome.failed:
+                    yield outcome

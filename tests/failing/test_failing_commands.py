@@ -106,7 +106,7 @@ WORDS |= dict(SHORT="short.jsonl", ADAPTER="adapter")
 WORDS |= dict(TOKENS="padding_once.lb", VERIFIED1="verify1.part", VERIFIED2="verify2.part", CHECKED1="check1.part", CHECKED2="check2.part")
 
 
-OURS = ("scratch", "out", "failing.out", "failing.err")
+OURS = ("scratch", "out", "failing.out", "failing.err", "failing.places")
 
 
 def without_times(text):
@@ -115,6 +115,15 @@ def without_times(text):
 
 def remove(path):
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def is_wrong(outcome, whole, left):
+    same = (outcome.code, without_times(outcome.out)) == (whole.code, without_times(whole.out))
+    mute = outcome.kind == "write" and outcome.for_good  # nothing can be said then, either
+    refused = outcome.code == FAILED and (mute or outcome.err.startswith(b"lastbit "))
+    # a folder's draft can be emptied only where a folder can be opened
+    stuck = outcome.kind == "unlink" or (outcome.kind == "open" and outcome.for_good)
+    return not (same or refused) or (left and not stuck)
 
 
 def test_every_command_is_tried():
@@ -147,12 +156,7 @@ def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
             for for_good in (False, True):
                 for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 3), clean):
                     runs += 1
-                    same = (outcome.code, without_times(outcome.out)) == (whole.code, without_times(whole.out))
-                    mute = kind == "write" and for_good  # nothing can be said then, either
-                    refused = outcome.code == FAILED and (mute or outcome.err.startswith(b"lastbit "))
-                    # a folder's draft can be emptied only where a folder can be opened
-                    stuck = kind == "unlink" or (kind == "open" and for_good)
-                    if not (same or refused) or (left() and not stuck):
+                    if is_wrong(outcome, whole, left()):
                         wrong.append(f"{outcome}{left() or ''}")
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 10 and sorted(inputs.rglob("*")) == before
@@ -178,3 +182,61 @@ def test_an_output_that_is_an_input_is_never_taken_for_another(kind, inputs, tmp
                     runs += 1
                     assert outcome.code == FAILED and output.read_bytes() == before, outcome
         assert runs or kind in ("read", "folder"), command
+
+
+@pytest.mark.parametrize("kind", ["open", "read"])
+def test_a_file_that_no_watch_has_written_is_no_hold_file(kind, inputs, tmp_path):
+    """Also where it cannot be looked into, or not when watching begins."""
+    hold, runs = tmp_path / "out", 0
+    with Server([BUILD / "lastbit", "watch", inputs / "short.jsonl", "--hold", hold], tmp_path, LIBRARY) as server:
+        hold.write_text("mine")
+        assert server.run().code == FAILED
+        for for_good in (False, True):
+            for outcome in server.sweep(kind, for_good, None, lambda: hold.write_text("mine")):
+                runs += 1
+                assert hold.read_text() == "mine" and b"out" in outcome.err, outcome
+    assert runs
+
+
+# First and second side, and the second side's parts, of a server and of a step of training that two people wrote.
+PAIR_COMMANDS = """
+diff A B | diff --json A B --map-out OUT | diff A B --html OUT | diff A B --map MAP | bisect -q B --against A -o OUT | explain A B | check B
+fingerprint B --against A | ranks B | watch --json B | diff A B --part 2/2 -o OUT | diff --merge PART1 PART2
+"""
+PAIRS = [
+    ("served_ways", "padded-packed", "padded-packed-first.lb", "padded-packed-positions-of-queries-run-on.lb"),
+    ("second_blocks", "codebook", "train-codebook-first.lb", "train-codebook-nearest-by-angle.lb"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("program, name, first, second", PAIRS, ids=[pair[1] for pair in PAIRS])
+def test_a_failure_is_no_other_answer_about_two_implementations(program, name, first, second, recorded_pairs, tmp_path):
+    """At every place in the code of these commands, once."""
+    folder, scratch, out = recorded_pairs(program, name), tmp_path / "scratch", tmp_path / "out"
+    names = dict(A=folder / first, B=folder / second, MAP=tmp_path / "inputs" / "map", OUT=out)
+    names |= {f"PART{i}": tmp_path / "inputs" / f"part{i}" for i in (1, 2)}
+    scratch.mkdir(), (tmp_path / "inputs").mkdir()
+    for options in (["--map-out", names["MAP"]], ["--part", "1/2", "-o", names["PART1"]], ["--part", "2/2", "-o", names["PART2"]]):
+        subprocess.run([BUILD / "lastbit", "diff", names["A"], names["B"], *options], cwd=tmp_path, capture_output=True)
+
+    def left():
+        return [path for path in [*tmp_path.iterdir(), *scratch.iterdir()] if path.name not in (*OURS, "inputs")]
+
+    def clean():
+        for path in [*left(), out]:
+            remove(path)
+
+    tried, wrong, runs = set(), [], 0
+    for command in (line.strip() for line in re.split(r"[|\n]", PAIR_COMMANDS) if line.strip()):
+        words = [names.get(word, word) for word in command.split()]
+        with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}, places=True) as server:
+            clean()
+            whole = server.run()
+            assert whole.code in (0, 1, 125), whole
+            for outcome in (one for kind in KINDS for one in server.sweep_places(kind, tried, clean)):
+                runs += 1
+                if is_wrong(outcome, whole, left()):
+                    wrong.append(f"{command}: {outcome}{left() or ''}")
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 1000
