@@ -9,6 +9,7 @@
 #include <lastbit/input.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -307,6 +308,8 @@ static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t
     return row->rank == rank && row->step == step ? row : NULL;
 }
 
+static pthread_mutex_t unread_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* Remembers that memory was refused, for lb_capture_refusal. */
 static lb_status note_refusal(lb_capture *capture, lb_status status)
 {
@@ -314,10 +317,29 @@ static lb_status note_refusal(lb_capture *capture, lb_status status)
     return status;
 }
 
+static void note_unread(lb_capture *capture, const lb_err *why)
+{
+    pthread_mutex_lock(&unread_lock);
+    lb_fail(&capture->unread, why->status, "%s", why->message);
+    pthread_mutex_unlock(&unread_lock);
+}
+
+static lb_err take_unread(lb_capture *capture)
+{
+    pthread_mutex_lock(&unread_lock);
+    const lb_err first = capture->unread;
+    lb_err_clear(&capture->unread);
+    pthread_mutex_unlock(&unread_lock);
+    return first;
+}
+
 lb_status lb_capture_refusal(lb_capture *capture, lb_err *err)
 {
-    if (!capture || !atomic_exchange(&capture->refused, false)) return LB_OK;
-    return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for what was recorded", capture->path);
+    if (!capture) return LB_OK;
+    const lb_err unread = take_unread(capture);
+    if (atomic_exchange(&capture->refused, false))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for what was recorded", capture->path);
+    return unread.status == LB_OK ? LB_OK : lb_fail(err, unread.status, "%s", unread.message);
 }
 
 /* Bytes of files that are in this process's memory (proc(5), statm); 0: not told. */
@@ -353,7 +375,11 @@ static lb_status read_program(lb_capture *capture, int32_t rank, int64_t step, c
 
 lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err)
 {
-    return note_refusal(capture, read_program(capture, rank, step, program, err));
+    lb_err why = LB_ERR_INIT;
+    const lb_status status = note_refusal(capture, read_program(capture, rank, step, program, &why));
+    if (status == LB_OK) return LB_OK;
+    if (status != LB_ERR_NOT_FOUND && status != LB_ERR_NOMEM) note_unread(capture, &why);
+    return lb_fail(err, status, "%s", why.message);
 }
 
 void lb_capture_drop_program(lb_capture *capture, int32_t rank, int64_t step)

@@ -33,7 +33,8 @@ struct lb_capture {
     uint32_t n_ranks;
     int64_t *steps;
     uint32_t n_steps;
-    _Atomic bool refused;   /* memory, for a program or a value */
+    _Atomic bool refused; /* memory, for a program or a value */
+    lb_err unread; /* the first program that is recorded and could not be read; guarded by a lock of the reader */
     _Atomic uint32_t asked; /* how often, for a program or a value */
 };
 

@@ -105,7 +105,8 @@ LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **step
  * and says what there is instead; LB_ERR_NOT_CAPTURED where no step was recorded at all. */
 LB_API lb_status lb_capture_lacks(const lb_capture *capture, int64_t first, int64_t last, lb_err *err);
 /* LB_ERR_NOMEM where a program or a value found no memory since the capture was opened, or since this function last
- * said so; LB_OK else, also for NULL. Who asked may have gone on as if it had not been recorded, so that what rests on
+ * said so; else why the first program that could not be read, though it was recorded, could not (LB_ERR_CORRUPT: it is
+ * damaged); LB_OK else, also for NULL. Who asked may have gone on as if it had not been recorded, so that what rests on
  * the capture is an answer only after this. For reads that the system refused: lb_input_refusal. */
 LB_API lb_status lb_capture_refusal(lb_capture *capture, lb_err *err);
 /* LB_ERR_NOT_FOUND when that rank did not record that step. */

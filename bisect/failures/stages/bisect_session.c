@@ -149,6 +149,15 @@ static lb_status can_write(const lb_bisect_session *session, lb_err *err)
     return LB_OK;
 }
 
+/* Of a capture that is bisected alone lb_basis_settle has told what is damaged. */
+static lb_status refusal_of(lb_bisect_session *session, lb_err *err)
+{
+    lb_err own = LB_ERR_INIT;
+    const bool told = lb_capture_refusal(session->capture, &own) == LB_ERR_CORRUPT && !session->options->against;
+    if (own.status != LB_OK && !told) return lb_fail(err, own.status, "%s", own.message);
+    return lb_capture_refusal(session->options->against, err);
+}
+
 lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)
 {
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -172,8 +181,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (!options.against && session.steps) status = lb_basis_settle(&session, status, err);
     session.bisect = lb_bisect;
     if (status == LB_OK) note_lines(&session);
-    if (status == LB_OK) status = lb_capture_refusal(capture, err);
-    if (status == LB_OK) status = lb_capture_refusal(options.against, err);
+    if (status == LB_OK) status = refusal_of(&session, err);
     if (status == LB_OK && options.reproducer && !options.against && session.out->outcome == LB_BISECT_FOUND)
         status = lb_reduce_reproducer(&session, err);
     lb_rerun_release(&session);

@@ -157,6 +157,11 @@ lb_status lb_basis_settle(lb_bisect_session *session, lb_status status, lb_err *
 {
     first_damage damage = {.n = 0};
     lb_verification result;
+    lb_err refusal = LB_ERR_INIT;
+    if (status == LB_OK && lb_capture_refusal(session->capture, &refusal) != LB_OK) {
+        if (refusal.status != LB_ERR_CORRUPT) return lb_fail(err, refusal.status, "%s", refusal.message);
+        if (rests_on_recorded_bits(session->out)) give_up(session, refusal.message, 0);
+    }
     if (status == LB_ERR_CORRUPT) {
         char message[sizeof err->message];
         snprintf(message, sizeof message, "%s", err ? err->message : "");

@@ -313,6 +313,13 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     return try_implementations(s, &known, err);
 }
 
+/* A step that is there and could not be read is none that both sides lack. */
+static lb_status refusal_of(lb_capture *a, lb_capture *b, lb_err *err)
+{
+    LB_TRY(lb_capture_refusal(a, err));
+    return lb_capture_refusal(b, err);
+}
+
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
@@ -320,6 +327,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
     lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const int64_t *steps;
+    if (status == LB_OK) status = refusal_of(a, b, err);
     for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
         if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
     if (status == LB_OK && s.shared == 0)
@@ -338,8 +346,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK && !options->digests_only && !s.one_by_one)
         status = lb_diff_name_exchanges(s.report, a, b, err);
     if (status == LB_OK && !s.one_by_one) status = lb_diff_name_orders(s.report, a, b, options, s.swapped, err);
-    if (status == LB_OK) status = lb_capture_refusal(a, err);
-    if (status == LB_OK) status = lb_capture_refusal(b, err);
+    if (status == LB_OK) status = refusal_of(a, b, err);
     if (status == LB_OK && s.report->out_of_memory)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
     if (status == LB_OK)
