@@ -25,6 +25,8 @@ typedef struct lb_exact_side {
     uint8_t *wanted;         /* per value: its numbers are kept */
     double **kept;           /* per value: row-major, malloc'ed; NULL */
     double *noise;           /* per value that is kept: see lb_shadow_noise */
+    uint64_t *changed;       /* per value: what `changes` was when its numbers, or their noise, last changed */
+    uint64_t changes;        /* counts up */
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
     /* per value: numbers that the next run goes on with, before those held, but for elements that are
      * lb_exact_side_own(); borrowed; NULL */
@@ -43,6 +45,8 @@ void lb_exact_side_close(lb_exact_side *side);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the
  * value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* Behind a change of numbers that are kept. */
+void lb_exact_side_note_change(lb_exact_side *side, uint32_t value);
 /* The numbers that the next run goes on with in the place of its own; NULL: its own. */
 double *lb_exact_side_taken(const lb_exact_side *side, uint32_t value);
 /* Stands in `forced` where the run's own number stays. */
