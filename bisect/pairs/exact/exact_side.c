@@ -36,6 +36,15 @@ static bool has_numbers(const lb_tensor *t, const double *numbers)
     return same;
 }
 
+/* Of several runs no total is known before they end. */
+void lb_exact_side_count(lb_exact_side *s, uint64_t ops)
+{
+    enum { EVERY = 64 };
+    const uint64_t before = s->ops_run / EVERY;
+    s->ops_run += ops;
+    if (s->progress && s->ops_run / EVERY != before) s->progress("running both exactly", s->ops_run, 0);
+}
+
 void lb_exact_side_note_change(lb_exact_side *s, uint32_t value)
 {
     s->changed[value] = ++s->changes;
@@ -208,7 +217,7 @@ static bool note_op(void *context, const lb_event *event)
     run *r = context;
     lb_exact_side *s = r->side;
     const uint32_t op = event->op;
-    s->ops_run += lb_op_computes(s->program, &s->program->ops[op]);
+    lb_exact_side_count(s, lb_op_computes(s->program, &s->program->ops[op]));
     if (!event->shadow) return true;
     if (r->disturbed) disturb(r, event);
     for (uint32_t i = 0; i < event->n_results; i++) {

@@ -13,6 +13,8 @@
 #include "joined/token_map.h"
 #include "exact/value_graph.h"
 
+typedef void (*lb_exact_progress)(const char *what, uint64_t done, uint64_t total);
+
 /* One side, and what its runs have left. */
 typedef struct lb_exact_side {
     const lb_program_view *view;
@@ -32,7 +34,8 @@ typedef struct lb_exact_side {
      * lb_exact_side_own(); borrowed; NULL */
     double **forced;
     uint64_t runs;              /* chained runs so far, in whole or in part */
-    uint64_t ops_run;           /* ops that compute, in all of them */
+    uint64_t ops_run;           /* ops that compute, in all of them, and in trials of parts */
+    lb_exact_progress progress; /* may be NULL */
     const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
     int number;                 /* 0: the map's first side, 1: its second one */
     lb_former_run former;
@@ -45,6 +48,8 @@ void lb_exact_side_close(lb_exact_side *side);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the
  * value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* That many ops more have run. */
+void lb_exact_side_count(lb_exact_side *side, uint64_t ops);
 /* Behind a change of numbers that are kept. */
 void lb_exact_side_note_change(lb_exact_side *side, uint32_t value);
 /* The numbers that the next run goes on with in the place of its own; NULL: its own. */

@@ -62,9 +62,9 @@ typedef struct lb_implementations {
 } lb_implementations;
 
 /* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from
- * step to step. */
+ * step to step. `progress`: told of ops while they run; NULL. */
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
-                                   lb_implementations *out, lb_err *err);
+                                   lb_exact_progress progress, lb_implementations *out, lb_err *err);
 void lb_implementations_release(lb_implementations *result);
 
 #endif
