@@ -635,6 +635,7 @@ void lb_implementations_release(lb_implementations *x)
     lb_contents_release(&x->contents);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
+    free(x->tried);
     lb_token_map_free(x->tokens);
     free(x->innocent), free(x->around[0]), free(x->around[1]), free(x->merged);
     free(x->loss.linear[0]), free(x->loss.linear[1]);
