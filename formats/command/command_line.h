@@ -128,7 +128,8 @@ void lb_command_print_text(const char *text);
 /* "[2,3]" */
 void lb_command_print_shape(const lb_layout *layout);
 
-/* On stderr: a bar where that is a terminal, otherwise a line every five seconds. */
+/* On stderr: a bar where that is a terminal, from two seconds on, otherwise a line every five seconds. `total` 0: it is
+ * not known. `what`: static. */
 void lb_command_progress(const char *what, uint64_t done, uint64_t total);
 void lb_command_progress_end(void);
 /* From here on nothing: another worker shows it. */

@@ -813,25 +813,48 @@ static lb_counterpart_state state_of(lb_counterparts *all, double distance, doub
     return LB_COUNTERPART_SAME;
 }
 
+/* Are the numbers of both sides those that were compared last? */
+static bool is_compared(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
+                        const lb_exact_side *b)
+{
+    const lb_counterpart_compared *last = &c->compared;
+    bool same = last->is_known && last->values[0] == all->pieces[c->first].tensor && last->values[1] == c->b &&
+                last->negated == c->negated && b->changed[c->b] <= last->changes[1];
+    for (uint32_t k = 0; k < c->n && same; k++) same = a->changed[all->pieces[c->first + k].tensor] <= last->changes[0];
+    return same;
+}
+
+/* Distance, size and whether the numbers agree. False: not all of them were kept. */
+static bool compare_numbers(const lb_counterparts *all, lb_counterpart *c, const lb_exact_side *a,
+                            const lb_exact_side *b)
+{
+    const int64_t n = numel(b->program, c->b);
+    const uint32_t va = all->pieces[c->first].tensor;
+    const double *x = as_it_stands(all, c, a, n), *y = b->kept[c->b];
+    uint8_t *known = NULL;
+    double noise = a->noise[va], *made = NULL;
+    if (!y || (!x && !(x = made = lb_counterpart_expected(all, c, a, n, &known, &noise)))) return false;
+    for (int64_t k = 0; made && k < n; k++)
+        if (!known[k]) made[k] = y[k]; /* padding */
+    c->distance = lb_counterparts_distance(x, y, n), c->largest = lb_shadow_numbers_largest(x, n);
+    c->compared = (lb_counterpart_compared){
+        true, lb_shadow_numbers_agree(x, y, n, noise), {va, c->b}, {a->changes, b->changes}, c->negated};
+    free(made), free(known);
+    return true;
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     all->resolution = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
         if (c->kind >= LB_COUNTERPART_TURNED) continue;
-        const int64_t n = numel(b->program, c->b);
         const uint32_t va = all->pieces[c->first].tensor;
-        const double *x = as_it_stands(all, c, a, n);
-        uint8_t *known = NULL;
-        double noise = a->noise[va], *made = NULL;
         c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = c->unsteady = false;
-        if (!b->kept[c->b] || (!x && !(x = made = lb_counterpart_expected(all, c, a, n, &known, &noise)))) continue;
-        for (int64_t k = 0; made && k < n; k++)
-            if (!known[k]) made[k] = b->kept[c->b][k]; /* padding */
-        c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
+        if (!is_compared(all, c, a, b) && !compare_numbers(all, c, a, b)) continue;
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
-        bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
-        c->largest = lb_shadow_numbers_largest(x, n), c->unsteady = same && c->distance > STEADY;
+        bool same = c->compared.agree;
+        c->unsteady = same && c->distance > STEADY;
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && is_one_value(c) && !c->in_parts && !c->negated &&
             (c->refuted ||
@@ -842,7 +865,6 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         same |= c->any_order;
         c->state = same ? LB_COUNTERPART_SAME : state_of(all, c->distance, slack);
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
-        free(made), free(known);
     }
     doubt_unsteady(all, b);
 }

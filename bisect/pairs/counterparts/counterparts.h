@@ -31,6 +31,15 @@ typedef enum lb_counterpart_state {
     LB_COUNTERPART_APART
 } lb_counterpart_state;
 
+/* What the numbers of both sides were to each other when they were compared; they are not compared again before one of
+ * them changes. */
+typedef struct lb_counterpart_compared {
+    bool is_known, agree;
+    uint32_t values[2];  /* the first of A's, and B's */
+    uint64_t changes[2]; /* of either side by then (exact_side.h) */
+    bool negated;
+} lb_counterpart_compared;
+
 typedef struct lb_counterpart {
     lb_counterpart_kind kind;
     uint32_t b;        /* value */
@@ -56,7 +65,8 @@ typedef struct lb_counterpart {
     uint32_t until[2]; /* the last values of A and B that it could as well stand at (halfway.h); LB_NONE */
     bool nameless;     /* of a FINAL one: no name tells the states that a side keeps of its parameter */
     bool negated;      /* B's numbers are those of A with the other sign */
-    bool was_guessed;  /* was SHARED, by ops of different names, and put nothing right */
+    lb_counterpart_compared compared;
+    bool was_guessed; /* was SHARED, by ops of different names, and put nothing right */
 } lb_counterpart;
 
 typedef struct lb_counterparts {

@@ -237,7 +237,7 @@ lb_status lb_diff_step(lb_diff_walk *w, lb_diff_session *s, lb_err *err)
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
     w->report->recorded_ops += count_computing(w->pa) + count_computing(w->pb);
-    if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
+    if (differing && !options->digests_only && !s->without_replay) LB_TRY(replay_both(w, options, err));
     LB_TRY(lb_diff_walk_cuts(w, err));
     if (s->quiet) return lb_diff_walk_program(w, err);
     note_lacks(s, w);

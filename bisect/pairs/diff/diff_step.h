@@ -18,10 +18,11 @@ typedef struct lb_diff_session {
     /* for steps before the window that was asked for, from which only the state is taken: their rows go here and are
      * dropped; or NULL */
     lb_diff_report *quiet;
-    bool swapped;     /* the last pair was turned round */
-    uint64_t shared;  /* steps that both sides have */
-    bool one_by_one;  /* each rank was judged by itself: diff_many.h */
-    lb_lack lacks[2]; /* bytes that either side did not keep, without which something could not be judged */
+    bool without_replay; /* what differs is left unjudged: values are asked first */
+    bool swapped;        /* the last pair was turned round */
+    uint64_t shared;     /* steps that both sides have */
+    bool one_by_one;     /* each rank was judged by itself: diff_many.h */
+    lb_lack lacks[2];    /* bytes that either side did not keep, without which something could not be judged */
 } lb_diff_session;
 
 /* Rows and findings of the step that `walk` stands at go to its report. */

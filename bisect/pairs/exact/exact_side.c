@@ -36,6 +36,20 @@ static bool has_numbers(const lb_tensor *t, const double *numbers)
     return same;
 }
 
+/* Of several runs no total is known before they end. */
+void lb_exact_side_count(lb_exact_side *s, uint64_t ops)
+{
+    enum { EVERY = 64 };
+    const uint64_t before = s->ops_run / EVERY;
+    s->ops_run += ops;
+    if (s->progress && s->ops_run / EVERY != before) s->progress("running both exactly", s->ops_run, 0);
+}
+
+void lb_exact_side_note_change(lb_exact_side *s, uint32_t value)
+{
+    s->changed[value] = ++s->changes;
+}
+
 /* Keeps the numbers where they are wanted; were they the same in the last run? Beside the last run what is the same
  * stays that run's. */
 static bool keep(run *r, uint32_t value, const lb_tensor *t)
@@ -54,6 +68,7 @@ static bool keep(run *r, uint32_t value, const lb_tensor *t)
     if (!room) room = malloc((size_t)n * sizeof *room);
     if (room) lb_shadow_numbers(t, room);
     s->kept[value] = room, s->noise[value] = 0;
+    if (!r->aside) lb_exact_side_note_change(s, value);
     return same;
 }
 
@@ -82,6 +97,7 @@ static bool look_at(run *r, uint32_t value, const lb_tensor *t)
     if (r->disturbed) {
         const lb_quantity q = lb_quantity_of(t);
         lb_quantity_disturbed(&s->quantities[value], &q);
+        lb_exact_side_note_change(s, value);
         measure_noise(r, value, t);
         return false;
     }
@@ -113,10 +129,13 @@ static void look_at_windows(run *r, uint32_t op, const lb_event *event)
 }
 
 /* A parameter that begins with the other side's numbers. */
-static void keep_held(lb_exact_side *s, uint32_t v)
+static void keep_held(const run *r, uint32_t v)
 {
+    lb_exact_side *s = r->side;
     const int64_t n = lb_layout_numel(&s->program->values[v].layout);
-    if (s->held[v] && s->kept[v]) memcpy(s->kept[v], s->held[v], (size_t)n * sizeof **s->kept);
+    if (!s->held[v] || !s->kept[v]) return;
+    memcpy(s->kept[v], s->held[v], (size_t)n * sizeof **s->kept);
+    if (!r->aside) lb_exact_side_note_change(s, v);
 }
 
 /* What shows some of a source has the numbers that were recorded of it; no op gives these, so that no event speaks of
@@ -143,7 +162,7 @@ static void look_at_sources(run *r)
             t.layout = p->values[v].layout;
         }
         look_at(r, v, &t);
-        if (parameter) keep_held(s, v);
+        if (parameter) keep_held(r, v);
     }
 }
 
@@ -187,6 +206,7 @@ static void put(const lb_tensor *shadow, const double *numbers)
 /* This run does not give it. */
 static void forget(lb_exact_side *s, uint32_t v)
 {
+    if (s->kept[v]) lb_exact_side_note_change(s, v);
     const bool of_last_run = s->former.asks && s->former.numbers != s->kept && s->former.numbers[v] == s->kept[v];
     if (!of_last_run) free(s->kept[v]);
     s->kept[v] = NULL, s->quantities[v] = (lb_quantity){0};
@@ -197,7 +217,7 @@ static bool note_op(void *context, const lb_event *event)
     run *r = context;
     lb_exact_side *s = r->side;
     const uint32_t op = event->op;
-    s->ops_run += lb_op_computes(s->program, &s->program->ops[op]);
+    lb_exact_side_count(s, lb_op_computes(s->program, &s->program->ops[op]));
     if (!event->shadow) return true;
     if (r->disturbed) disturb(r, event);
     for (uint32_t i = 0; i < event->n_results; i++) {
@@ -380,9 +400,10 @@ lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_e
     for (uint32_t i = 0; i < s->program->n_ops && s->kinds; i++)
         s->kinds[i] = kind_of(lb_op_name(s->program, &s->program->ops[i]));
     s->quantities = calloc(n, sizeof *s->quantities), s->wanted = calloc(n, 1), s->kept = calloc(n, sizeof *s->kept);
-    s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced),
-    s->held = calloc(n, sizeof *s->held);
-    if (s->kinds && s->quantities && s->wanted && s->kept && s->noise && s->forced && s->held && list_windows(s))
+    s->noise = calloc(n, sizeof *s->noise), s->changed = calloc(n, sizeof *s->changed);
+    s->forced = calloc(n, sizeof *s->forced), s->held = calloc(n, sizeof *s->held);
+    if (s->kinds && s->quantities && s->wanted && s->kept && s->noise && s->changed && s->forced && s->held &&
+        list_windows(s))
         return LB_OK;
     lb_exact_side_close(s);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
@@ -408,7 +429,7 @@ void lb_exact_side_close(lb_exact_side *s)
         if (s->held) free(s->held[v]);
     }
     free(s->kept), free(s->held);
-    free(s->kinds), free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
+    free(s->kinds), free(s->quantities), free(s->wanted), free(s->noise), free(s->changed), free(s->forced);
     free(s->first_window), free(s->windows);
     lb_prepared_free(s->prepared), lb_program_free(s->own);
     lb_former_run_release(&s->former);

@@ -13,6 +13,8 @@
 #include "joined/token_map.h"
 #include "exact/value_graph.h"
 
+typedef void (*lb_exact_progress)(const char *what, uint64_t done, uint64_t total);
+
 /* One side, and what its runs have left. */
 typedef struct lb_exact_side {
     const lb_program_view *view;
@@ -25,12 +27,15 @@ typedef struct lb_exact_side {
     uint8_t *wanted;         /* per value: its numbers are kept */
     double **kept;           /* per value: row-major, malloc'ed; NULL */
     double *noise;           /* per value that is kept: see lb_shadow_noise */
+    uint64_t *changed;       /* per value: what `changes` was when its numbers, or their noise, last changed */
+    uint64_t changes;        /* counts up */
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
     /* per value: numbers that the next run goes on with, before those held, but for elements that are
      * lb_exact_side_own(); borrowed; NULL */
     double **forced;
     uint64_t runs;              /* chained runs so far, in whole or in part */
-    uint64_t ops_run;           /* ops that compute, in all of them */
+    uint64_t ops_run;           /* ops that compute, in all of them, and in trials of parts */
+    lb_exact_progress progress; /* may be NULL */
     const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
     int number;                 /* 0: the map's first side, 1: its second one */
     lb_former_run former;
@@ -43,6 +48,10 @@ void lb_exact_side_close(lb_exact_side *side);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the
  * value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* That many ops more have run. */
+void lb_exact_side_count(lb_exact_side *side, uint64_t ops);
+/* Behind a change of numbers that are kept. */
+void lb_exact_side_note_change(lb_exact_side *side, uint32_t value);
 /* The numbers that the next run goes on with in the place of its own; NULL: its own. */
 double *lb_exact_side_taken(const lb_exact_side *side, uint32_t value);
 /* Stands in `forced` where the run's own number stays. */

@@ -228,7 +228,8 @@ lb_status lb_explain_implementations(lb_explain_session *session, const lb_progr
     lb_explain_grant_work(session, matter);
     lb_status status = lb_step_pair_open(session, matter, &pair, err);
     if (status == LB_OK)
-        status = lb_implementations_judge(&pair.sides[0], &pair.sides[1], memory, &implementations, err);
+        status = lb_implementations_judge(&pair.sides[0], &pair.sides[1], memory, session->options->progress,
+                                          &implementations, err);
     if (status == LB_OK) {
         status = explain_judged(session, &implementations, &pair, err);
         lb_implementations_release(&implementations);

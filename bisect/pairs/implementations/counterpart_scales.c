@@ -190,6 +190,7 @@ static void put_in_units(lb_implementations *x)
         if (!is_in_units(x, v)) continue;
         lb_quantity *q = &a->quantities[v];
         for (int64_t i = 0; i < lb_layout_numel(&a->program->values[v].layout); i++) a->kept[v][i] *= ratio;
+        lb_exact_side_note_change(a, v);
         a->noise[v] *= ratio;
         q->mean[2] *= ratio, q->scale[2] *= ratio, q->noise[2] *= ratio; /* the others are by its size (quantity.c) */
         q->tells &= !q->whole;

@@ -458,7 +458,8 @@ static double distance_of_exits(const lb_implementations *x, double *const *move
             const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
             const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
             const double *still = x->sides[0].kept[v];
-            const double far = still && moved[v] ? lb_counterparts_distance(still, moved[v], n) : 0;
+            const double far =
+                still && moved[v] && moved[v] != still ? lb_counterparts_distance(still, moved[v], n) : 0;
             if (far > most) most = far;
         }
     }

@@ -588,11 +588,12 @@ static lb_status map_tokens(lb_implementations *x, lb_err *err)
 }
 
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
-                                   lb_implementations *x, lb_err *err)
+                                   lb_exact_progress progress, lb_implementations *x, lb_err *err)
 {
     *x = (lb_implementations){0};
     lb_status status = lb_exact_side_open(a, &x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
+    for (int k = 0; k < 2; k++) x->sides[k].progress = progress;
     if (status == LB_OK) status = lb_scalars_settle(x->sides, err);
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
@@ -634,6 +635,7 @@ void lb_implementations_release(lb_implementations *x)
     lb_contents_release(&x->contents);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
+    free(x->tried);
     lb_token_map_free(x->tokens);
     free(x->innocent), free(x->around[0]), free(x->around[1]), free(x->merged);
     free(x->loss.linear[0]), free(x->loss.linear[1]);

@@ -37,6 +37,12 @@ typedef struct lb_loss_scale {
     bool in_units; /* numbers and quantities that A's last run kept of backward are `ratio` times its own */
 } lb_loss_scale;
 
+/* Trials of a region, and what came of them (repairs.h). */
+typedef struct lb_repairs_tried {
+    lb_digest question;  /* all that the answer depends on */
+    lb_repair answer[2]; /* LB_REPAIR_NONE: no edit does it */
+} lb_repairs_tried;
+
 typedef struct lb_implementations {
     lb_exact_side sides[2]; /* A, B */
     lb_step_sources sources[2];
@@ -47,6 +53,8 @@ typedef struct lb_implementations {
     lb_counterparts counterparts;
     uint32_t *met[2];
     lb_regions regions;
+    lb_repairs_tried *tried;
+    uint32_t n_tried;
     uint8_t *innocent;  /* per op of B: that its arguments are other ones changes nothing */
     uint8_t *around[2]; /* per op: of a region that was cut from both ends (halfway.h) */
     bool judged;        /* something that leaves the step has a counterpart, and every one of these was compared */
@@ -62,9 +70,9 @@ typedef struct lb_implementations {
 } lb_implementations;
 
 /* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from
- * step to step. */
+ * step to step. `progress`: told of ops while they run; NULL. */
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
-                                   lb_implementations *out, lb_err *err);
+                                   lb_exact_progress progress, lb_implementations *out, lb_err *err);
 void lb_implementations_release(lb_implementations *result);
 
 #endif

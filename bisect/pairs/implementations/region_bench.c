@@ -126,6 +126,7 @@ lb_status lb_region_bench_run(const lb_region_bench *b, double **out, lb_err *er
     lb_status status = lb_subprogram_new(&parts, &made, &why);
     if (status == LB_OK) status = lb_subprogram_run_exact(made, (const double *const *)b->numbers, out, &why);
     lb_subprogram_free(made);
+    lb_exact_side_count(b->side, b->n_ops);
     if (status != LB_OK) free(*out), *out = NULL;
     return status == LB_ERR_NOMEM ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a trial") : LB_OK;
 }

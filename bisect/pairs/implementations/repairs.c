@@ -173,16 +173,86 @@ static void name_alike(lb_implementations *x, const lb_region *proven, const lb_
     }
 }
 
-static lb_status repair_region(void *context, lb_region_benches *all, uint32_t region, lb_err *err)
+/* ---- regions that were tried before ---- */
+
+/* What a search tries is tried again when another difference was put right, and is mostly the same. */
+typedef struct question {
+    lb_digest *words;
+    uint32_t n;
+    bool no_memory;
+} question;
+
+static void add_bytes(question *q, const void *bytes, size_t n)
 {
-    lb_implementations *x = context;
-    lb_region *r = &x->regions.list[region];
-    const lb_region_bench *benches = all->list[region];
+    lb_digest *more = lb_array_grow(q->words, q->n, sizeof *more);
+    q->no_memory |= !more;
+    if (!more) return;
+    q->words = more, q->words[q->n++] = lb_digest_bytes(bytes, n);
+}
+
+/* An edit gives an op a row of arguments of its own, or another name. */
+static void add_op(question *q, const lb_exact_side *s, uint32_t op)
+{
+    const lb_op *o = &s->own->ops[op];
+    const uint32_t row[] = {op, o->name, o->first_arg, o->args};
+    add_bytes(q, row, sizeof row);
+}
+
+static void add_bench(question *q, const lb_region_bench *b)
+{
+    const lb_program *p = b->side->program;
+    const uint32_t row[] = {b->n_ops, b->n_leaves, b->output};
+    add_bytes(q, row, sizeof row);
+    for (uint32_t i = 0; i < b->n_ops; i++) add_op(q, b->side, b->ops[i]);
+    for (uint32_t i = 0; i < b->n_leaves && b->n_ops; i++) {
+        add_bytes(q, &b->leaves[i], sizeof b->leaves[i]);
+        add_bytes(q, b->numbers[i], (size_t)lb_layout_numel(&p->values[b->leaves[i]].layout) * sizeof **b->numbers);
+    }
+    add_bytes(q, b->target, (size_t)b->elements * sizeof *b->target);
+    add_bytes(q, &b->noise, sizeof b->noise);
+}
+
+/* `update`: edits are made with what the optimizer does elsewhere, too. */
+static lb_status ask(const lb_implementations *x, const lb_region *r, const lb_region_bench *benches, bool update,
+                     lb_digest *out, lb_err *err)
+{
+    question q = {0};
+    for (int k = 0; k < 2; k++) {
+        const lb_exact_side *s = &x->sides[k];
+        add_bench(&q, &benches[k]);
+        for (uint32_t i = 0; i < r->n[k]; i++) add_op(&q, s, x->regions.ops[r->first[k] + i]);
+        for (uint32_t i = 0; i < s->program->n_ops && update; i++)
+            if (s->program->ops[i].phase == LB_PHASE_OPTIMIZER) add_op(&q, s, i);
+        add_bytes(&q, &k, sizeof k);
+    }
+    *out = lb_digest_bytes(q.words, q.n * sizeof *q.words);
+    free(q.words);
+    return q.no_memory ? lb_fail(err, LB_ERR_NOMEM, "out of memory for what is tried") : LB_OK;
+}
+
+static const lb_repairs_tried *find_answer(const lb_implementations *x, lb_digest question)
+{
+    for (uint32_t i = 0; i < x->n_tried; i++)
+        if (lb_digest_equal(x->tried[i].question, question)) return &x->tried[i];
+    return NULL;
+}
+
+/* As it was found: where it is written into a program again, that is done anew. */
+static lb_status keep_answer(lb_implementations *x, lb_digest question, const lb_repair found[2], lb_err *err)
+{
+    lb_repairs_tried *more = lb_array_grow(x->tried, x->n_tried, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for what was tried");
+    x->tried = more;
+    x->tried[x->n_tried++] = (lb_repairs_tried){question, {found[0], found[1]}};
+    return LB_OK;
+}
+
+static lb_status try_region(lb_implementations *x, lb_region *r, const lb_region_bench *benches, bool update,
+                            lb_repair found[2], lb_err *err)
+{
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     lb_repair_edits edits = {0};
-    lb_repair found[2] = {{.kind = LB_REPAIR_NONE}, {.kind = LB_REPAIR_NONE}};
     trial t = {.regions = &x->regions, .region = r, .benches = benches};
-    const bool update = lb_region_bench_is_update(x, r);
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++) status = can_run(&benches[k], benches[!k].target, &t.runs[k], err);
     const size_t most = (size_t)r->n[0] + r->n[1] + 1;
@@ -193,6 +263,21 @@ static lb_status repair_region(void *context, lb_region_benches *all, uint32_t r
     if (status == LB_OK && found[0].kind == LB_REPAIR_NONE && !update) status = try_pairs(&t, &edits, found, err);
     lb_repair_edits_release(&edits);
     free(t.ops), free(t.turns);
+    return status;
+}
+
+static lb_status repair_region(void *context, lb_region_benches *all, uint32_t region, lb_err *err)
+{
+    lb_implementations *x = context;
+    lb_region *r = &x->regions.list[region];
+    lb_repair found[2] = {{.kind = LB_REPAIR_NONE}, {.kind = LB_REPAIR_NONE}};
+    const bool update = lb_region_bench_is_update(x, r);
+    lb_digest question;
+    LB_TRY(ask(x, r, all->list[region], update, &question, err));
+    const lb_repairs_tried *before = find_answer(x, question);
+    if (before) memcpy(found, before->answer, sizeof found);
+    lb_status status = before ? LB_OK : try_region(x, r, all->list[region], update, found, err);
+    if (!before && status == LB_OK) status = keep_answer(x, question, found, err);
     if (found[0].kind != LB_REPAIR_NONE && update) name_alike(x, r, found);
     if (found[0].kind != LB_REPAIR_NONE) name_repair(x, r, found);
     return status;

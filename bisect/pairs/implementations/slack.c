@@ -120,6 +120,19 @@ static double *numbers_of(const lb_implementations *x, int side, const lb_counte
     return copy;
 }
 
+/* Did the run give what an earlier one gave, wherever the counterpart stands for it? */
+static bool is_unmoved(const lb_implementations *x, int side, const lb_counterpart *c, double *const *moved)
+{
+    double *const *kept = x->sides[side].kept;
+    bool same = true;
+    if (side) return moved[c->b] == kept[c->b];
+    for (uint32_t k = 0; k < c->n && same; k++) {
+        const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+        same = moved[v] == kept[v];
+    }
+    return same;
+}
+
 /* `slack`: per counterpart. */
 static lb_status run_disturbed(lb_implementations *x, int side, double *slack, lb_err *err)
 {
@@ -129,7 +142,7 @@ static lb_status run_disturbed(lb_implementations *x, int side, double *slack, l
     for (uint32_t i = 0; i < x->counterparts.n && status == LB_OK; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         const int64_t elements = lb_layout_numel(&x->sides[1].program->values[c->b].layout);
-        if (c->kind >= LB_COUNTERPART_TURNED) continue;
+        if (c->kind >= LB_COUNTERPART_TURNED || is_unmoved(x, side, c, moved)) continue;
         double *still = numbers_of(x, side, c, elements);
         s->kept = moved;
         double *now = numbers_of(x, side, c, elements);

@@ -212,9 +212,15 @@ static void withdraw_chance(lb_diff_session *s, lb_diff_report **by_value)
     s->report = *by_value, *by_value = walked;
 }
 
-/* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
- * function, or names a place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(lb_diff_session *s, const known_of_both *known, lb_err *err)
+/* What values alone say; the report is NULL before they were asked. */
+typedef struct values_answer {
+    lb_diff_report *report;
+    lb_diff_implementations_answer answer;
+    lb_status status;
+} values_answer;
+
+/* They are asked once. */
+static lb_status ask_values(const lb_diff_session *s, const known_of_both *known, values_answer *asked, lb_err *err)
 {
     const lb_diff_implementations_question question = {
         .captures = {s->a, s->b},
@@ -222,17 +228,26 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
         .place = s->report->has_first ? &s->report->first : NULL,
         .cut = known->cut,
         .as_one = known->infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
-    lb_diff_report *by_value = calloc(1, sizeof *by_value);
-    lb_diff_implementations_answer answer;
-    if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_diff_implementations(&question, by_value, &answer, &why);
+    if (asked->report) return LB_OK;
+    asked->report = calloc(1, sizeof *asked->report);
+    if (!asked->report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    asked->status = lb_diff_implementations(&question, asked->report, &asked->answer, &why);
+    if (asked->report->out_of_memory) asked->status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
+    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO)
+        return lb_fail(err, asked->status, "%s", why.message);
+    return LB_OK;
+}
+
+/* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
+ * function, or names a place where the walk over aligned ops could not judge. */
+static lb_status try_implementations(lb_diff_session *s, const known_of_both *known, values_answer *asked, lb_err *err)
+{
+    LB_TRY(ask_values(s, known, asked, err));
+    lb_diff_report *by_value = asked->report;
+    const lb_diff_implementations_answer answer = asked->answer;
+    const lb_status status = asked->status;
     bool judged = answer.judged;
-    if (by_value->out_of_memory) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
-    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
-        lb_diff_report_free(by_value);
-        return lb_fail(err, status, "%s", why.message);
-    }
     lb_diff_report_share_cost(s->report, by_value);
     bool strangers = known->strangers ||
                      answer.padded; /* of rows of another length ops that line up by name have no element in common */
@@ -255,14 +270,13 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
         if (s->report->verdict != LB_VERDICT_DIVERGED) lb_report_row(s->report, &s->report->differences[first].row);
     } else if (status == LB_OK && judged && (strangers || proves || missing)) {
         take_over(by_value, s->report);
-        lb_diff_report *old = s->report;
-        s->report = by_value, by_value = old;
-    } else if (status == LB_OK && !judged && known->by_chance && s->report->verdict == LB_VERDICT_DIVERGED) {
-        withdraw_chance(s, &by_value);
+        asked->report = s->report, s->report = by_value;
+    } else if (status == LB_OK && !judged && known->by_chance && s->report->verdict == LB_VERDICT_DIVERGED &&
+               !s->without_replay) {
+        withdraw_chance(s, &asked->report);
     } else if (status == LB_OK && !judged &&
                (strangers || leaves_alone(s->report) || s->report->unseen)) /* why values did not tell */
         for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
-    lb_diff_report_free(by_value);
     return LB_OK;
 }
 
@@ -279,7 +293,7 @@ static bool is_narrow(lb_capture *capture)
     return false;
 }
 
-static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
+static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
     const bool left = leaves_alone(s->report);
@@ -294,7 +308,7 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
         lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &known.infer, &known.cut, err));
     if (known.cut) {
         known.strangers = known.spelled = true;
-        return try_implementations(s, &known, err);
+        return try_implementations(s, &known, asked, err);
     }
     if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
     if (!may && unseen && (s->report->n_findings || s->report->n_structures))
@@ -310,7 +324,36 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;
-    return try_implementations(s, &known, err);
+    return try_implementations(s, &known, asked, err);
+}
+
+/* Are the sides' names so different that values judge whatever the walk over aligned ops cannot? Of sides that only
+ * infer the walk says which steps are taken together. */
+static lb_status may_values_come_first(const lb_diff_session *s, bool *first, lb_err *err)
+{
+    bool infer, cut;
+    *first = false;
+    if (s->options->digests_only || !is_of_one_rank(s->a) || !is_of_one_rank(s->b)) return LB_OK;
+    LB_TRY(lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &infer, &cut, err));
+    return infer || cut ? LB_OK : lb_strangers_are(s->a, s->b, first, err);
+}
+
+/* What the walk replays is not asked for where names line up nothing, so that it cannot judge, and values can.
+ * `*enough`: the report stands; else it is empty, and values, if they were asked, are not asked again. */
+static lb_status try_values_first(lb_diff_session *s, values_answer *asked, bool *enough, lb_err *err)
+{
+    lb_diff_report *walked = s->report;
+    *enough = false;
+    s->without_replay = true;
+    LB_TRY(diff_ranks(s, err));
+    if (s->shared && !s->one_by_one && s->report->n_missing) LB_TRY(judge_by_value(s, asked, err));
+    s->without_replay = false;
+    *enough = s->report != walked;
+    if (*enough) return LB_OK;
+    lb_diff_report_free(s->report);
+    s->report = calloc(1, sizeof *s->report);
+    s->shared = 0, s->one_by_one = s->swapped = false;
+    return s->report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 /* A step that is there and could not be read is none that both sides lack. */
@@ -325,7 +368,12 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     lb_layer_names_map *rules = NULL;
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
     lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
-    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    values_answer asked = {0};
+    bool values_first = false, enough = false;
+    lb_status status =
+        s.report ? may_values_come_first(&s, &values_first, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && values_first) status = try_values_first(&s, &asked, &enough, err);
+    if (status == LB_OK && !enough) status = diff_ranks(&s, err);
     const int64_t *steps;
     if (status == LB_OK) status = refusal_of(a, b, err);
     for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
@@ -335,7 +383,8 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
             lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                     lb_capture_path(a), lb_capture_path(b));
     lb_layer_names_map_free(rules);
-    if (status == LB_OK && s.shared && !s.one_by_one) status = judge_by_value(&s, err);
+    if (status == LB_OK && s.shared && !s.one_by_one && !enough) status = judge_by_value(&s, &asked, err);
+    lb_diff_report_free(asked.report);
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING && !s.one_by_one) lb_diff_step_say_lacks(&s);
     if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
         lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");

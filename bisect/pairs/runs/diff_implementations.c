@@ -635,6 +635,7 @@ typedef struct step_pair {
     int64_t step;
     bool of_steps;
     const lb_diff_row *place; /* that is asked about; NULL */
+    lb_exact_progress progress;
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -698,7 +699,7 @@ static lb_status judge_views(const step_pair *pair, const lb_program_view views[
 {
     lb_implementations x;
     for (int k = 0; k < 2; k++) memory->after[k] = step_after(pair, k);
-    LB_TRY(lb_implementations_judge(&views[0], &views[1], memory, &x, err));
+    LB_TRY(lb_implementations_judge(&views[0], &views[1], memory, pair->progress, &x, err));
     for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
     const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
     /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
@@ -753,8 +754,8 @@ static lb_status load_ranks(step_pair *pair, int side, bool *there, lb_err *err)
 static lb_status judge_all_steps(const lb_diff_implementations_question *q, lb_source_memory *memory,
                                  lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
-    step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .of_steps = true};
     const lb_diff_options *options = q->options;
+    step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .of_steps = true, .progress = options->progress};
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++)
         status = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.programs[k],
@@ -795,7 +796,10 @@ static lb_status judge_steps(const lb_diff_implementations_question *q, lb_sourc
     lb_status status = LB_OK;
     bool any = false, all = true;
     for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
-        step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .step = steps[i], .place = q->place};
+        step_pair pair = {.captures = {q->captures[0], q->captures[1]},
+                          .step = steps[i],
+                          .place = q->place,
+                          .progress = q->options->progress};
         if (steps[i] < q->options->first_step || steps[i] > q->options->last_step) continue;
         if (q->options->progress) q->options->progress("comparing implementations", i, n);
         status = load_ranks(&pair, 0, &all, err);

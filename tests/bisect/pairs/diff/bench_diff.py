@@ -3,7 +3,8 @@
     build/venv/bin/python tests/bisect/pairs/diff/bench_diff.py [--only NAME...] [--keep FOLDER]
 
 All times are processor time of one thread of whole commands, the best of two; memory is the largest resident set. `ops` are those that the
-diff ran, divided by those recorded on both sides, as its --json says. The pairs are those of tests/programs/rounding_pairs.py."""
+diff ran, trials of single ops among them, divided by those recorded on both sides, as its --json says. The pairs are those of
+tests/programs/rounding_pairs.py, and two steps of a Llama of two authors (two_implementations.py) with up to three faults."""
 
 import argparse
 import json
@@ -17,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[4]
 BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 PROGRAM = ROOT / "tests/programs/rounding_pairs.py"
+TWO = ROOT / "tests/programs/two_implementations.py"
 
 CASES = {
     "gpt": ["gpt", "--steps", "4"],
@@ -27,10 +29,29 @@ CASES = {
     "resnet-small": ["resnet", "--width", "16", "--length", "16"],
     "resnet": ["resnet", "--width", "64", "--length", "32"],
 }
+# Faults of the second author's program.
+TRAINED = {
+    "train": [],
+    "train-eps": ["eps"],
+    "train-act": ["act"],
+    "train-rope": ["rope"],
+    "train-lr": ["lr"],
+    "train-scale-lr": ["scale", "lr"],
+    "train-eps-act": ["eps", "act"],
+    "train-three": ["eps", "residual", "decay"],
+    "train-rope-eps-act": ["rope", "eps", "act"],
+}
 
 
-def record(capture, model, variant, *options):
-    command = [BUILD / "lastbit", "record", "-o", capture, "--", sys.executable, PROGRAM, model, str(variant), *options]
+def program_of(name, variant):
+    if name not in TRAINED:
+        return [PROGRAM, CASES[name][0], str(variant), *CASES[name][1:]]
+    faults = [word for fault in TRAINED[name] if variant for word in ("--fault", fault)]
+    return [TWO, "decoder" if variant else "transformers", "--train", *faults]
+
+
+def record(capture, program):
+    command = [BUILD / "lastbit", "record", "-o", capture, "--", sys.executable, *program]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENV)
 
 
@@ -53,7 +74,7 @@ def measure(name, a, b):
     seconds, megabytes, told = cost("diff", a, b)
     replay, window, ran = sum(r[0] for r in replays), sum(r[1] for r in replays), told.get("cost", {"ops": 0, "recorded": 1})
     print(
-        f"{name:14} replay of both {replay:6.2f} s {window:6.0f} MB  diff {seconds:6.2f} s {megabytes:6.0f} MB  "
+        f"{name:18} replay of both {replay:6.2f} s {window:6.0f} MB  diff {seconds:6.2f} s {megabytes:6.0f} MB  "
         f"ratio {seconds / replay:5.1f}, memory {megabytes / window:4.1f}, ops {ran['ops'] / ran['recorded']:4.1f}  {told['verdict']}",
         flush=True,
     )
@@ -61,7 +82,7 @@ def measure(name, a, b):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--only", nargs="+", default=[*CASES, *TRAINED], metavar="NAME", help=", ".join([*CASES, *TRAINED]))
     parser.add_argument("--keep", type=pathlib.Path, help="keep the captures in this folder, and use those that lie there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,7 +92,7 @@ def main():
             sides = [folder / f"{name}-{variant}.lb" for variant in (0, 1)]
             for variant, side in enumerate(sides):
                 if not side.exists():
-                    record(side, CASES[name][0], variant, *CASES[name][1:])
+                    record(side, program_of(name, variant))
             measure(name, *sides)
 
 

@@ -1,7 +1,9 @@
 """What a diff of rounding pairs runs, counted and not timed; and what diff and explain say while they work."""
 
 import os
+import signal
 import subprocess
+import time
 
 import pytest
 from conftest import BUILD
@@ -70,3 +72,51 @@ def test_a_diff_takes_less_than_twice_the_memory_of_both_replays(lastbit, tmp_pa
         lastbit.record(path, PROGRAM, "llama", str(variant), *WIDE, expect=0)
     replays = sum(peak("replay", side, "--mode", "chained") for side in sides)
     assert peak("diff", *sides) < 2 * replays
+
+
+PLANTED = [[], ["eps"], ["act"], ["scale", "lr"], ["eps", "residual", "decay"]]
+
+
+def replays(told):
+    """How many of both sides' steps the ops make up that were run, trials of single ops among them."""
+    assert told["cost"]["recorded"] > 0
+    return told["cost"]["ops"] / told["cost"]["recorded"]
+
+
+@pytest.fixture(scope="module")
+def trained(lastbit, tmp_path_factory):
+    """transformers' Llama in training, and the same written again, with faults."""
+    folder, made = tmp_path_factory.mktemp("trained"), {}
+
+    def side(*arguments):
+        if arguments not in made:
+            made[arguments] = folder / f"{len(made)}.lb"
+            lastbit.record(made[arguments], "tests/programs/two_implementations.py", *arguments, "--train", expect=0)
+        return made[arguments]
+
+    return side
+
+
+@pytest.mark.parametrize("faults", PLANTED, ids="+".join)
+def test_training_of_two_authors_costs_at_most_ten_replays(lastbit, trained, faults):
+    """With up to three faults; without one, the sides are run once each, and what may be a table again."""
+    sides = trained("transformers"), trained("decoder", *(word for fault in faults for word in ("--fault", fault)))
+    told = lastbit.json("diff", *sides, expect=1 if faults else 0)
+    assert told["verdict"] == ("diverged" if faults else "rounding")
+    assert replays(told) <= (10 if faults else 3), told["cost"]
+
+
+def test_a_line_each_five_seconds_says_what_runs(trained):
+    """The program is stopped again and again, so that it takes long on every machine."""
+    command = [BUILD / "lastbit", "diff", trained("transformers"), trained("decoder", "--fault", "eps", "--fault", "act")]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    begun = time.monotonic()
+    while child.poll() is None:
+        time.sleep(0.05)
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(0.4)
+        child.send_signal(signal.SIGCONT)
+    took, lines = time.monotonic() - begun, child.stderr.read().splitlines()
+    child.stderr.close()
+    assert [line for line in lines if line.startswith("lastbit: running both exactly, ")], (took, lines)
+    assert len(lines) <= took / 5
