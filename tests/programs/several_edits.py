@@ -24,7 +24,7 @@ SIZE = WIDTH // HEADS
 
 
 class Edits:
-    """Of one layer. `query` and `key` cancel: the product of the two is what it was. `shift` adds one number to all scores of a row, which is
+    """Of one layer. `query` and `key` cancel, and so do `raised` and `lowered`, between which lie a product with a weight and a sum. `shift` adds one number to all scores of a row, which is
     nothing. Of `low` and `least` either alone is nothing: the other one keeps the bound."""
 
     def __init__(self, edits, layer):
@@ -54,6 +54,12 @@ class Edits:
     def activated(self, x):
         return F.gelu(x) if "act" in self else F.silu(x)
 
+    def raised(self, y):
+        return y + 0.1 if "raised" in self else y
+
+    def lowered(self, x, product):
+        return x - product(torch.full_like(x, 0.1)) if "lowered" in self else x
+
     def bounded(self, x):
         x = x if "low" in self else torch.clamp(x, -BOUND, BOUND)
         x = x if "least" in self else F.hardtanh(x, -BOUND, BOUND)
@@ -79,12 +85,13 @@ class LlamaAttention(modeling_llama.LlamaAttention):
         scores = edits.scores(q @ k.transpose(2, 3) * edits.scaling())
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(edits.ahead())
         y = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1) @ v
-        return self.o_proj(y.transpose(1, 2).flatten(2)), None
+        return self.o_proj(edits.raised(y.transpose(1, 2).flatten(2))), None
 
 
 class LlamaLayer(modeling_llama.LlamaDecoderLayer):
     def forward(self, hidden_states, position_embeddings=None, **kwargs):
         x = hidden_states + self.self_attn(self.input_layernorm(hidden_states), position_embeddings)[0]
+        x = self.edits.lowered(x, self.self_attn.o_proj)
         return self.edits.added(x, self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -143,7 +150,7 @@ class Mix(nn.Module):
         q, k = self.turned(edits.query(q), cos, sin), self.turned(edits.key(k), cos, sin)
         scores = edits.scores(torch.einsum("bhqd,bhkd->bhqk", q, k) * edits.scaling())
         mask = torch.full((length, length), -math.inf).triu(edits.ahead())
-        return self.out(((scores + mask).softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
+        return self.out(edits.raised(((scores + mask).softmax(-1).to(v.dtype) @ v).transpose(1, 2).reshape(x.shape)))
 
 
 class Feed(nn.Module):
@@ -164,7 +171,7 @@ class Block(nn.Module):
         self.mix, self.feed = Mix(layer.self_attn, self.edits), Feed(layer.mlp, self.edits)
 
     def forward(self, x, cos, sin):
-        x = x + self.mix(self.before(x), cos, sin)
+        x = self.edits.lowered(x + self.mix(self.before(x), cos, sin), self.mix.out)
         return self.edits.added(x, self.feed(self.between(x)))
 
 

@@ -306,11 +306,9 @@ static lb_status add_culprit(lb_bisect_session *session, const lb_diff_report *r
 static lb_status report_cause(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
                               lb_err *err)
 {
+    cause = lb_against_set_first(report, cause);
     const lb_diff_difference *place = lb_against_set_place(report, cause);
     uint32_t row, other;
-    /* What the walk over aligned ops names beside a set that is proven follows from it. */
-    for (uint32_t i = 0; !place && lb_against_set_is_proven(report) && i < report->n_differences; i++)
-        if (!report->differences[i].spared) place = &report->differences[i], cause = &place->row;
     LB_TRY(add_culprit(session, report, cause, place ? place->effect : NAN, &row, err));
     for (uint32_t i = 0; i < report->n_differences; i++) {
         const lb_diff_difference *d = &report->differences[i];

@@ -31,6 +31,20 @@ static bool is_near(const lb_diff_row *x, const lb_diff_row *y)
            (*y->layer && is_around(y->layer, x->layer));
 }
 
+/* Of a set that is proven the place that stands nearest: what the walk names is one of them, or follows from one. */
+static const lb_diff_difference *nearest(const lb_diff_report *report, const lb_diff_row *row)
+{
+    const lb_diff_difference *found = NULL;
+    uint32_t least = 0;
+    for (uint32_t i = 0; lb_against_set_is_proven(report) && i < report->n_differences; i++) {
+        const lb_diff_difference *d = &report->differences[i];
+        if (d->spared || d->row.step != row->step || d->row.phase != row->phase) continue;
+        const uint32_t away = d->row.order > row->order ? d->row.order - row->order : row->order - d->row.order;
+        if (!found || away < least) found = d, least = away;
+    }
+    return found;
+}
+
 const lb_diff_difference *lb_against_set_place(const lb_diff_report *report, const lb_diff_row *row)
 {
     for (uint32_t i = 0; i < report->n_differences; i++)
@@ -38,7 +52,7 @@ const lb_diff_difference *lb_against_set_place(const lb_diff_report *report, con
             return &report->differences[i];
     for (uint32_t i = 0; i < report->n_differences; i++)
         if (!report->differences[i].spared && is_near(&report->differences[i].row, row)) return &report->differences[i];
-    return NULL;
+    return nearest(report, row);
 }
 
 /* Is it a place of an earlier step, whose op stands beside another one in this step? */
@@ -51,6 +65,20 @@ static bool is_repeated(const lb_diff_report *report, const lb_diff_difference *
         if (is_near(&before, &difference->row)) return true;
     }
     return false;
+}
+
+const lb_diff_row *lb_against_set_first(const lb_diff_report *report, const lb_diff_row *row)
+{
+    const lb_diff_row *kept = NULL;
+    bool takes_back = false;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *d = &report->differences[i];
+        const bool here = is_same_place(&d->row, row) || is_near(&d->row, row);
+        if (here && !d->spared) return row;
+        takes_back |= here && d->spared;
+        if (!kept && !d->spared) kept = &d->row;
+    }
+    return takes_back && kept ? kept : row;
 }
 
 bool lb_against_set_has(const lb_diff_report *report, const lb_diff_difference *difference, const lb_diff_row *first)

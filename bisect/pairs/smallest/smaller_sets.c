@@ -1,6 +1,7 @@
 /* Differences that cancel: see smaller_sets.h. */
 #include "smallest/smaller_sets.h"
 
+#include "implementations/counterpart_scales.h"
 #include "implementations/differences.h"
 #include "shadow/shadow_numbers.h"
 
@@ -57,6 +58,23 @@ static bool moves_nothing(const lb_implementations *x, double *const *moved)
     return true;
 }
 
+/* A run keeps what A's own ops give: where B's numbers were put, these are what A goes on with. */
+static bool show_what_was_put(const lb_implementations *x, double **moved)
+{
+    const lb_exact_side *a = &x->sides[0];
+    for (uint32_t v = 0; v < a->program->n_values; v++) {
+        if (!a->forced[v] || !moved[v]) continue;
+        const int64_t n = lb_layout_numel(&a->program->values[v].layout);
+        const double own = lb_counterpart_scales_own(x, v);
+        double *numbers = malloc(((size_t)n + 1) * sizeof *numbers);
+        if (!numbers) return false;
+        for (int64_t i = 0; i < n; i++) numbers[i] = a->forced[v][i] / own;
+        if (moved[v] != a->kept[v]) free(moved[v]);
+        moved[v] = numbers;
+    }
+    return true;
+}
+
 /* B with none of its regions put right, from the numbers of an A that has some of B's. */
 static lb_status run_second(lb_implementations *x, double **moved, double ***kept, lb_err *err)
 {
@@ -86,6 +104,8 @@ static lb_status go_on_with(subsets *s, uint32_t chosen, uint32_t last, const do
     lb_status status = lb_exact_side_run_aside(&x->sides[0], &moved, err);
     if (status == LB_OK && moves_nothing(x, moved) && (uint32_t)__builtin_popcount(with) > s->n_best)
         s->best = with, s->n_best = (uint32_t)__builtin_popcount(with);
+    if (status == LB_OK && !show_what_was_put(x, moved))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a difference");
     if (status == LB_OK && last + 1 < s->n) status = run_second(x, moved, &given, err);
     if (status == LB_OK && given) status = extend(s, with, last + 1, given, err);
     lb_exact_side_free_kept(&x->sides[1], given);

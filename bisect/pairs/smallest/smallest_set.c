@@ -60,15 +60,39 @@ static lb_status run_exchanged(const trial *t, lb_err *err)
     return status;
 }
 
-/* The first value on the way that is apart, in the order of B's ops; LB_NONE. */
+static uint32_t place_of(const lb_implementations *x, uint32_t counterpart)
+{
+    return x->sides[1].graph.giver[x->counterparts.list[counterpart].b];
+}
+
+static bool is_apart(const trial *t, uint32_t counterpart)
+{
+    const lb_counterpart *c = &t->x->counterparts.list[counterpart];
+    return !t->ends[counterpart] && c->kind < LB_COUNTERPART_TURNED && c->state == LB_COUNTERPART_APART;
+}
+
+/* The last op of B that A's numbers stand behind. */
+static uint32_t last_end(const trial *t)
+{
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < t->x->counterparts.n; i++)
+        if (t->ends[i] && place_of(t->x, i) != LB_NONE && place_of(t->x, i) > last) last = place_of(t->x, i);
+    return last;
+}
+
+/* The first value on the way that is apart, in the order of B's ops; LB_NONE. Where all that leaves agrees, what is
+ * apart behind the last end is taken back by B itself, for no number of A's hides it. */
 static uint32_t first_apart(const trial *t)
 {
     const lb_implementations *x = t->x;
-    uint32_t first = LB_NONE, place = LB_NONE;
+    const uint32_t last = last_end(t);
+    uint32_t first = LB_NONE;
+    bool leaves = false;
+    for (uint32_t i = 0; i < x->counterparts.n; i++)
+        leaves |= is_apart(t, i) && lb_differences_leave(&x->counterparts.list[i]);
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        if (t->ends[i] || c->kind >= LB_COUNTERPART_TURNED || c->state != LB_COUNTERPART_APART) continue;
-        if (x->sides[1].graph.giver[c->b] < place || first == LB_NONE) first = i, place = x->sides[1].graph.giver[c->b];
+        if (!is_apart(t, i) || (!leaves && place_of(x, i) != LB_NONE && place_of(x, i) > last)) continue;
+        if (first == LB_NONE || place_of(x, i) < place_of(x, first)) first = i;
     }
     return first;
 }

@@ -10,8 +10,8 @@
  *   inverse of k), and the set is smaller without them.
  *
  * Cost, in runs of one side: 2 to 5 for all; none for one, whose effect has been measured, but 2 where B's op was
- * written as A's to find what it hid; for several, of up to MOST_TRIED differences, at most 19. A run computes what
- * changes since the one before. */
+ * written as A's to find what it hid; for several, of up to MOST_TRIED differences, at most 19 more. A run computes
+ * what changes since the one before. */
 #ifndef LB_BISECT_SMALLEST_SET_H
 #define LB_BISECT_SMALLEST_SET_H
 

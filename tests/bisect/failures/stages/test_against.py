@@ -40,6 +40,7 @@ GENERATED = sorted(set(combinations()))
 MASKED = [
     "llama+query.1+key.1", "llama+query.1+key.1+gain.2", "decoder+query.1+key.1+gain.2", "llama+low.1", "llama+low.1+least.1",
     "decoder+low.1+least.1", "llama+shift.1+eps.1", "llama+scale.0+mask.1+gain.2", "llama+eps.0+eps.1+eps.2",
+    "llama+raised.1+lowered.1+eps.2", "llama+raised.1+lowered.1+gain.1", "decoder+raised.1+lowered.1+mask.2", "decoder+scale.0+raised.1+lowered.1+gain.2",
 ]  # fmt: skip
 
 
@@ -101,6 +102,16 @@ def test_edits_that_cancel_beside_one_that_does_not(lastbit, runs, structure):
     name = f"{structure}+query.1+key.1+gain.2"
     answer = bisected(lastbit, runs, name)
     assert found(answer) == wanted(f"{structure}+gain.2") and answer["set"]["outcome"] == "smallest"
+
+
+@pytest.mark.parametrize("name", [name for name in MASKED if "raised" in name])
+def test_places_that_take_back_each_other_are_said_and_are_no_culprits(lastbit, runs, name):
+    """Each of the two moves what leaves by far more than the third: as many as there are, all smaller sets are tried."""
+    answer = bisected(lastbit, runs, name)
+    assert found(answer) == wanted(name.replace("+raised.1+lowered.1", "")) and answer["set"]["outcome"] == "smallest"
+    assert [word.split()[-1] for word in answer["set"]["cancels"].split(", ")] == ["aten::add.Tensor", "aten::sub.Tensor"]
+    text = lastbit.run("bisect", "-q", runs / f"{name}.lb", "--against", runs / "llama.lb", expect=1).stdout
+    assert "\ncancelled " in text and f"{len(answer['culprits'])} place" in text.splitlines()[0]
 
 
 def test_of_two_bounds_either_is_nothing_and_both_are_one_place(lastbit, runs):
