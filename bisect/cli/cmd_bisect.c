@@ -41,8 +41,18 @@ static json_t *culprit_json(const lb_culprit *culprit)
     json_object_set_new(object, "parameter", text_or_null(culprit->parameter));
     json_object_set_new(object, "source", lb_command_json_line(&culprit->lines[0]));
     json_object_set_new(object, "source_b", lb_command_json_line(&culprit->lines[1]));
+    json_object_set_new(object, "effect", culprit->effect > 0 ? lb_command_json_number(culprit->effect) : json_null());
     json_object_set_new(object, "index", culprit->row == LB_NONE ? json_null() : json_integer(culprit->row));
     return object;
+}
+
+/* What is proven of the culprits of a difference together. */
+static json_t *set_json(const lb_bisect_set *set)
+{
+    if (set->outcome == LB_BISECT_SET_NONE) return json_null();
+    return json_pack("{s:s,s:o,s:o,s:I,s:f}", "outcome", lb_bisect_set_outcome_name(set->outcome), "why",
+                     text_or_null(set->why), "cancels", text_or_null(set->cancels), "runs", (json_int_t)set->runs,
+                     "replays", set->replays);
 }
 
 static void add_command(json_t *object, const char *key, char *text)
@@ -75,6 +85,7 @@ static json_t *bisection_json(const lb_bisection *bisection, const char *path)
                                "reproducer", text_or_null(bisection->reproducer), "trials", trials, "note",
                                text_or_null(bisection->note), "seconds", bisection->seconds);
     json_object_set_new(object, "reason", text_or_null(bisection->reason));
+    json_object_set_new(object, "set", set_json(&bisection->set));
     json_object_set_new(object, "begins", origin_json(&bisection->origin));
     json_object_set_new(object, "reproducer_size",
                         bisection->reproducer ? json_pack("{s:I,s:I}", "ops", (json_int_t)bisection->reproducer_ops,
@@ -258,7 +269,8 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"predicate", 0, POPT_ARG_STRING, &asked.predicate, 0,
          "another failure: nonfinite, max>X, loss>X, grad_norm>X, with @SELECTOR", "WHAT"},
         {"against", 0, POPT_ARG_STRING, &asked.against, 0,
-         "bisect the difference from this capture instead of a failure", "REF"},
+         "bisect the difference from this capture instead of a failure: which places, each needed, part the two",
+         "REF"},
         {"steps", 0, POPT_ARG_STRING, &asked.steps, 0, "only these steps", "A-B"},
         {"output", 'o', POPT_ARG_STRING, &asked.reproducer, 0, "write the smallest capture that still fails",
          "REPRODUCER"},
@@ -289,6 +301,8 @@ int lb_cmd_bisect(int argc, const char **argv)
                  "and narrows the first change that\n"
                  "cures down to layer, op and step. With --run it does the same to a live job, "
                  "a flag for each suspect.\n"
+                 "With --against it names the smallest set of places that part the run from another one, "
+                 "and proves it by exchanging them.\n"
                  "Exit code: 0 clean, 1 found, 125 not reproduced or undecided.",
         .example = "  lastbit bisect samples/polar-bf16.lbz -o smallest.lb\n"
                    "  lastbit bisect --run 'python train.py --steps 4' --log 'loss nan' --flag "

@@ -97,6 +97,8 @@ typedef struct lb_culprit {
     /* its own: the code that called the op, and of a reference the op that stands for it; number 0: not known */
     lb_code_line lines[2];
     char why[480]; /* one sentence */
+    /* --against: relative L2 of what leaves the step when it alone is exchanged; 0: not measured */
+    double effect;
 } lb_culprit;
 
 typedef struct lb_trial {
@@ -135,6 +137,23 @@ typedef enum lb_bisect_outcome {
 /* "found", "clean", "not-reproduced", "undecided" */
 LB_API const char *lb_bisect_outcome_name(lb_bisect_outcome outcome);
 
+/* --against: is what the culprits change, exchanged together, all that parts the two sides, and is each needed? */
+typedef enum lb_bisect_set_outcome {
+    LB_BISECT_SET_NONE,     /* not asked, or nothing that is not rounding parts the sides */
+    LB_BISECT_SET_SMALLEST, /* with all of them exchanged nothing parts the sides, and every smaller set leaves a gap */
+    LB_BISECT_SET_NEEDED,   /* the same, and without any one of them there is a gap; smaller sets were not all tried */
+    LB_BISECT_SET_UNDECIDED
+} lb_bisect_set_outcome;
+LB_API const char *lb_bisect_set_outcome_name(lb_bisect_set_outcome outcome); /* "smallest", "needed", "undecided" */
+
+typedef struct lb_bisect_set {
+    lb_bisect_set_outcome outcome;
+    char *why;      /* of what is not proven; NULL: all is */
+    char *cancels;  /* places that differ, and take back together what they do: they are no culprits; NULL: none */
+    uint64_t runs;  /* of one side, in whole or in part, that the proof took */
+    double replays; /* their ops, in chained replays of both sides */
+} lb_bisect_set;
+
 typedef struct lb_bisection {
     lb_bisect_outcome outcome;
     lb_failure failure;
@@ -153,9 +172,10 @@ typedef struct lb_bisection {
     char *command;   /* --run: the live job as it was run, or NULL */
     bool checked;    /* nothing was searched: the window was replayed once, under the changes given */
     char *reference; /* path of what it was compared with, or NULL */
-    char *again;     /* command that records what the window lacks, or NULL */
-    char *note;      /* what the reader should know besides: warnings, limits; or NULL */
-    char *reason;    /* undecided: why nothing can be said, a sentence without its stop; or NULL */
+    lb_bisect_set set;
+    char *again;  /* command that records what the window lacks, or NULL */
+    char *note;   /* what the reader should know besides: warnings, limits; or NULL */
+    char *reason; /* undecided: why nothing can be said, a sentence without its stop; or NULL */
     /* clean: ops compared with their recorded results; of them not judged, for bytes were not kept; ops beside them
      * that replay does not know */
     uint64_t compared, unjudged, opaque;

@@ -68,6 +68,8 @@ typedef struct lb_diff_options {
     const lb_diff_name *names; /* what --map FILE says of tensors that do not meet by their numbers */
     uint32_t n_names;
     lb_parts *parts; /* NULL: everything is done here (lastbit/parts.h) */
+    /* Are the differences the smallest set whose exchange takes what leaves to the other side's (lb_diff_set)? */
+    bool smallest;
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT {.size = sizeof(lb_diff_options), .first_step = INT64_MIN, .last_step = INT64_MAX}
 
@@ -167,7 +169,22 @@ typedef struct lb_diff_difference {
     /* of either side, a bit each, that run the op of the place (63: and those behind it); 0: the side has no op
      * there */
     uint64_t ranks[2];
+    /* it is not in the smallest set (lb_diff_set); `cancels`: as others of `differences` that are not, too, take back
+     * what it does */
+    bool spared, cancels;
 } lb_diff_difference;
+
+/* Are the differences that are not spared, exchanged together, all that parts the sides; and is each needed? Asked by
+ * lb_diff_options.smallest, step by step in exact arithmetic; proven where it is so in all steps. */
+typedef struct lb_diff_set {
+    bool asked;    /* differences were judged so; else nothing is proven */
+    bool whole;    /* all exchanged: what leaves each step is the other side's, but for rounding */
+    bool each;     /* without any one of them it is not */
+    bool smallest; /* no smaller set does as well: all were tried */
+    /* of one side, in whole or in part, that this took; and their ops that compute */
+    uint64_t runs, ops;
+    const char *why; /* of what is not proven; "" */
+} lb_diff_set;
 
 /* A tensor of the second side, and where the first has its numbers (bisect/pairs/contents/contents.h). */
 typedef struct lb_diff_map {
@@ -207,6 +224,7 @@ typedef struct lb_diff_report {
     uint32_t n_differences;     /* largest effect first; of a pair that diverged there is one at least */
     lb_diff_difference *places; /* that ops which line up have shown: the differences where values alone name none */
     uint32_t n_places;
+    lb_diff_set set;
     lb_diff_map *map;
     uint32_t n_map; /* of the first step that was compared; tensors of one name and shape are left out */
     /* Elements of values that were compared, whose digests differ, by their distance: see lb_compare_counted. */

@@ -13,7 +13,7 @@ typedef struct reach {
     uint32_t steps; /* number of the capture's steps up to its last */
 } reach;
 
-static bool was_closed(lb_capture *capture, int32_t rank)
+bool lb_lost_rank_was_closed(lb_capture *capture, int32_t rank)
 {
     const char *text = lb_capture_table(capture, rank, "coverage");
     json_t *coverage = text ? json_loads(text, 0, NULL) : NULL;
@@ -24,7 +24,7 @@ static bool was_closed(lb_capture *capture, int32_t rank)
 
 static reach reach_of(lb_capture *capture, int32_t rank, const int64_t *steps, uint32_t n)
 {
-    reach r = {.closed = was_closed(capture, rank)};
+    reach r = {.closed = lb_lost_rank_was_closed(capture, rank)};
     const lb_program *program;
     for (r.steps = n; r.steps > 0; r.steps--)
         if (lb_capture_program(capture, rank, steps[r.steps - 1], &program, NULL) == LB_OK) break;

@@ -21,4 +21,7 @@ typedef struct lb_lost_ranks {
 lb_status lb_lost_ranks_find(lb_capture *capture, lb_lost_ranks *lost, lb_err *err);
 void lb_lost_ranks_release(lb_lost_ranks *lost);
 
+/* Has its recording an end? One that is still written, or was cut off, has none. */
+bool lb_lost_rank_was_closed(lb_capture *capture, int32_t rank);
+
 #endif

@@ -7,6 +7,8 @@
  * part.
  */
 #include "stages/against.h"
+#include "stages/against_end.h"
+#include "stages/against_set.h"
 
 #include "program/slice.h"
 #include "stages/stages.h"
@@ -287,53 +289,33 @@ static lb_status add_culprit(lb_bisect_session *session, const lb_diff_report *r
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
-    char certainty[160], called[240], alone[96] = "";
+    char certainty[160], called[240];
     print_certainty(report, cause, certainty, sizeof certainty);
     print_called(cause, called, sizeof called);
-    if (effect == effect)
-        snprintf(alone, sizeof alone, "; alone it moves what leaves the step by %.3g (relative L2)", effect);
-    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s%s.",
+    culprit->effect = effect == effect ? effect : 0;
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s.",
              cause->lossy       ? "The place that loses most"
              : effect == effect ? "A place that differs by itself"
                                 : "The earliest place that differs by itself",
-             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called, certainty,
-             alone);
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called,
+             certainty);
     *found = row;
-    return LB_OK;
-}
-
-static bool is_same_place(const lb_diff_row *x, const lb_diff_row *y)
-{
-    return x->step == y->step && x->rank == y->rank && x->index == y->index && x->other == y->other;
-}
-
-/* The effect of the place among those that differ by themselves; NaN: it is none, or was not measured. */
-static double effect_of(const lb_diff_report *report, const lb_diff_row *cause)
-{
-    for (uint32_t i = 0; i < report->n_differences; i++)
-        if (is_same_place(&report->differences[i].row, cause)) return report->differences[i].effect;
-    return NAN;
-}
-
-/* Every other place of that step that differs by itself: none of them follows from another, so that each is needed. */
-static lb_status add_others(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
-                            lb_err *err)
-{
-    uint32_t row;
-    for (uint32_t i = 0; i < report->n_differences; i++) {
-        const lb_diff_difference *difference = &report->differences[i];
-        if (difference->row.step == cause->step && !is_same_place(&difference->row, cause) && difference->effect != 0)
-            LB_TRY(add_culprit(session, report, &difference->row, difference->effect, &row, err));
-    }
     return LB_OK;
 }
 
 static lb_status report_cause(lb_bisect_session *session, const lb_diff_report *report, const lb_diff_row *cause,
                               lb_err *err)
 {
-    uint32_t row;
-    LB_TRY(add_culprit(session, report, cause, effect_of(report, cause), &row, err));
-    if (report->implementations) LB_TRY(add_others(session, report, cause, err));
+    cause = lb_against_set_first(report, cause);
+    const lb_diff_difference *place = lb_against_set_place(report, cause);
+    uint32_t row, other;
+    LB_TRY(add_culprit(session, report, cause, place ? place->effect : NAN, &row, err));
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *d = &report->differences[i];
+        if ((report->implementations || report->set.asked) && lb_against_set_has(report, d, cause))
+            LB_TRY(add_culprit(session, report, &d->row, d->effect, &other, err));
+    }
+    LB_TRY(lb_against_set_read(session, report, err));
     lb_failure *failure = &session->out->failure;
     *failure = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
     snprintf(failure->layer, sizeof failure->layer, "%s", cause->layer);
@@ -343,22 +325,41 @@ static lb_status report_cause(lb_bisect_session *session, const lb_diff_report *
     return LB_OK;
 }
 
+/* Why nothing can be said; the sentence is taken over. */
+static void stay_undecided(lb_bisect_session *session, char *reason)
+{
+    session->out->reason = reason;
+    lb_trial_stage_end(session, "undecided", "%.230s", reason);
+}
+
 static lb_status read_report(lb_bisect_session *session, const lb_diff_report *report, lb_err *err)
 {
     const lb_diff_row *cause = cause_of(report);
-    if (report->verdict == LB_VERDICT_IDENTICAL) {
-        session->out->outcome = LB_BISECT_CLEAN;
+    char *ended;
+    LB_TRY(lb_against_end_tell(session, &ended, err));
+    if (report->verdict == LB_VERDICT_IDENTICAL && report->ops) {
+        session->out->outcome = LB_BISECT_CLEAN, session->out->compared = report->ops;
         lb_trial_stage_end(session, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", report->ops);
+    } else if (report->verdict == LB_VERDICT_IDENTICAL) {
+        if (!ended) ended = strdup("no op of one side lines up with one of the other: nothing was judged");
+        if (!ended) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        stay_undecided(session, ended), ended = NULL;
     } else if (!cause || (is_undecided(report->verdict) && !begins_decided(report))) {
-        lb_trial_stage_end(session, "undecided", "%s",
-                           report->n_missing      ? report->missing[0]
-                           : cause && *cause->why ? cause->why
-                                                  : lb_verdict_name(report->verdict));
+        if (ended)
+            stay_undecided(session, ended), ended = NULL;
+        else
+            lb_trial_stage_end(session, "undecided", "%s",
+                               report->n_missing      ? report->missing[0]
+                               : cause && *cause->why ? cause->why
+                                                      : lb_verdict_name(report->verdict));
     } else {
-        LB_TRY(report_cause(session, report, cause, err));
+        const lb_status status = report_cause(session, report, cause, err);
+        if (status != LB_OK) free(ended);
+        LB_TRY(status);
         lb_trial_stage_end(session, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", report->ops,
                            report->identical, lb_verdict_name(report->verdict));
     }
+    session->out->note = ended; /* beside what was found; NULL: both are whole */
     return LB_OK;
 }
 
@@ -384,7 +385,7 @@ lb_status lb_against_run(lb_bisect_session *session, lb_err *err)
     lb_diff_report *report = NULL;
     LB_TRY(lb_trial_stage_begin(session, "against", err));
     options.first_step = session->options->first_step, options.last_step = session->options->last_step;
-    options.memory_bytes = session->options->memory_bytes;
+    options.memory_bytes = session->options->memory_bytes, options.smallest = true;
     LB_TRY(lb_diff_run(session->capture, session->options->against, &options, &report, err));
     lb_status status = read_report(session, report, err);
     lb_diff_report_free(report);

@@ -230,6 +230,60 @@ static bool put_culprits(FILE *out, const lb_bisection *bisection)
     return true;
 }
 
+/* ---- a difference ---- */
+
+static const char *set_text(lb_bisect_set_outcome outcome)
+{
+    switch (outcome) {
+    case LB_BISECT_SET_SMALLEST: return ": exchanged together they leave rounding alone, and no smaller set does";
+    case LB_BISECT_SET_NEEDED: return ": exchanged together they leave rounding alone, and each is needed";
+    default: return "; whether these are all is not proven";
+    }
+}
+
+static void put_place(FILE *out, const char *label, const lb_culprit *culprit)
+{
+    char *text = culprit_text(culprit), line[LB_LINE_TEXT + 200];
+    char *where = text ? strchr(text, '\n') : NULL;
+    if (where) *where++ = '\0';
+    lb_code_line_text(&culprit->lines[0], line, sizeof line);
+    fprintf(out, "%-*s%s%s%s\n", LABEL, label, text ? text : "", *line ? ", " : "", line);
+    if (culprit->effect > 0)
+        fprintf(out, "%-*s%.3g of what leaves the step (relative L2), by this place alone\n", LABEL, "effect",
+                culprit->effect);
+    if (where) put_text(out, "", where);
+    put_line(out, "reference", &culprit->lines[1]);
+    put_text(out, "why", culprit->why);
+    free(text);
+}
+
+/* Verdict, place with its line, effect: the first three lines. */
+static void put_difference(FILE *out, const lb_bisection *bisection)
+{
+    enum { SHOWN = 8 };
+    const lb_bisect_set *set = &bisection->set;
+    char text[400];
+    snprintf(text, sizeof text, "step %" PRId64 ": %u %s this run from the reference%s", bisection->failure.step,
+             bisection->n_culprits, bisection->n_culprits == 1 ? "place parts" : "places part",
+             set->outcome == LB_BISECT_SET_SMALLEST && bisection->n_culprits == 1
+                 ? ": exchanged, it leaves rounding alone"
+                 : set_text(set->outcome));
+    fprintf(out, "%-*s%s\n", LABEL, "diverged", text);
+    for (uint32_t i = 0; i < bisection->n_culprits && i < SHOWN; i++)
+        put_place(out, i ? "and" : "culprit", &bisection->culprits[i]);
+    snprintf(text, sizeof text, "%u more; --json lists them", bisection->n_culprits - SHOWN);
+    if (bisection->n_culprits > SHOWN) put_text(out, "and", text);
+    if (set->cancels) {
+        put_text(out, "cancelled", set->cancels);
+        put_text(out, "", "differ, too, and take back together what each does");
+    }
+    if (set->why) put_text(out, "undecided", set->why);
+    if (!set->runs) return;
+    snprintf(text, sizeof text, "%" PRIu64 " runs of one side, the work of %.2g replays of both", set->runs,
+             set->replays);
+    put_text(out, "proof", text);
+}
+
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
 
 static void put_failure(FILE *out, const lb_failure *failure, const char *label)
@@ -323,6 +377,11 @@ static void put_clean(FILE *out, const lb_bisection *bisection)
 {
     char text[300], opaque[80] = "";
     const uint64_t judged = bisection->compared - bisection->unjudged, all = bisection->compared + bisection->opaque;
+    if (bisection->reference) {
+        snprintf(text, sizeof text, "nothing departs from the reference: all %" PRIu64 " ops have its bits", all);
+        put_text(out, "clean", text);
+        return;
+    }
     if (bisection->command || bisection->checked) {
         put_text(out, "clean",
                  bisection->command ? "the command as it is succeeds" : "no failure in this window, changed like this");
@@ -357,6 +416,10 @@ char *lb_bisection_text(const lb_bisection *bisection, const char *capture_path)
         break;
     case LB_BISECT_UNDECIDED: put_undecided(out, bisection); break;
     case LB_BISECT_FOUND:
+        if (bisection->set.outcome != LB_BISECT_SET_NONE) {
+            put_difference(out, bisection);
+            break;
+        }
         put_failure(out, &bisection->failure, "failure");
         put_origin(out, &bisection->origin);
         if (bisection->n_culprits) whole = put_culprits(out, bisection);

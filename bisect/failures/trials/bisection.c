@@ -15,6 +15,12 @@ const char *lb_bisect_outcome_name(lb_bisect_outcome outcome)
     return (unsigned)outcome < 4 ? names[outcome] : "unknown";
 }
 
+const char *lb_bisect_set_outcome_name(lb_bisect_set_outcome outcome)
+{
+    static const char *const names[] = {"none", "smallest", "needed", "undecided"};
+    return (unsigned)outcome < sizeof names / sizeof *names ? names[outcome] : "unknown";
+}
+
 void lb_bisection_free(lb_bisection *bisection)
 {
     if (!bisection) return;
@@ -36,5 +42,6 @@ void lb_bisection_free(lb_bisection *bisection)
     free(bisection->command);
     free(bisection->note);
     free(bisection->reason);
+    free(bisection->set.why), free(bisection->set.cancels);
     free(bisection);
 }

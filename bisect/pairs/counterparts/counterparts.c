@@ -806,7 +806,7 @@ static void doubt_unsteady(lb_counterparts *all, const lb_exact_side *b)
 static lb_counterpart_state state_of(lb_counterparts *all, double distance, double slack)
 {
     const double room = LB_COUNTERPARTS_SLACK_TIMES * slack, large = 0x1p-10, usual = 2, largest = 0x1p-7;
-    if (!(distance <= room)) return LB_COUNTERPART_APART;
+    if (!(slack > 0 && distance <= room)) return LB_COUNTERPART_APART;
     if (room <= large) return LB_COUNTERPART_SAME;
     if (!all->from_place_to_place || distance > usual * slack || slack > largest) return LB_COUNTERPART_UNKNOWN;
     all->resolution = fmax(all->resolution, slack);
@@ -863,7 +863,10 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
         same |= c->any_order;
-        c->state = same ? LB_COUNTERPART_SAME : state_of(all, c->distance, slack);
+        /* Of a distance of 0 they differ in what is masked, which is no rounding. */
+        c->state = same              ? LB_COUNTERPART_SAME
+                   : c->distance > 0 ? state_of(all, c->distance, slack)
+                                     : LB_COUNTERPART_APART;
         c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
     }
     doubt_unsteady(all, b);

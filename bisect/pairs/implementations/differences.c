@@ -79,6 +79,18 @@ static lb_region_question question(const lb_implementations *x)
                                 {x->around[0], x->around[1]}};
 }
 
+lb_status lb_differences_regions(const lb_implementations *x, lb_regions *out, lb_err *err)
+{
+    const lb_region_question asked = question(x);
+    return lb_regions_find(&asked, out, err);
+}
+
+bool lb_differences_join(const lb_implementations *x, lb_regions *regions)
+{
+    const lb_region_question asked = question(x);
+    return lb_regions_join_alike(&asked, regions);
+}
+
 /* B from A's numbers at every counterpart, compared there; and what is equal then. */
 static lb_status run_and_meet(lb_implementations *x, lb_err *err)
 {
@@ -260,29 +272,41 @@ static double *copy_numbers(const lb_implementations *x, const lb_region *r)
     return copy;
 }
 
-/* Puts right what can be of the regions in x; `*first` is the first row of what was tried. */
+/* Puts a region right, if it can be. */
+static lb_status put_one(rounds *t, const lb_table_question *asked, const lb_region *r, lb_err *err)
+{
+    lb_implementations *x = t->x;
+    tried *before = find_tried(t, r);
+    lb_exchange made;
+    if (before) before->region.times += before->put;
+    if (before) return LB_OK;
+    LB_TRY(lb_exchange_make(asked, &x->regions, r, &x->counterparts, &made, err));
+    if (made.op == LB_NONE && !made.n_tables) return LB_OK;
+    tried *more = lb_array_grow(t->list, t->n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for differences");
+    t->list = more;
+    t->list[t->n] = (tried){made, *r, x->counterparts.list[r->counterpart].distance, true};
+    t->list[t->n].region.numbers = copy_numbers(x, r);
+    t->list[t->n].region.put = t->n + 1;
+    if (lb_differences_leave(&x->counterparts.list[r->counterpart]))
+        t->list[t->n].region.effect = t->list[t->n].distance;
+    lb_exchange_set(&t->list[t->n++].exchange, true, &x->sides[0], &x->sides[1], &x->counterparts);
+    return LB_OK;
+}
+
+/* Puts right what can be of the regions in x; `*first` is the first row of what was tried. What backward reads of a
+ * weight, too, is named in forward. */
 static lb_status put_right(rounds *t, uint32_t *first, lb_err *err)
 {
     lb_implementations *x = t->x;
     const lb_table_question asked = about_tables(x);
     *first = t->n;
-    for (uint32_t i = 0; i < x->regions.n; i++) {
-        const lb_region *r = &x->regions.list[i];
-        tried *before = find_tried(t, r);
-        lb_exchange made;
-        if (before) before->region.times += before->put;
-        if (before) continue;
-        LB_TRY(lb_exchange_make(&asked, &x->regions, r, &x->counterparts, &made, err));
-        if (made.op == LB_NONE && !made.n_tables) continue;
-        tried *more = lb_array_grow(t->list, t->n, sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for differences");
-        t->list = more;
-        t->list[t->n] = (tried){made, *r, x->counterparts.list[r->counterpart].distance, true};
-        t->list[t->n].region.numbers = copy_numbers(x, r);
-        if (lb_differences_leave(&x->counterparts.list[r->counterpart]))
-            t->list[t->n].region.effect = t->list[t->n].distance;
-        lb_exchange_set(&t->list[t->n++].exchange, true, &x->sides[0], &x->sides[1], &x->counterparts);
-    }
+    for (int later = 0; later < 2; later++)
+        for (uint32_t i = 0; i < x->regions.n; i++) {
+            const lb_region *r = &x->regions.list[i];
+            const bool forward = lb_regions_phase(&x->sides[1], &x->counterparts, r) == LB_PHASE_FORWARD;
+            if (forward != later) LB_TRY(put_one(t, &asked, r, err));
+        }
     return LB_OK;
 }
 
@@ -394,6 +418,14 @@ static lb_status look_behind(rounds *t, bool *more, lb_err *err)
     return status;
 }
 
+/* What puts right each region that was found so. */
+static bool keep_exchanges(const rounds *t)
+{
+    t->x->exchanges = malloc((t->n + 1) * sizeof *t->x->exchanges), t->x->n_exchanges = t->n;
+    for (uint32_t i = 0; t->x->exchanges && i < t->n; i++) t->x->exchanges[i] = t->list[i].exchange;
+    return t->x->exchanges != NULL;
+}
+
 static lb_status search_all(lb_implementations *x, lb_err *err)
 {
     rounds t = {.x = x};
@@ -407,10 +439,11 @@ static lb_status search_all(lb_implementations *x, lb_err *err)
     for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
         if (!lb_regions_append(&t.found, &x->regions, &x->regions.list[i]))
             status = lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
-    for (uint32_t i = 0; i < t.n; i++) free(t.list[i].region.numbers);
-    free(t.list);
     lb_regions_release(&x->regions);
     x->regions = t.found;
+    if (status == LB_OK && !keep_exchanges(&t)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for differences");
+    for (uint32_t i = 0; i < t.n; i++) free(t.list[i].region.numbers);
+    free(t.list);
     return status;
 }
 
@@ -418,7 +451,7 @@ static lb_status search_all(lb_implementations *x, lb_err *err)
 
 /* What B gave in a region from A's numbers, in the place of A's own. Where A's value is a window nothing can be put
  * there. */
-static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const double *numbers)
+bool lb_differences_put_into_first(lb_implementations *x, const lb_counterpart *c, const double *numbers)
 {
     lb_exact_side *a = &x->sides[0];
     bool any = false;
@@ -440,7 +473,7 @@ static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const
     return any;
 }
 
-static void take_back(lb_implementations *x, const lb_counterpart *c)
+void lb_differences_take_back(lb_implementations *x, const lb_counterpart *c)
 {
     for (uint32_t k = 0; k < c->n; k++) {
         double **forced = &x->sides[0].forced[x->counterparts.pieces[c->first + k].tensor];
@@ -449,7 +482,7 @@ static void take_back(lb_implementations *x, const lb_counterpart *c)
 }
 
 /* How far what leaves A has moved, at most. */
-static double distance_of_exits(const lb_implementations *x, double *const *moved)
+double lb_differences_of_exits(const lb_implementations *x, double *const *moved)
 {
     double most = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -472,10 +505,10 @@ static lb_status measure_effect(lb_implementations *x, lb_region *r, const doubl
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
     double **moved = NULL;
     lb_status status = LB_OK;
-    if (put_into_first(x, c, numbers)) status = lb_exact_side_run_aside(&x->sides[0], &moved, err);
-    if (moved && status == LB_OK) r->effect = distance_of_exits(x, moved);
+    if (lb_differences_put_into_first(x, c, numbers)) status = lb_exact_side_run_aside(&x->sides[0], &moved, err);
+    if (moved && status == LB_OK) r->effect = lb_differences_of_exits(x, moved);
     lb_exact_side_free_kept(&x->sides[0], moved);
-    take_back(x, c);
+    lb_differences_take_back(x, c);
     return status;
 }
 
@@ -521,12 +554,26 @@ static void drop_idle(lb_implementations *x)
     x->regions.n = kept;
 }
 
-lb_status lb_differences_find(lb_implementations *x, lb_err *err)
+/* What is in x->regions, as it is reported. */
+static lb_status finish(lb_implementations *x, lb_err *err)
 {
-    LB_TRY(search_all(x, err));
-    const lb_region_question found = question(x);
-    lb_regions_join_alike(&found, &x->regions);
+    if (!lb_differences_join(x, &x->regions)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
     LB_TRY(measure_effects(x, err));
     drop_idle(x);
     return LB_OK;
+}
+
+lb_status lb_differences_find(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(search_all(x, err));
+    return finish(x, err);
+}
+
+lb_status lb_differences_find_whole(lb_implementations *x, lb_err *err)
+{
+    for (uint32_t i = 0; i < x->n_exchanges; i++)
+        lb_exchange_set(&x->exchanges[i], false, &x->sides[0], &x->sides[1], &x->counterparts);
+    x->n_exchanges = 0;
+    LB_TRY(search_again(x, err));
+    return finish(x, err);
 }

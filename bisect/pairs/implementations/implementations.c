@@ -637,6 +637,7 @@ void lb_implementations_release(lb_implementations *x)
     lb_regions_release(&x->regions);
     free(x->tried);
     lb_token_map_free(x->tokens);
+    free(x->exchanges);
     free(x->innocent), free(x->around[0]), free(x->around[1]), free(x->merged);
     free(x->loss.linear[0]), free(x->loss.linear[1]);
     *x = (lb_implementations){0};

@@ -15,6 +15,7 @@
 #define LB_BISECT_IMPLEMENTATIONS_H
 
 #include "sources/merged_adapters.h"
+#include "implementations/exchange.h"
 #include "implementations/regions.h"
 #include "counterparts/tables.h"
 
@@ -55,6 +56,8 @@ typedef struct lb_implementations {
     lb_regions regions;
     lb_repairs_tried *tried;
     uint32_t n_tried;
+    lb_exchange *exchanges; /* by which regions were put right in B, as it is now */
+    uint32_t n_exchanges;
     uint8_t *innocent;  /* per op of B: that its arguments are other ones changes nothing */
     uint8_t *around[2]; /* per op: of a region that was cut from both ends (halfway.h) */
     bool judged;        /* something that leaves the step has a counterpart, and every one of these was compared */

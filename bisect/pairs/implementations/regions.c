@@ -706,6 +706,15 @@ static bool follows_from_stop(const finder *f, const lb_region *r, bool update)
            lb_region_detached_takes_from(f->asked, &f->detached, f->asked->sides[passes]->program->values[v].storage);
 }
 
+/* A weight that the other side does not hold is a difference of its own: forward does not explain it. */
+static bool is_of_weight(const finder *f, const lb_region *r)
+{
+    bool is = false;
+    for (int k = 0; k < 2; k++)
+        is |= r->source[k] != LB_NONE && f->asked->sides[k]->program->values[r->source[k]].flags & LB_VALUE_PARAMETER;
+    return is && r->reason == LB_REGION_SOURCE;
+}
+
 static void drop_followers(finder *f)
 {
     lb_regions *all = f->out;
@@ -716,10 +725,13 @@ static void drop_followers(finder *f)
     for (uint32_t i = 0; i < all->n; i++) {
         const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
                    sums = backward && sums_alone(f, &all->list[i]), update = updates_by_unmet(f, &all->list[i]);
+        const bool may = (backward || update) && !is_of_weight(f, &all->list[i]);
         bool dropped = follows_from_stop(f, &all->list[i], update);
-        for (uint32_t j = 0; j < all->n && (backward || update) && !dropped; j++)
+        for (uint32_t j = 0; j < all->n && may && !dropped; j++) {
             dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
                       (sums || update || follows(f, &all->list[i], &all->list[j]));
+            if (dropped) all->parts[all->list[i].part].into = all->list[j].part;
+        }
         if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
         all->list[i].follows = dropped;
     }
@@ -748,22 +760,43 @@ static bool is_vague(const finder *f, const lb_region *r)
 static void join_row(const finder *f, lb_region *kept, lb_region *r)
 {
     const int side = accumulating_side(f, kept);
+    const uint32_t part = kept->part;
     kept->times++;
     if (side >= 0 && r->n[!side] > kept->n[!side]) {
         const lb_region fewer = *kept;
         *kept = *r, *r = fewer;
-        kept->times = r->times;
+        kept->times = r->times, kept->part = part;
     } else if (side < 0 && r->op[0] < kept->op[0]) {
         kept->op[0] = r->op[0];
     }
     free(r->numbers);
 }
 
-void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
+static bool list_parts(lb_regions *all)
+{
+    free(all->parts);
+    all->parts = calloc((size_t)all->n + 1, sizeof *all->parts), all->n_parts = all->n;
+    for (uint32_t i = 0; all->parts && i < all->n; i++) {
+        all->list[i].part = i;
+        all->parts[i] = (lb_region_part){all->list[i].counterpart, all->list[i].put, i};
+    }
+    return all->parts != NULL;
+}
+
+uint32_t lb_regions_row_of(const lb_regions *all, uint32_t part)
+{
+    while (all->parts[part].into != part) part = all->parts[part].into;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->list[i].part == part) return i;
+    return LB_NONE;
+}
+
+bool lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 {
     finder f = {.asked = asked, .out = all};
     uint32_t kept = 0;
     sort_regions(&f);
+    if (!list_parts(all)) return false;
     drop_followers(&f);
     for (uint32_t i = 0; i < all->n; i++) {
         uint32_t j = 0, on = 0;
@@ -771,6 +804,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
         all->list[i].vague = is_vague(&f, &all->list[i]);
         while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
         while (on < kept && !are_one_on_ranks(&f, &all->list[on], &all->list[i])) on++;
+        if (on < kept || j < kept) all->parts[all->list[i].part].into = all->list[on < kept ? on : j].part;
         if (on < kept) {
             join_ranks(&all->list[on], &all->list[i]), free(all->list[i].numbers);
         } else if (j < kept) {
@@ -780,6 +814,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
             all->list[kept++] = all->list[i];
     }
     all->n = kept;
+    return true;
 }
 
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err)
@@ -816,6 +851,6 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
 void lb_regions_release(lb_regions *r)
 {
     for (uint32_t i = 0; i < r->n; i++) free(r->list[i].numbers);
-    free(r->list), free(r->ops), free(r->unheld);
+    free(r->list), free(r->parts), free(r->ops), free(r->unheld);
     *r = (lb_regions){0};
 }

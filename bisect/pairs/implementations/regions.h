@@ -70,15 +70,25 @@ typedef struct lb_region {
     bool inherited; /* see inherited.h */
     /* nothing meets in most of forward: that the sides differ in it is so, and any op named would be a guess */
     bool vague;
+    uint32_t put;      /* 1 + the row of lb_implementations.exchanges that puts it right in B; 0: none */
+    uint32_t part;     /* its row of lb_regions.parts */
     uint64_t ranks[2]; /* that run the ops named, a bit each (program_view.h); 0: the side runs none */
     /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
     double *numbers;
     double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
 } lb_region;
 
+/* A region as it was found, before those that are one difference became one row. */
+typedef struct lb_region_part {
+    uint32_t counterpart, put;
+    uint32_t into; /* the part that it was joined to, or that it is the backward of; itself: to none */
+} lb_region_part;
+
 typedef struct lb_regions {
     lb_region *list;
     uint32_t n;
+    lb_region_part *parts; /* once they were joined */
+    uint32_t n_parts;
     uint32_t *ops, n_ops;
     uint32_t *unheld, n_unheld; /* values of sources */
 } lb_regions;
@@ -105,9 +115,12 @@ typedef struct lb_region_question {
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err);
 /* Copies a region of `from`, with what it lists; takes over its numbers. False when out of memory. */
 bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *region);
+/* The row of the difference that a part belongs to; LB_NONE: of one that was left out. */
+uint32_t lb_regions_row_of(const lb_regions *regions, uint32_t part);
 /* One difference that shows in several regions (one op, one source, one optimizer over many parameters; a part of
- * forward, and its backward) becomes one row. At the end: rows that are joined share no values any more. */
-void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
+ * forward, and its backward) becomes one row. At the end: rows that are joined share no values any more. False
+ * when out of memory. */
+bool lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
 /* The phase in which B computes what is apart at the region's end. What it never updates ends as its source, and is the
  * optimizer's all the same. */
 lb_phase lb_regions_phase(const lb_exact_side *b, const lb_counterparts *counterparts, const lb_region *region);

@@ -119,6 +119,8 @@ static void take_differences(lb_diff_report *to, const lb_diff_report *from)
         if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);
         LB_DIFF_APPEND(to, differences, n_differences, d);
     }
+    to->set = from->set;
+    to->set.why = lb_report_keep(to, from->set.why ? from->set.why : "");
 }
 
 /* Nothing lacks but what ranks that cut a batch otherwise do not tell, and nothing was found. */
@@ -201,6 +203,7 @@ typedef struct known_of_both {
     bool by_chance;  /* nor does any: ops that line up by them do so by chance */
     bool spelled;    /* some op has no partner */
     bool infer, cut; /* see lb_strangers_infer */
+    bool narrow;     /* a side computes in 16 bits or fewer: values alone may add places, and take none back */
 } known_of_both;
 
 /* The walk over ops that line up by chance has found nothing, whatever it says. */
@@ -261,7 +264,7 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
     const bool of_input = s->report->first.value && s->report->first.layer && lb_input_name_is(s->report->first.layer),
                gives_way = answer.cleared && by_value->n_differences &&
                            (of_input || (!s->report->first.value && are_written_apart(s)));
-    strangers |= judged && !same && (gives_way || is_refuted(s, by_value));
+    strangers |= judged && !same && !known->narrow && (gives_way || is_refuted(s, by_value));
     if (known->cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
         const uint32_t first = s->report->n_differences;
@@ -320,7 +323,8 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
     known.strangers = known.by_chance;
     if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
     if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
-    if (!known.strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
+    known.narrow = !known.strangers && (is_narrow(s->a) || is_narrow(s->b));
+    if (known.narrow && (!s->options->smallest || verdict != LB_VERDICT_DIVERGED)) return LB_OK;
     if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;

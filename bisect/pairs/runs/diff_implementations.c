@@ -7,6 +7,7 @@
 #include "diff/diff_arguments.h"
 #include "diff/diff_place.h"
 #include "implementations/implementations.h"
+#include "smallest/smallest_set.h"
 #include "joined/joined_calls.h"
 #include "joined/joined_ranks.h"
 #include "joined/joined_steps.h"
@@ -28,6 +29,7 @@
 
 typedef struct writer {
     const lb_implementations *x;
+    const uint8_t *spared; /* per region; NULL: not asked */
     lb_diff_report *report;
     const lb_program *p[2];
     uint8_t *state[2];   /* per op: ROW_… */
@@ -272,6 +274,8 @@ static void add_difference(writer *w, const lb_region *r)
     lb_diff_difference d = {.effect = r->effect,
                             .times = r->times,
                             .steps = 1,
+                            .spared = w->spared && w->spared[r - w->x->regions.list],
+                            .cancels = w->spared && w->spared[r - w->x->regions.list] == LB_SPARED_CANCELS,
                             .ranks = {ranks_of(w, 0, r->ranks[0]), ranks_of(w, 1, r->ranks[1])}};
     if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
     d.row = row_at(w, r->op[0], r->op[1]);
@@ -579,10 +583,10 @@ static void say_resolution(writer *w)
     lb_report_finding(w->report, text);
 }
 
-static lb_status report_step(const lb_implementations *x, const lb_diff_row *place, lb_diff_report *report, bool first,
-                             bool *cleared, lb_err *err)
+static lb_status report_step(const lb_implementations *x, const uint8_t *spared, const lb_diff_row *place,
+                             lb_diff_report *report, bool first, bool *cleared, lb_err *err)
 {
-    writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
+    writer w = {.x = x, .spared = spared, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
     const bool room =
@@ -636,6 +640,7 @@ typedef struct step_pair {
     bool of_steps;
     const lb_diff_row *place; /* that is asked about; NULL */
     lb_exact_progress progress;
+    bool smallest;            /* lb_diff_options */
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -692,6 +697,31 @@ static const char *why_not_judged(const lb_implementations *x, bool placed, bool
     return "what leaves the step differs, and no place was found";
 }
 
+/* What one step proves of the set, beside what the steps before it did. */
+static void join_set(lb_diff_report *report, const lb_smallest_set *set, const lb_run_cost *cost)
+{
+    lb_diff_set *to = &report->set;
+    const bool first = !to->asked;
+    to->asked = true;
+    to->whole = (first || to->whole) && set->whole, to->each = (first || to->each) && set->each;
+    to->smallest = (first || to->smallest) && set->smallest;
+    to->runs += cost->runs, to->ops += cost->ops;
+    if (!to->why || !*to->why) to->why = lb_report_keep(report, set->why);
+}
+
+/* Are its differences the smallest set? */
+static lb_status find_set(const step_pair *pair, lb_implementations *x, bool first, lb_diff_report *report,
+                          lb_smallest_set *set, lb_err *err)
+{
+    lb_run_cost cost = {0};
+    if (!pair->smallest || !x->regions.n) return LB_OK;
+    for (int k = 0; k < 2; k++) cost.runs -= x->sides[k].runs, cost.ops -= x->sides[k].ops_run;
+    LB_TRY(lb_smallest_set_find(x, first, set, err));
+    for (int k = 0; k < 2; k++) cost.runs += x->sides[k].runs, cost.ops += x->sides[k].ops_run;
+    join_set(report, set, &cost);
+    return LB_OK;
+}
+
 /* `why`: the sentence on what was not judged. */
 static lb_status judge_views(const step_pair *pair, const lb_program_view views[2], lb_source_memory *memory,
                              lb_diff_report *report, bool first, lb_diff_implementations_answer *answer, char why[400],
@@ -700,7 +730,6 @@ static lb_status judge_views(const step_pair *pair, const lb_program_view views[
     lb_implementations x;
     for (int k = 0; k < 2; k++) memory->after[k] = step_after(pair, k);
     LB_TRY(lb_implementations_judge(&views[0], &views[1], memory, pair->progress, &x, err));
-    for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
     const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
     /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no
      * proof. */
@@ -710,7 +739,12 @@ static lb_status judge_views(const step_pair *pair, const lb_program_view views[
     answer->judged = proven || (told && !carried), answer->proven = proven;
     if (answer->judged) report->untold |= !x.tokens;
     answer->padded |= x.tokens && pair->n[0] == 1 && pair->n[1] == 1;
-    lb_status status = answer->judged ? report_step(&x, pair->place, report, first, &answer->cleared, err) : LB_OK;
+    lb_smallest_set set = {0};
+    lb_status status = answer->judged ? find_set(pair, &x, first, report, &set, err) : LB_OK;
+    if (status == LB_OK && answer->judged)
+        status = report_step(&x, set.spared, pair->place, report, first, &answer->cleared, err);
+    lb_smallest_set_release(&set);
+    for (int k = 0; k < 2; k++) count_runs(&x.sides[k], report);
     snprintf(why, 400, "step %lld: %s", (long long)pair->step, why_not_judged(&x, placed, carried, flipped));
     lb_implementations_release(&x);
     return status;
@@ -755,7 +789,10 @@ static lb_status judge_all_steps(const lb_diff_implementations_question *q, lb_s
                                  lb_diff_report *report, lb_diff_implementations_answer *answer, lb_err *err)
 {
     const lb_diff_options *options = q->options;
-    step_pair pair = {.captures = {q->captures[0], q->captures[1]}, .of_steps = true, .progress = options->progress};
+    step_pair pair = {.captures = {q->captures[0], q->captures[1]},
+                      .of_steps = true,
+                      .progress = options->progress,
+                      .smallest = options->smallest};
     lb_status status = LB_OK;
     for (int k = 0; k < 2 && status == LB_OK; k++)
         status = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.programs[k],
@@ -799,7 +836,8 @@ static lb_status judge_steps(const lb_diff_implementations_question *q, lb_sourc
         step_pair pair = {.captures = {q->captures[0], q->captures[1]},
                           .step = steps[i],
                           .place = q->place,
-                          .progress = q->options->progress};
+                          .progress = q->options->progress,
+                          .smallest = q->options->smallest};
         if (steps[i] < q->options->first_step || steps[i] > q->options->last_step) continue;
         if (q->options->progress) q->options->progress("comparing implementations", i, n);
         status = load_ranks(&pair, 0, &all, err);
