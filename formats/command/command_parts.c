@@ -1,12 +1,15 @@
 /* Which parts of a command there are, and who answers: see command_parts.h. */
+#define _GNU_SOURCE /* asprintf, dl_iterate_phdr */
 #include "command/command_parts.h"
 
 #include "command/launcher.h"
+#include "command/refusal.h"
 
 #include <lastbit/input.h>
 #include <lastbit/output.h>
 
 #include <errno.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,17 +100,64 @@ static void mix(lb_digest *sum, const void *bytes, size_t n)
     *sum = lb_digest_bytes(both, sizeof both);
 }
 
-/* A file by its size and time, a folder by its time and the names in it. */
-static lb_status add_input(lb_digest *sum, const char *path, const struct stat *st, lb_err *err)
+static void mix_size_and_time(lb_digest *sum, const struct stat *st)
 {
     const int64_t numbers[] = {S_ISDIR(st->st_mode) ? 0 : st->st_size, st->st_mtim.tv_sec, st->st_mtim.tv_nsec};
-    lb_input_names names = {0};
     mix(sum, numbers, sizeof numbers);
+}
+
+/* A file by its size and time, a folder by its time and the files in it: one that is written in its place changes the
+ * folder's time as little as its name. */
+static lb_status add_input(lb_digest *sum, const char *path, const struct stat *st, lb_err *err)
+{
+    lb_input_names names = {0};
+    mix_size_and_time(sum, st);
     if (!S_ISDIR(st->st_mode)) return LB_OK;
-    const lb_status status = lb_input_list(path, &names, err);
-    for (uint32_t i = 0; i < names.n; i++) mix(sum, names.rows[i], strlen(names.rows[i]));
+    lb_status status = lb_input_list(path, &names, err);
+    for (uint32_t i = 0; i < names.n && status == LB_OK; i++) {
+        char *inside = NULL;
+        struct stat one;
+        mix(sum, names.rows[i], strlen(names.rows[i]));
+        if (asprintf(&inside, "%s/%s", path, names.rows[i]) < 0)
+            inside = NULL, status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
+        if (inside && lb_input_look(inside, &one, NULL) == LB_OK && S_ISREG(one.st_mode)) mix_size_and_time(sum, &one);
+        free(inside);
+    }
     lb_input_names_release(&names);
     return status;
+}
+
+/* The linker's digest of this program: records of another are of other code. */
+typedef struct build_note {
+    const void *bytes;
+    size_t n;
+} build_note;
+
+static int find_build(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size;
+    build_note *found = context;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const char *at = (const char *)(info->dlpi_addr + segment->p_vaddr), *end = at + segment->p_memsz;
+        while (segment->p_type == PT_NOTE && (size_t)(end - at) > sizeof(ElfW(Nhdr))) {
+            const ElfW(Nhdr) *note = (const ElfW(Nhdr) *)at;
+            const char *name = at + sizeof *note, *body = name + (note->n_namesz + 3) / 4 * 4;
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && !memcmp(name, "GNU", 4))
+                *found = (build_note){body, note->n_descsz};
+            at = body + (note->n_descsz + 3) / 4 * 4;
+            if (at > end) break;
+        }
+    }
+    return 1; /* the first is the program itself */
+}
+
+static void mix_build(lb_digest *sum)
+{
+    build_note build = {0};
+    dl_iterate_phdr(find_build, &build);
+    mix(sum, LB_VERSION, sizeof LB_VERSION);
+    if (build.n) mix(sum, build.bytes, build.n);
 }
 
 static lb_status make_job(int argc, const char **argv, const char **words, lb_parts_job *job, lb_err *err)
@@ -115,6 +165,7 @@ static lb_status make_job(int argc, const char **argv, const char **words, lb_pa
     char *folder = getcwd(NULL, 0);
     *job = (lb_parts_job){.words = words, .folder = folder};
     if (!folder) return lb_fail(err, LB_ERR_IO, "the current folder cannot be told: %s", strerror(errno));
+    mix_build(&job->inputs);
     for (int i = 0; i < argc; i++) {
         struct stat st;
         if (lb_command_parts_is_how(argc, argv, &i)) continue;
@@ -122,7 +173,7 @@ static lb_status make_job(int argc, const char **argv, const char **words, lb_pa
         const char *input = i ? named_by(argv[i], &st) : NULL;
         if (input) LB_TRY(add_input(&job->inputs, input, &st, err));
     }
-    return LB_OK;
+    return lb_input_refusal(err); /* what could not be looked at would make this another question for the others */
 }
 
 /* ---- which part -------------------------------------------------------------------------------------------------- */
@@ -174,7 +225,7 @@ static lb_status open_parts(const char *command, const lb_parts_job *job, const 
                             lb_err *err)
 {
     lb_parts_options how = LB_PARTS_OPTIONS_INIT;
-    how.job = job;
+    how.job = job, how.refusal = lb_refusal_so_far;
     if (part_text && !parse_part(part_text, &how.part, &how.of))
         return lb_fail(err, LB_ERR_INVALID, "--part %s: expected I/N with I from 1 to N, as 1/8", part_text);
     now.one = how.of > 0;

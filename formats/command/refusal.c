@@ -75,13 +75,17 @@ void lb_refusal_pass_on(int code)
     failure = code, passed_on = true;
 }
 
+lb_status lb_refusal_so_far(lb_err *err)
+{
+    return large_failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : lb_input_refusal(err);
+}
+
 int lb_refusal_end(int code)
 {
     lb_err err = LB_ERR_INIT;
     ended = true;
     if (passed_on) return failure;
-    if (large_failed) lb_fail(&err, LB_ERR_NOMEM, "out of memory");
-    if (!large_failed && lb_input_refusal(&err) == LB_OK) return code;
+    if (lb_refusal_so_far(&err) == LB_OK) return code;
     if (code != failure) say(err.message); /* otherwise it has been said */
     return failure;
 }

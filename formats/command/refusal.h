@@ -14,6 +14,8 @@
 #ifndef LB_REFUSAL_H
 #define LB_REFUSAL_H
 
+#include <lastbit/error.h>
+
 #include <stdbool.h>
 
 enum { LB_LARGE_ALLOCATION = 1 << 20 };
@@ -25,6 +27,8 @@ void lb_refusal_begin(const char *command);
 /* The exit code from here on is this one: the program that `record` ran has ended, and its code is passed on whatever
  * happens to us. */
 void lb_refusal_pass_on(int code);
+/* LB_OK, or what was refused since, of memory or reads. */
+lb_status lb_refusal_so_far(lb_err *err);
 /* The exit code of an answer that ends with `code`. */
 int lb_refusal_end(int code);
 

@@ -14,6 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A claim whose time is yet to come: when it was first seen with that time. */
+typedef struct watched {
+    char *claim;
+    struct timespec touched, since; /* by its host's clock or the file system's; by this host's, which none sets */
+} watched;
+
 struct lb_part_folder {
     char *path;
     uint32_t worker, workers;
@@ -26,6 +32,8 @@ struct lb_part_folder {
     int claim; /* descriptor of what it is at; -1: nothing */
     bool beats, ends;
     bool again; /* a start of these workers has ended here before */
+    watched *watched;
+    uint32_t n_watched;
 };
 
 static char *path_in(const lb_part_folder *f, const char *name)
@@ -96,8 +104,30 @@ static bool folder_clock(const lb_part_folder *f, double *now)
     return known;
 }
 
+/* Whether a claim has borne this time for so many seconds, seen from here: its owner's clock, or the file system's, was
+ * ahead when it was touched, and an owner that lives goes on touching it. */
+static bool was_left_alone(lb_part_folder *f, const char *claim, struct timespec touched, double seconds)
+{
+    struct timespec now;
+    uint32_t i = 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    while (i < f->n_watched && strcmp(f->watched[i].claim, claim) != 0) i++;
+    watched *grown = i < f->n_watched ? f->watched : lb_array_grow(f->watched, f->n_watched, sizeof *grown);
+    if (!grown) return false;
+    f->watched = grown;
+    if (i == f->n_watched) {
+        f->watched[i] = (watched){.claim = strdup(claim), .touched = touched, .since = now};
+        f->n_watched += f->watched[i].claim != NULL;
+        return false;
+    }
+    watched *seen = &f->watched[i];
+    if (seen->touched.tv_sec != touched.tv_sec || seen->touched.tv_nsec != touched.tv_nsec)
+        seen->touched = touched, seen->since = now;
+    return (double)(now.tv_sec - seen->since.tv_sec) + 1e-9 * (double)(now.tv_nsec - seen->since.tv_nsec) > seconds;
+}
+
 /* The worker of this claim has ended: its process is gone from this host, or it was not touched for long. */
-static bool is_abandoned(const lb_part_folder *f, const char *claim)
+static bool is_abandoned(lb_part_folder *f, const char *claim)
 {
     char text[128] = "", host[80] = "";
     struct stat st;
@@ -113,7 +143,9 @@ static bool is_abandoned(const lb_part_folder *f, const char *claim)
         return true;
     /* Of one that does not say whose it is, its owner has ended as it was made, or touches it all the same. */
     const double patience = n > 0 ? LB_PART_PATIENCE : LB_PART_PATIENCE / 4.0;
-    return looked && folder_clock(f, &now) && now - touched_at(&st) > patience;
+    if (!looked || !folder_clock(f, &now)) return false;
+    const double age = now - touched_at(&st);
+    return age > patience || (age < -1 && was_left_alone(f, claim, st.st_mtim, patience));
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
@@ -253,8 +285,8 @@ static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
     if (status == LB_OK) status = lb_parts_job_read(f->path, &there, err);
     if (status == LB_OK && !lb_parts_job_equal(job, &there))
         status = lb_fail(err, LB_ERR_INVALID,
-                         "%s: holds parts of another question, `lastbit %s …`, or of files that have changed since: "
-                         "name another folder",
+                         "%s: holds parts of another question, `lastbit %s …`, of files that have changed since, "
+                         "or of another build of lastbit: name another folder",
                          f->path, there.words[0]);
     lb_parts_job_release(&there);
     buffer_release(&frame), free(path);
@@ -403,5 +435,6 @@ void lb_part_folder_close(lb_part_folder *f, bool remove)
     free(beat);
     if (remove && f->workers) leave(f);
     pthread_mutex_destroy(&f->lock), pthread_cond_destroy(&f->changed);
-    free(f->path), free(f);
+    for (uint32_t i = 0; i < f->n_watched; i++) free(f->watched[i].claim);
+    free(f->watched), free(f->path), free(f);
 }

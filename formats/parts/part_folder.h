@@ -5,7 +5,8 @@
  *     LOOP-CHUNK.part       a chunk that is done
  *     LOOP-CHUNK.claim      a worker is at it: a hint, so that few chunks are made twice. Its owner touches it every
  *                           second; one that is not touched for LB_PART_PATIENCE seconds, or whose process is gone
- *                           from this host, is open to all
+ *                           from this host, is open to all. Where its time is yet to come, for a clock was ahead, the
+ *                           seconds are those in which a waiting worker saw it unchanged
  *     HOST-PID.beat         touched by a worker to read the file system's own clock, whatever the hosts' clocks say
  *     answer, told          the answer, and that a worker gives it
  *     left-N                worker N has come to its end; where it comes again, that is another start */

@@ -47,6 +47,7 @@ struct lb_parts {
     uint32_t loops;    /* that were begun: their number tells loops of one name apart */
     lb_parts_tally tally;
     void (*progress)(const char *what, uint64_t done, uint64_t total);
+    lb_status (*refusal)(lb_err *err);
 };
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
@@ -128,8 +129,10 @@ static lb_status take_file(lb_parts *p, const char *path, lb_err *err)
         if (lb_part_file_is_job(body, n)) continue;
         LB_TRY(lb_part_file_read_chunk(body, n, path, (uint64_t)(body - file.bytes), &reader, &job, &chunk, err));
         if (!lb_digest_equal(job, p->digest))
-            return lb_fail(err, LB_ERR_INVALID,
-                           "%s: is a part of another question, or of files that have changed since", path);
+            return lb_fail(
+                err, LB_ERR_INVALID,
+                "%s: is a part of another question, of files that have changed since, or of another build of lastbit",
+                path);
         if (find_chunk(p, chunk.loop, chunk.number)) continue;
         const kept_chunk kept = {.loop = (char *)(uintptr_t)chunk.loop,
                                  .number = chunk.number,
@@ -228,6 +231,8 @@ static lb_status make_chunk(void *context, uint64_t number, byte_buffer *frame, 
     lb_part_file_chunk(&body, m->parts->digest, &chunk);
     lb_status status = LB_OK;
     for (uint64_t i = 0; i < chunk.n && status == LB_OK; i++) status = make_unit(m, chunk.first + i, &body, err);
+    /* A read that was refused may have become a record of less, which the other workers would believe. */
+    if (status == LB_OK) status = m->parts->refusal(err);
     if (status == LB_OK) {
         lb_part_file_frame(frame, &body.written);
         if (frame->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a part");
@@ -474,6 +479,7 @@ lb_status lb_parts_open(const lb_parts_options *o, lb_parts **out, lb_err *err)
     lb_parts *p = calloc(1, sizeof *p);
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parts");
     p->part = o->part, p->of = o->of, p->progress = o->progress;
+    p->refusal = o->refusal ? o->refusal : lb_input_refusal;
     lb_part_file_job(&p->job, o->job);
     lb_status status = p->job.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a command") : LB_OK;
     p->digest = status == LB_OK ? lb_part_file_digest(&p->job) : (lb_digest){0, 0};

@@ -41,7 +41,7 @@ typedef struct lb_parts_job {
     const char *const *words; /* "diff", "a.lb", "b.lb", … */
     uint32_t n;
     const char *folder; /* that relative paths among them start from */
-    lb_digest inputs;   /* of the files that they name; two runs over files that changed between are two jobs */
+    lb_digest inputs;   /* of the files that they name, and of the program: over files that changed it is another job */
 } lb_parts_job;
 
 typedef struct lb_parts_options {
@@ -53,6 +53,9 @@ typedef struct lb_parts_options {
     const char *folder;       /* in which workers meet; it is made; NULL: none */
     uint32_t worker, workers; /* from 0 on, of how many; 0 of 0: not known */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    /* Not LB_OK once the system refused this process a read or memory: records that it has made since may lack what
+     * was refused, and are not kept. NULL: lb_input_refusal */
+    lb_status (*refusal)(lb_err *err);
 } lb_parts_options;
 #define LB_PARTS_OPTIONS_INIT {.size = sizeof(lb_parts_options)}
 

@@ -96,7 +96,7 @@ static lb_status work_step(void *context, uint64_t unit, lb_part_record *record,
     const stepping *stepping = context;
     lb_ranks_step step = {0};
     if (stepping->options->progress) stepping->options->progress("gradients", unit, stepping->steps->n_steps);
-    const lb_status status = lb_worker_dispersion_of(stepping->steps, &stepping->steps->steps[unit], &step, err);
+    const lb_status status = lb_worker_dispersion_of(stepping->steps, &stepping->steps->steps[unit], 0, &step, err);
     if (status == LB_OK) step_record(record, &step);
     step_release(&step);
     return status;

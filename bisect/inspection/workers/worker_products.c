@@ -168,6 +168,38 @@ static double product(const double *x, const double *y, size_t n)
     return sum;
 }
 
+/* A worker's product with itself: pieces are shared out over threads in rounds, and added in order. */
+static bool add_square(const addends *addends, double *into)
+{
+    enum { ROUND = 64 };
+    const int64_t elements = addends->elements, pieces = (elements + PIECE - 1) / PIECE;
+    const size_t width = elements < PIECE ? (size_t)elements : PIECE;
+    bool failed = false;
+    for (int64_t base = 0; base < pieces && !failed; base += ROUND) {
+        const int64_t end = base + ROUND < pieces ? base + ROUND : pieces;
+        double sums[ROUND] = {0};
+#pragma omp parallel if (end - base > 4)
+        {
+            double *room = malloc((2 * width + 1) * sizeof *room);
+#pragma omp for
+            for (int64_t piece = base; piece < end; piece++) {
+                const int64_t from = piece * PIECE, left = elements - from;
+                const size_t count = left < PIECE ? (size_t)left : PIECE;
+                if (!room) {
+#pragma omp atomic write
+                    failed = true;
+                    continue;
+                }
+                load_piece(addends, from, count, room, room + width);
+                sums[piece - base] = product(room, room, count);
+            }
+            free(room);
+        }
+        for (int64_t piece = base; piece < end && !failed; piece++) *into += sums[piece - base];
+    }
+    return !failed;
+}
+
 /* Few workers: pieces are shared out over threads in rounds, and added in order. */
 static bool add_pieces(const addends *addends, uint32_t n, int64_t elements, double *into)
 {
@@ -208,33 +240,44 @@ static bool add_pieces(const addends *addends, uint32_t n, int64_t elements, dou
     return !failed;
 }
 
-/* Many workers: one piece at a time, whose pairs are shared out. */
-static bool add_pairs(const addends *addends, size_t n, int64_t elements, double *into)
+/* Many workers: one piece at a time, of which some workers of the band are widened at once; those that they are
+ * multiplied with are shared out over threads. */
+static bool add_pairs(const addends *addends, size_t n, lb_worker_band band, int64_t elements, double *into)
 {
-    const size_t width = elements < PIECE ? (size_t)elements : PIECE;
-    double *room = malloc((n * width + 1) * sizeof *room), *spare = malloc((width + 1) * sizeof *spare);
-    for (int64_t from = 0; room && spare && from < elements; from += PIECE) {
-        const int64_t left = elements - from;
-        const size_t count = left < PIECE ? (size_t)left : PIECE;
-        for (size_t i = 0; i < n; i++) load_piece(&addends[i], from, count, room + i * width, spare);
-#pragma omp parallel for schedule(dynamic, 16) if (n * n * count > 1 << 20)
-        for (size_t i = 0; i < n; i++)
-            for (size_t j = i; addends[i].n && j < n; j++)
-                if (addends[j].n) into[i * n + j] += product(room + i * width, room + j * width, count);
+    enum { AT_ONCE = 512 << 10 }; /* elements: 4 MB */
+    const size_t width = elements < PIECE ? (size_t)elements : PIECE, fit = AT_ONCE / (width ? width : 1);
+    const size_t rows_at_once = fit < band.n ? fit : band.n;
+    double *rows = malloc((rows_at_once * width + 1) * sizeof *rows);
+    bool failed = !rows;
+#pragma omp parallel if (band.n * n * width > 1 << 20)
+    {
+        double *column = malloc((2 * width + 1) * sizeof *column);
+        for (int64_t from = 0; from < elements; from += PIECE)
+            for (size_t block = 0; block < band.n; block += rows_at_once) {
+                const size_t left = band.n - block, end = block + (rows_at_once < left ? rows_at_once : left);
+                const size_t count = elements - from < PIECE ? (size_t)(elements - from) : PIECE;
+#pragma omp for
+                for (size_t i = block; i < end; i++)
+                    if (rows && column)
+                        load_piece(&addends[band.first + i], from, count, rows + (i - block) * width, column);
+#pragma omp for schedule(dynamic, 16)
+                for (size_t j = band.first + block; j < n; j++) {
+                    if (!rows || !column) {
+#pragma omp atomic write
+                        failed = true;
+                        continue;
+                    }
+                    if (!addends[j].n) continue;
+                    load_piece(&addends[j], from, count, column, column + width);
+                    for (size_t i = block; i < end && band.first + i <= j; i++)
+                        if (addends[band.first + i].n)
+                            into[i * n + j] += product(rows + (i - block) * width, column, count);
+                }
+            }
+        free(column);
     }
-    const bool done = room && spare;
-    free(room), free(spare);
-    return done;
-}
-
-/* Adds g_i . g_j over all elements to `into` (n x n): of each pair piece by piece. */
-static lb_status add_products(const addends *addends, uint32_t n, int64_t elements, double *into, lb_err *err)
-{
-    enum { FEW = 32 };
-    const bool added = n < FEW ? add_pieces(addends, n, elements, into) : add_pairs(addends, n, elements, into);
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < i; j++) into[i * n + j] = into[j * n + i];
-    return added ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    free(rows);
+    return !failed;
 }
 
 /* `at`: where it stands where all workers have the same gradients. */
@@ -246,34 +289,69 @@ static const lb_own_gradient *find_gradient(const lb_worker *worker, const char 
     return NULL;
 }
 
-static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_step *step, uint32_t key,
-                                 lb_worker_products *out, double *into, lb_err *err)
+/* Gradients of one parameter, of the workers from `first` on: where these are all, those that lack are counted. */
+static lb_status addends_of_key(const lb_worker_steps *steps, const lb_worker_step *step, uint32_t key, uint32_t first,
+                                lb_worker_products *out, addends *addends, lb_err *err)
 {
-    const size_t n = steps->n_ranks;
-    addends *addends = calloc(n + 1, sizeof *addends);
-    int64_t elements = 0;
-    lb_status status = addends ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
-    for (uint32_t rank = 0; rank < n && status == LB_OK; rank++) {
+    lb_status status = LB_OK;
+    for (uint32_t rank = first; rank < steps->n_ranks && status == LB_OK; rank++) {
         const lb_worker *worker = &step->workers[rank];
         const lb_own_gradient *gradient =
             worker->program ? find_gradient(worker, out->keys[key], out->places[key]) : NULL;
         if (!gradient || !lb_worker_steps_has(steps, rank)) continue;
         status = addends_init(steps->capture, worker, gradient, out->store, out->store->at[rank], &addends[rank], err);
+        const int64_t elements = status == LB_OK ? addends[rank].elements : 0;
+        if (!out->elements[key]) out->elements[key] = elements;
         /* Another size under one name cannot be compared. */
-        const bool other = status == LB_OK && elements && addends[rank].elements != elements;
-        if (status == LB_ERR_NOT_CAPTURED || other) {
-            addends_release(&addends[rank]);
-            out->lacking++, out->whole[rank] = false;
-            status = LB_OK;
-        }
-        if (addends[rank].n) elements = addends[rank].elements;
+        const bool other = elements && elements != out->elements[key];
+        if (status == LB_ERR_NOT_CAPTURED || other) out->lacking += !first, out->whole[rank] = false;
+        if (status == LB_ERR_NOT_CAPTURED || !elements || other) addends_release(&addends[rank]);
+        if (status == LB_ERR_NOT_CAPTURED) status = LB_OK;
     }
-    if (status == LB_OK) status = add_products(addends, (uint32_t)n, elements, into, err);
-    for (uint32_t rank = 0; rank < n && status == LB_OK; rank++)
-        for (uint32_t q = 0; q < n; q++) {
-            const double scale = step->workers[rank].own.scale * step->workers[q].own.scale;
-            if (scale != 1) into[rank * n + q] /= scale;
+    return status;
+}
+
+static double scale_of(const lb_worker_step *step, uint32_t a, uint32_t b)
+{
+    return step->workers[a].own.scale * step->workers[b].own.scale;
+}
+
+/* `into`: band.n x n, zeros. */
+static lb_status products_of_key(const lb_worker_steps *steps, const lb_worker_step *step, uint32_t key,
+                                 lb_worker_band band, lb_worker_products *out, double *into, lb_err *err)
+{
+    enum { FEW = 32 };
+    const size_t n = steps->n_ranks;
+    addends *addends = calloc(n + 1, sizeof *addends);
+    lb_status status = addends ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    if (status == LB_OK) status = addends_of_key(steps, step, key, band.first, out, addends, err);
+    if (status == LB_OK && !(n < FEW && band.n == n ? add_pieces(addends, (uint32_t)n, out->elements[key], into)
+                                                    : add_pairs(addends, n, band, out->elements[key], into)))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    for (uint32_t i = 0; i < band.n && status == LB_OK; i++)
+        for (uint32_t k = band.first + i; k < n; k++) {
+            const double scale = scale_of(step, band.first + i, k);
+            if (scale != 1) into[i * n + k] /= scale;
         }
+    for (uint32_t rank = 0; addends && rank < n; rank++) addends_release(&addends[rank]);
+    free(addends);
+    return status;
+}
+
+/* `into`: n zeros. */
+static lb_status squares_of_key(const lb_worker_steps *steps, const lb_worker_step *step, uint32_t key,
+                                lb_worker_products *out, double *into, lb_err *err)
+{
+    const uint32_t n = steps->n_ranks;
+    addends *addends = calloc((size_t)n + 1, sizeof *addends);
+    lb_status status = addends ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
+    if (status == LB_OK) status = addends_of_key(steps, step, key, 0, out, addends, err);
+    for (uint32_t rank = 0; rank < n && status == LB_OK; rank++) {
+        if (addends[rank].n && !add_square(&addends[rank], &into[rank]))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+        const double scale = scale_of(step, rank, rank);
+        if (scale != 1) into[rank] /= scale;
+    }
     for (uint32_t rank = 0; addends && rank < n; rank++) addends_release(&addends[rank]);
     free(addends);
     return status;
@@ -295,8 +373,8 @@ static lb_status list_keys(const lb_worker_steps *steps, const lb_worker_step *s
     for (uint32_t r = 0; r < steps->n_ranks; r++) room += step->workers[r].own.n;
     out->keys = calloc(room, sizeof *out->keys), out->places = calloc(room, sizeof *out->places);
     out->layers = calloc(room, sizeof *out->layers), out->layer_chars = calloc(room, sizeof *out->layer_chars);
-    out->whole = calloc(steps->n_ranks + 1, sizeof *out->whole);
-    if (!out->keys || !out->places || !out->layers || !out->layer_chars || !out->whole)
+    out->whole = calloc(steps->n_ranks + 1, sizeof *out->whole), out->elements = calloc(room, sizeof *out->elements);
+    if (!out->keys || !out->places || !out->layers || !out->layer_chars || !out->whole || !out->elements)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for gradients");
     for (uint32_t r = 0; r < steps->n_ranks; r++) {
         const lb_worker *worker = &step->workers[r];
@@ -340,18 +418,33 @@ lb_status lb_worker_products_init(const lb_worker_steps *steps, const lb_worker_
     return status;
 }
 
-lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step,
-                                  lb_worker_products *products,
-                                  lb_status (*take)(void *context, uint32_t key, const double *products), void *context,
-                                  lb_err *err)
+lb_status lb_worker_products_squares(const lb_worker_steps *steps, const lb_worker_step *step,
+                                     lb_worker_products *products, lb_worker_products_take *take, void *context,
+                                     lb_err *err)
 {
-    const size_t cells = (size_t)products->n * products->n;
-    double *sums = malloc((cells + 1) * sizeof *sums);
-    lb_status status = sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    double *squares = malloc(((size_t)products->n + 1) * sizeof *squares);
+    lb_status status = squares ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
     products->lacking = 0;
     for (uint32_t k = 0; k < products->n_keys && status == LB_OK; k++) {
+        memset(squares, 0, products->n * sizeof *squares);
+        status = squares_of_key(steps, step, k, products, squares, err);
+        if (status == LB_OK) status = take(context, k, squares);
+    }
+    free(squares);
+    return status;
+}
+
+lb_status lb_worker_products_each(const lb_worker_steps *steps, const lb_worker_step *step, lb_worker_band band,
+                                  lb_worker_products *products, lb_worker_products_take *take, void *context,
+                                  lb_err *err)
+{
+    const size_t cells = (size_t)band.n * products->n;
+    double *sums = malloc((cells + 1) * sizeof *sums);
+    lb_status status = sums ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products of gradients");
+    if (!band.first) products->lacking = 0;
+    for (uint32_t k = 0; k < products->n_keys && status == LB_OK; k++) {
         memset(sums, 0, cells * sizeof *sums);
-        status = products_of_key(steps, step, k, products, sums, err);
+        status = products_of_key(steps, step, k, band, products, sums, err);
         if (status == LB_OK) status = take(context, k, sums);
     }
     free(sums);
@@ -363,6 +456,6 @@ void lb_worker_products_release(lb_worker_products *products)
     if (products->store) store_release(products->store, products->n);
     free(products->store);
     free(products->keys), free(products->places), free(products->layers), free(products->layer_chars),
-        free(products->whole);
+        free(products->whole), free(products->elements);
     *products = (lb_worker_products){0};
 }

@@ -32,16 +32,21 @@ static bool computes_together(const lb_program *program, const lb_collective *gr
 }
 
 /* `writes`: to whom it hands activations, by rows. */
-static void pair_group(lb_worker_steps *steps, const lb_worker *worker, const lb_collective *group, const bool *writes)
+static lb_status pair_group(lb_worker_steps *steps, const lb_worker *worker, const lb_collective *group,
+                            const bool *writes, lb_err *err)
 {
     const lb_program *program = worker->program;
     const uint32_t a = lb_rank_steps_row(steps->ranks, steps->n_ranks, worker->rank);
+    uint32_t *rows = malloc((group->ranks + 1) * sizeof *rows), n = 0;
+    if (!rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a group of %u ranks", group->ranks);
     for (uint32_t k = 0; k < group->ranks; k++) {
         const uint32_t b =
             lb_rank_steps_row(steps->ranks, steps->n_ranks, (int32_t)program->refs[group->first_rank + k]);
-        if (a == LB_NONE || b == LB_NONE || a == b || writes[b]) continue;
-        steps->pairs[(size_t)a * steps->n_ranks + b] = steps->pairs[(size_t)b * steps->n_ranks + a] = true;
+        if (b != LB_NONE) rows[n++] = b;
     }
+    const lb_status status = a == LB_NONE ? LB_OK : lb_worker_pairs_add(&steps->pairs, a, rows, n, writes, err);
+    free(rows);
+    return status;
 }
 
 /* What is reduced over one group. */
@@ -85,11 +90,11 @@ static lb_status pair_members(lb_worker_steps *steps, const lb_worker *worker, l
     }
     if (status == LB_OK) lb_model_ranks_mark_written(program, steps->ranks, steps->n_ranks, writes);
     const uint32_t n = status == LB_OK ? list_shares(worker, shares) : 0;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         const lb_collective *group = &program->collectives[shares[i].row];
         if (2 * shares[i].elements < reduced || (2 * shares[i].elements < all && computes_together(program, group)))
             continue;
-        pair_group(steps, worker, group, writes);
+        status = pair_group(steps, worker, group, writes, err);
     }
     free(shares), free(writes);
     return status;
@@ -141,9 +146,9 @@ lb_status lb_worker_steps_init(lb_capture *capture, int64_t first_step, int64_t 
     const uint32_t n = lb_capture_steps(capture, &steps);
     *out = (lb_worker_steps){.capture = capture};
     out->n_ranks = lb_capture_ranks(capture, &out->ranks);
-    out->pairs = calloc((size_t)out->n_ranks * out->n_ranks + 1, sizeof *out->pairs);
     out->steps = calloc(n + 1, sizeof *out->steps);
-    lb_status status = out->pairs && out->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", n);
+    lb_status status = out->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", n);
+    if (status == LB_OK) status = lb_worker_pairs_init(out->n_ranks, &out->pairs, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++)
         if (steps[i] >= first_step && steps[i] <= last_step) status = take_step(out, steps[i], err);
     if (status == LB_OK && !out->n_steps) status = lb_capture_lacks(capture, first_step, last_step, err);
@@ -157,18 +162,12 @@ void lb_worker_steps_release(lb_worker_steps *steps)
         for (uint32_t r = 0; r < steps->n_ranks; r++) lb_own_gradients_release(&steps->steps[i].workers[r].own);
         free(steps->steps[i].workers);
     }
-    free(steps->steps), free(steps->pairs), free(steps->reduced);
+    free(steps->steps), free(steps->reduced);
+    lb_worker_pairs_release(&steps->pairs);
     *steps = (lb_worker_steps){0};
 }
 
 bool lb_worker_key_reduced(const lb_worker_steps *steps, const char *key)
 {
     return steps->n_reduced && bsearch(&key, steps->reduced, steps->n_reduced, sizeof *steps->reduced, by_text);
-}
-
-bool lb_worker_steps_has(const lb_worker_steps *steps, uint32_t rank_row)
-{
-    for (uint32_t r = 0; r < steps->n_ranks; r++)
-        if (lb_workers_pair(steps, rank_row, r)) return true;
-    return false;
 }

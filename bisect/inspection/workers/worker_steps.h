@@ -3,6 +3,7 @@
 #define LB_BISECT_WORKER_STEPS_H
 
 #include "failure/own_gradient.h"
+#include "workers/worker_pairs.h"
 
 #include <lastbit/ranks.h>
 
@@ -26,7 +27,7 @@ typedef struct lb_worker_steps {
     uint32_t n_steps;
     char **reduced; /* keys of gradients that enter a collective in some step, sorted */
     uint32_t n_reduced;
-    bool *pairs; /* n_ranks x n_ranks: they reduce gradients over one group */
+    lb_worker_pairs pairs;
 } lb_worker_steps;
 
 lb_status lb_worker_steps_init(lb_capture *capture, int64_t first_step, int64_t last_step, lb_worker_steps *out,
@@ -35,10 +36,14 @@ void lb_worker_steps_release(lb_worker_steps *steps);
 /* A key of lb_own_gradient. */
 bool lb_worker_key_reduced(const lb_worker_steps *steps, const char *key);
 /* Does it share gradients with any other rank? */
-bool lb_worker_steps_has(const lb_worker_steps *steps, uint32_t rank_row);
+static inline bool lb_worker_steps_has(const lb_worker_steps *steps, uint32_t rank_row)
+{
+    return steps->pairs.has[rank_row];
+}
+/* Do they reduce gradients over one group? */
 static inline bool lb_workers_pair(const lb_worker_steps *steps, uint32_t a, uint32_t b)
 {
-    return steps->pairs[(size_t)a * steps->n_ranks + b];
+    return lb_worker_pairs_are(&steps->pairs, a, b);
 }
 
 #endif

@@ -292,16 +292,28 @@ lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, ui
 
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op)
 {
-    uint32_t p = side->n_parts - 1;
+    uint32_t p = 0, end = side->n_parts;
     if (side->rank_of) return side->rank_of[op];
-    while (p > 0 && side->parts[p].first_op > op) p--;
+    while (end - p > 1) { /* the last part that does not begin behind it: they lie in order */
+        const uint32_t middle = p + (end - p) / 2;
+        if (side->parts[middle].first_op > op)
+            end = middle;
+        else
+            p = middle;
+    }
     return p;
 }
 
 uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t value)
 {
-    uint32_t p = side->n_parts - 1;
-    while (p > 0 && side->parts[p].first_value > value) p--;
+    uint32_t p = 0, end = side->n_parts;
+    while (end - p > 1) {
+        const uint32_t middle = p + (end - p) / 2;
+        if (side->parts[middle].first_value > value)
+            end = middle;
+        else
+            p = middle;
+    }
     return p;
 }
 

@@ -4,16 +4,91 @@
 #include "pair/side_replay.h"
 #include "kernel/value_memory.h"
 
+#include "base/array.h"
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- views ------------------------------------------------------------------------------------------------------- */
+
+/* Values that hold a whole storage at a version, by that place: of each place the one that was computed last. */
+typedef struct whole_values {
+    const lb_program *program;
+    uint32_t *list, n;
+    lb_hash by_place;
+} whole_values;
+
+static uint64_t place_hash(const lb_value *value)
+{
+    const uint64_t place[] = {(uint64_t)value->storage, (uint64_t)value->version, (uint64_t)value->dtype};
+    return lb_digest_bytes(place, sizeof place).lo;
+}
+
+/* The row of the value that holds the place of this one, LB_NONE where none does. */
+static uint32_t find_whole(const whole_values *whole, const lb_value *value)
+{
+    LB_HASH_EACH(row, &whole->by_place, place_hash(value))
+    {
+        const lb_value *other = &whole->program->values[whole->list[row]];
+        if (other->storage == value->storage && other->version == value->version && other->dtype == value->dtype)
+            return row;
+    }
+    return LB_NONE;
+}
+
+/* False: out of memory. */
+static bool note_computed(whole_values *whole, uint32_t value)
+{
+    const lb_value *row = &whole->program->values[value];
+    if (!lb_layout_is_contiguous(&row->layout)) return true;
+    const uint32_t known = find_whole(whole, row);
+    if (known != LB_NONE) {
+        whole->list[known] = value;
+        return true;
+    }
+    uint32_t *grown = lb_array_grow(whole->list, whole->n, sizeof *grown);
+    if (!grown) return false;
+    whole->list = grown;
+    if (!lb_hash_add(&whole->by_place, place_hash(row), whole->n)) return false;
+    grown[whole->n++] = value;
+    return true;
+}
+
+/* Of each value the one that an op computed and it is a view of, itself when it was computed: all in one walk. */
+static bool find_bases(const lb_program *program, uint32_t *base)
+{
+    whole_values whole = {.program = program};
+    bool room = true;
+    for (uint32_t v = 0; v < program->n_values; v++) base[v] = LB_NONE;
+    for (uint32_t i = 0; i < program->n_ops && room; i++) {
+        const lb_op *op = &program->ops[i];
+        for (uint32_t k = 0; k < lb_op_outcomes(op) && !(op->flags & LB_OP_VIEW) && room; k++) {
+            const uint32_t r = lb_op_outcome(program, op, k);
+            if (r == LB_NONE) continue;
+            base[r] = r;
+            room = note_computed(&whole, r);
+        }
+    }
+    for (uint32_t v = 0; v < program->n_values && room; v++) {
+        const uint32_t row = base[v] == LB_NONE ? find_whole(&whole, &program->values[v]) : LB_NONE;
+        if (row != LB_NONE) base[v] = whole.list[row];
+    }
+    lb_hash_release(&whole.by_place);
+    free(whole.list);
+    return room;
+}
 
 lb_status lb_regenerated_init(const lb_program_view *side, lb_regenerated *regenerated, lb_err *err)
 {
     const lb_program *program = side->program;
     *regenerated = (lb_regenerated){.side = side, .program = program};
     regenerated->bytes = calloc(program->n_values + 1, sizeof *regenerated->bytes);
+    regenerated->base = malloc((program->n_values + 1) * sizeof *regenerated->base);
     regenerated->wanted = calloc(program->n_values + 1, 1), regenerated->exact = calloc(program->n_values + 1, 1);
-    if (regenerated->bytes && regenerated->wanted && regenerated->exact) return LB_OK;
+    if (regenerated->bytes && regenerated->base && regenerated->wanted && regenerated->exact &&
+        find_bases(program, regenerated->base))
+        return LB_OK;
     lb_regenerated_release(regenerated);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", program->n_values);
 }
@@ -21,26 +96,8 @@ lb_status lb_regenerated_init(const lb_program_view *side, lb_regenerated *regen
 void lb_regenerated_release(lb_regenerated *regenerated)
 {
     for (uint32_t v = 0; regenerated->bytes && v < regenerated->program->n_values; v++) free(regenerated->bytes[v]);
-    free(regenerated->bytes), free(regenerated->wanted), free(regenerated->exact);
+    free(regenerated->bytes), free(regenerated->base), free(regenerated->wanted), free(regenerated->exact);
     memset(regenerated, 0, sizeof *regenerated);
-}
-
-/* The value that an op computed and `value` is a view of; itself when it was computed, LB_NONE when neither. */
-static uint32_t base_of(const lb_program *program, uint32_t value)
-{
-    const lb_value *v = &program->values[value];
-    uint32_t base = LB_NONE;
-    for (uint32_t i = 0; i < program->n_ops; i++) {
-        const lb_op *op = &program->ops[i];
-        for (uint32_t k = 0; k < op->results + op->written && !(op->flags & LB_OP_VIEW); k++) {
-            uint32_t r = lb_op_outcome(program, op, k);
-            if (r == value) return value;
-            if (r == LB_NONE || program->values[r].storage != v->storage || program->values[r].version != v->version)
-                continue;
-            if (program->values[r].dtype == v->dtype && lb_layout_is_contiguous(&program->values[r].layout)) base = r;
-        }
-    }
-    return base;
 }
 
 static bool has_bytes(const lb_program_view *side, uint32_t value)
@@ -53,7 +110,7 @@ static bool has_bytes(const lb_program_view *side, uint32_t value)
 void lb_regenerated_want(lb_regenerated *regenerated, uint32_t value)
 {
     if (value == LB_NONE || has_bytes(regenerated->side, value)) return;
-    uint32_t base = base_of(regenerated->program, value);
+    const uint32_t base = regenerated->base[value];
     if (base == LB_NONE || regenerated->wanted[base]) return;
     regenerated->wanted[base] = 1, regenerated->n_wanted++;
 }
@@ -87,7 +144,7 @@ bool lb_regenerated_value(const lb_regenerated *regenerated, uint32_t value, lb_
     if (value == LB_NONE) return false;
     *exact = true;
     if (lb_program_view_value(regenerated->side, value, tensor, NULL) == LB_OK) return true;
-    uint32_t base = regenerated->bytes[value] ? value : base_of(regenerated->program, value);
+    uint32_t base = regenerated->bytes[value] ? value : regenerated->base[value];
     if (base == LB_NONE || !regenerated->bytes[base]) return false;
     const lb_value *row = &regenerated->program->values[value];
     *exact = regenerated->exact[base];

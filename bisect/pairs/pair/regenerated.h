@@ -8,6 +8,7 @@ typedef struct lb_regenerated {
     const lb_program_view *side;
     const lb_program *program; /* of the side */
     void **bytes;              /* per value: row-major elements of its dtype, or NULL */
+    uint32_t *base;            /* per value: the one that an op computed and it is a view of; LB_NONE: there is none */
     uint8_t *wanted, *exact;
     uint32_t n_wanted;
 } lb_regenerated;

@@ -699,6 +699,73 @@ static void test_claims_of_the_dead_are_taken_over(void **state)
     assert_int_equal(access(folder, F_OK), -1);
 }
 
+/* A claim of the future, for a clock was ahead: of one that lives and touches it, and of one that ended. */
+static void test_claims_of_clocks_that_are_ahead(void **state)
+{
+    (void)state;
+    char folder[300], claim[360], log[300];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    int code;
+    enum { LIVES_FOR = 5 };
+    const task alone = plain(3, NONE, &status, NULL), how = {.n = 3, .failing = NONE, .log = log};
+    snprintf(folder, sizeof folder, "%s/work", scratch), snprintf(log, sizeof log, "%s/log", scratch);
+    lb_parts_close(join_folder(folder, &job, 0, 0), false);
+    snprintf(claim, sizeof claim, "%s/0-first-000001.claim", folder);
+    write_file(claim, "", 0); /* a quarter of the patience */
+    time_t ahead = time(NULL) + 3600;
+    const time_t began = time(NULL);
+    const pid_t worker = start_worker(folder, &job, 0, &how, alone.folded);
+    while (time(NULL) < began + LIVES_FOR) {
+        const struct timespec touched[2] = {{++ahead, 0}, {ahead, 0}};
+        assert_int_equal(utimensat(AT_FDCWD, claim, touched, 0), 0);
+        usleep(300000);
+        assert_int_equal(waitpid(worker, &code, WNOHANG), 0); /* its owner lives */
+    }
+    assert_int_equal(waitpid(worker, &code, 0), worker);
+    assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 2);
+    assert_true(time(NULL) < began + LIVES_FOR + 60);
+    assert_int_equal(size_of(log), 3 + alone.units);
+}
+
+static lb_status refuse_all(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_IO, "a read was refused");
+}
+
+/* What a process makes once it was refused a read may lack what that would have given: no other worker finds it. */
+static void test_what_is_made_behind_a_refusal_is_not_kept(void **state)
+{
+    (void)state;
+    char folder[300], part[360];
+    const lb_parts_job job = job_of(NULL);
+    lb_status status;
+    lb_err err = LB_ERR_INIT;
+    const task alone = plain(4, NONE, &status, NULL);
+    task t = {.n = 4, .failing = NONE};
+    snprintf(folder, sizeof folder, "%s/work", scratch);
+    for (int files = 0; files < 2; files++) {
+        lb_parts_options o = LB_PARTS_OPTIONS_INIT;
+        lb_parts *parts;
+        o.job = &job, o.refusal = refuse_all;
+        o.folder = files ? NULL : folder, o.part = (uint32_t)files, o.of = (uint32_t)files;
+        assert_int_equal(lb_parts_open(&o, &parts, NULL), LB_OK);
+        lb_err_clear(&err);
+        assert_int_equal(run(parts, &t, &err), LB_ERR_IO);
+        assert_string_equal(err.message, "a read was refused");
+        lb_parts_close(parts, false);
+    }
+    for (int i = 0; i < 4; i++) {
+        snprintf(part, sizeof part, "%s/0-first-%06d.part", folder, i);
+        assert_int_equal(access(part, F_OK), -1);
+    }
+    lb_parts *parts = join_folder(folder, &job, 0, 0);
+    t = (task){.n = 4, .failing = NONE};
+    assert_int_equal(run(parts, &t, NULL), LB_OK);
+    assert_true(lb_digest_equal(t.folded, alone.folded));
+    lb_parts_close(parts, false);
+}
+
 /* A chunk in the folder that is torn is made again; one whose digest is right and that lies is refused by its name. */
 static void test_a_lie_in_a_folder_is_refused(void **state)
 {
@@ -844,6 +911,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_another_question_finds_no_folder, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_the_last_worker_takes_the_folder_with_it, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_claims_of_the_dead_are_taken_over, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_claims_of_clocks_that_are_ahead, make_scratch, drop_scratch),
+        cmocka_unit_test_setup_teardown(test_what_is_made_behind_a_refusal_is_not_kept, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_a_lie_in_a_folder_is_refused, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_a_folder_that_cannot_be_is_refused, make_scratch, drop_scratch),
         cmocka_unit_test_setup_teardown(test_without_memory_nothing_else_is_folded, make_scratch, drop_scratch),

@@ -3,6 +3,7 @@
 #include "cmocka_first.h"
 
 #include "worker_sample.h"
+#include "workers/worker_dispersion.h"
 
 #include <float.h>
 
@@ -149,6 +150,61 @@ static void dispersion_is_that_of_the_formulas(void **state)
         }
 }
 
+static void same_row(const lb_ranks_row *x, const lb_ranks_row *y)
+{
+    const double a[] = {x->grad_norm_mean, x->grad_norm_std, x->grad_cosine_mean, x->grad_cosine_min};
+    const double b[] = {y->grad_norm_mean, y->grad_norm_std, y->grad_cosine_mean, y->grad_cosine_min};
+    assert_memory_equal(a, b, sizeof a);
+}
+
+static void same_rows(const lb_ranks_row *x, uint32_t n, const lb_ranks_row *y, uint32_t m)
+{
+    assert_int_equal(n, m);
+    for (uint32_t i = 0; i < n; i++) same_row(&x[i], &y[i]);
+}
+
+static void drop_step(lb_ranks_step *step)
+{
+    lb_worker_dispersion_free(step->layers, step->n_layers), lb_worker_dispersion_free(step->blocks, step->n_blocks);
+    free(step->workers);
+}
+
+/* Products of few workers at a time, whose gradients are read once for each few: the numbers have the same bits. */
+static void bands_of_workers_change_no_bit(void **state)
+{
+    (void)state;
+    for (kind k = 0; k < KINDS; k++) {
+        worker_run run = {.ranks = SAMPLE_RANKS, .steps = 1};
+        float shared[SAMPLE_KEYS * SAMPLE_ELEMENTS];
+        lb_worker_steps steps;
+        for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) shared[i] = (float)uniform();
+        for (int r = 0; r < SAMPLE_RANKS; r++) run.deeds[0][r] = deed_of(k, r, shared);
+        lb_capture *capture = worker_capture(&run);
+        OK(lb_worker_steps_init(capture, INT64_MIN, INT64_MAX, &steps, &err));
+        lb_ranks_step all;
+        OK(lb_worker_dispersion_of(&steps, &steps.steps[0], SAMPLE_RANKS, &all, &err));
+        assert_int_equal(all.n_workers, SAMPLE_RANKS);
+        for (uint32_t at_once = 0; at_once < SAMPLE_RANKS; at_once++) {
+            lb_ranks_step few;
+            OK(lb_worker_dispersion_of(&steps, &steps.steps[0], at_once, &few, &err));
+            same_row(&all.all, &few.all);
+            same_rows(all.layers, all.n_layers, few.layers, few.n_layers);
+            same_rows(all.blocks, all.n_blocks, few.blocks, few.n_blocks);
+            assert_int_equal(all.n_workers, few.n_workers);
+            for (uint32_t w = 0; w < all.n_workers; w++) {
+                const double x[] = {all.workers[w].loss, all.workers[w].grad_norm, all.workers[w].cosine};
+                const double y[] = {few.workers[w].loss, few.workers[w].grad_norm, few.workers[w].cosine};
+                assert_memory_equal(x, y, sizeof x);
+            }
+            assert_int_equal(all.gradients, few.gradients), assert_int_equal(all.lacking, few.lacking);
+            drop_step(&few);
+        }
+        drop_step(&all);
+        lb_worker_steps_release(&steps);
+        lb_capture_close(capture);
+    }
+}
+
 /* Losses that are one number differ by nothing, although their mean rounds. */
 static void losses_that_are_alike_have_no_deviation(void **state)
 {
@@ -175,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dispersion_is_that_of_the_formulas),
+        cmocka_unit_test(bands_of_workers_change_no_bit),
         cmocka_unit_test(losses_that_are_alike_have_no_deviation),
         cmocka_unit_test(one_rank_cannot_be_tested),
     };

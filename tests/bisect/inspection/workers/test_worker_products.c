@@ -50,9 +50,8 @@ static lb_status take_products(void *context, uint32_t key, const double *m)
     assert_int_equal(key, t->n++);
     assert_true(lb_worker_key_reduced(&steps, t->products->keys[key]));
     for (uint32_t a = 0; a < n; a++)
-        for (uint32_t b = 0; b < n; b++) {
-            const double ab = m[a * n + b], ba = m[b * n + a], limit = sqrt(m[a * n + a] * m[b * n + b]);
-            assert_true(ab == ba || (isnan(ab) && isnan(ba)));
+        for (uint32_t b = a; b < n; b++) {
+            const double ab = m[a * n + b], limit = sqrt(m[a * n + a] * m[b * n + b]);
             assert_true(!(fabs(ab) > limit * (1 + 1e-12)));
         }
     return LB_OK;
@@ -65,7 +64,8 @@ static void products_are_those_of_vectors(void **state)
     assert_int_equal(lb_worker_products_init(&steps, &steps.steps[0], &p, NULL), LB_OK);
     taken t = {&p, 0};
     assert_int_equal(p.n, steps.n_ranks);
-    assert_int_equal(lb_worker_products_each(&steps, &steps.steps[0], &p, take_products, &t, NULL), LB_OK);
+    const lb_worker_band all = {0, p.n};
+    assert_int_equal(lb_worker_products_each(&steps, &steps.steps[0], all, &p, take_products, &t, NULL), LB_OK);
     assert_true(t.n > 0);
     assert_int_equal(t.n, p.n_keys);
     lb_worker_products_release(&p);
