@@ -256,7 +256,7 @@ static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, 
                                          : held > o->n ? LB_CONTENT_SPLIT
                                          : straight    ? relation_of_names(f, vectors[0], row)
                                                        : LB_CONTENT_PERMUTED;
-    f->out->list[row] = (lb_content){relation, cast, vectors[0], first, f->out->n_runs - first, o->n, o->n};
+    f->out->list[row] = (lb_content){relation, cast, vectors[0], first, f->out->n_runs - first, o->n, o->n, true};
 }
 
 /* Is B's vector made, in this order, of vectors of A? */

@@ -4,6 +4,7 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "runs/diff_many.h"
+#include "contents/content_map.h"
 #include "runs/diff_implementations.h"
 #include "runs/diff_orders.h"
 #include "runs/diff_steps.h"
@@ -219,6 +220,7 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
     const lb_diff_implementations_question question = {
         .captures = {s->a, s->b},
         .options = s->options,
+        .map = s->map,
         .place = s->report->has_first ? &s->report->first : NULL,
         .cut = known->cut,
         .as_one = known->infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
@@ -229,7 +231,7 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
     lb_status status = lb_diff_implementations(&question, by_value, &answer, &why);
     bool judged = answer.judged;
     if (by_value->out_of_memory) status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
-    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) {
+    if (status == LB_ERR_NOMEM || status == LB_ERR_IO || (status == LB_ERR_INVALID && s->map)) {
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
@@ -279,6 +281,16 @@ static bool is_narrow(lb_capture *capture)
     return false;
 }
 
+/* What cannot be compared by values has no use for a table of them. */
+static lb_status say_unused_map(lb_diff_session *s)
+{
+    char text[400];
+    snprintf(text, sizeof text, "--map %.200s was not used: these two are compared by the names of their tensors",
+             s->options->table);
+    lb_report_finding(s->report, text);
+    return LB_OK;
+}
+
 static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
@@ -287,7 +299,7 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     /* A loss that is apart though all that leaves the step agrees: masks that both sides took hide what gave it. */
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
                         left || unseen || s->report->logged_apart;
-    if (s->options->digests_only) return LB_OK;
+    if (s->options->digests_only) return s->map ? say_unused_map(s) : LB_OK;
     bool may = false;
     known_of_both known = {.spelled = is_spelled_differently(s->report)};
     LB_TRY(
@@ -296,12 +308,16 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
         known.strangers = known.spelled = true;
         return try_implementations(s, &known, err);
     }
-    if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
+    if (unsure || s->map) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
     if (!may && unseen && (s->report->n_findings || s->report->n_structures))
         lb_report_missing(s->report,
                           "results that follow from memory which nothing wrote have no digest, and these runs "
                           "cannot be compared by value");
-    if (!may) return LB_OK;
+    if (!may) return s->map ? say_unused_map(s) : LB_OK;
+    if (s->map) {
+        known.strangers = known.spelled = true;
+        return try_implementations(s, &known, err);
+    }
     LB_TRY(lb_strangers_are(s->a, s->b, &known.by_chance, err));
     known.strangers = known.by_chance;
     if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
@@ -316,9 +332,12 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
+    lb_content_map map = {0};
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
     lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
-    lb_status status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = options->table ? lb_content_map_read(options->table, &map, err) : LB_OK;
+    if (options->table) s.map = &map;
+    if (status == LB_OK) status = s.report ? diff_ranks(&s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const int64_t *steps;
     for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
         if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
@@ -342,6 +361,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK) status = lb_capture_refusal(b, err);
     if (status == LB_OK && s.report->out_of_memory)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
+    lb_content_map_release(&map);
     if (status == LB_OK)
         *out = s.report;
     else
