@@ -1,10 +1,13 @@
 /* lastbit audit CKPT: a checkpoint or an adapter by itself, against another, merged against online. */
 #include "command/command_line.h"
+#include "command/command_map.h"
 #include "command/command_parts.h"
 
 #include "base/array.h"
 #include "base/hash.h"
 #include <lastbit/audit.h>
+#include <lastbit/output.h>
+#include <lastbit/tensor_map.h>
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,16 +16,19 @@
 #include <string.h>
 #include <xxhash.h>
 
-static char *expect, *against, *base, *merged, *inputs, *adapter, *html;
-static const char **maps;
+static char *expect, *against, *base, *merged, *inputs, *adapter, *html, *map_out;
+static char **maps;
 static int restart, rows;
 static long long seed;
 
 static const struct poptOption options[] = {
     {"against", 0, POPT_ARG_STRING, &against, 0, "compare every tensor with this checkpoint's", "CKPT"},
     {"map", 0, POPT_ARG_ARGV, (void *)&maps, 0,
-     "rename tensors (of an adapter: modules) of CKPT first (PCRE2; a trailing g: all matches)",
-     "'s/PATTERN/REPLACEMENT/'"},
+     "rename tensors (of an adapter: modules) of CKPT first (PCRE2; a trailing g: all matches); "
+     "with --against also a table that --map-out wrote; repeatable",
+     "'s/PATTERN/REPL/'|FILE"},
+    {"map-out", 0, POPT_ARG_STRING, &map_out, 0, "with --against: write which of its tensors is which of CKPT's",
+     "FILE"},
     {"expect", 0, POPT_ARG_STRING, &expect, 0, "the names and shapes that should be there", "CKPT"},
     {"adapter", 0, POPT_ARG_STRING, &adapter, 0, "a LoRA adapter, in CKPT's place", "DIR"},
     {"base", 0, POPT_ARG_STRING, &base, 0, "what an adapter adds to: shapes, and online against merged", "CKPT"},
@@ -406,6 +412,27 @@ static void print_text(const char *path, const lb_audit_report *report, const ch
     print_precision(report);
 }
 
+/* `against`'s tensors and what CKPT has of them. Of those that other numbers were multiplied into nothing is read
+ * back. */
+static lb_status write_table(const char *path, const lb_audit_report *report, lb_err *err)
+{
+    const char *inputs_of[] = {path, against, NULL};
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    lb_output *out = NULL;
+    how.replace = how.shared = true, how.inputs = inputs_of;
+    LB_TRY(lb_output_open(map_out, &how, &out, err));
+    FILE *file = lb_output_stream(out);
+    lb_tensor_map_write_head(file);
+    for (uint32_t i = 0; i < report->n_pairs; i++) {
+        const lb_audit_pair *pair = &report->pairs[i];
+        const bool same = !strcmp(pair->first, pair->other) && !*pair->how;
+        if (!same)
+            lb_tensor_map_write(file, pair->other, pair->first,
+                                *pair->how ? pair->how : lb_audit_match_name(pair->match), pair->folded);
+    }
+    return lb_output_close(out, err);
+}
+
 int lb_cmd_audit(int argc, const char **argv)
 {
     lb_command_arguments arguments;
@@ -421,9 +448,14 @@ int lb_cmd_audit(int argc, const char **argv)
                                            : "expected one CKPT, or --adapter DIR in its place");
     chosen.expect = expect, chosen.against = against, chosen.base = base, chosen.merged = merged,
     chosen.inputs = inputs;
-    chosen.maps = maps, chosen.seed = (uint64_t)seed, chosen.rows = (uint32_t)rows, chosen.restart = restart;
-    for (chosen.n_maps = 0; maps && maps[chosen.n_maps];) chosen.n_maps++;
+    lb_command_map map;
+    if (lb_command_map_split(maps, &map, &err) != LB_OK && code < 0)
+        code = lb_command_misused("audit", "%s", err.message);
+    chosen.maps = map.rules, chosen.n_maps = map.n_rules, chosen.table = map.table, chosen.seed = (uint64_t)seed,
+    chosen.rows = (uint32_t)rows, chosen.restart = restart;
     chosen.progress = lb_command_progress, chosen.parts = lb_command_parts();
+    if (code < 0 && (map.table || map_out) && !against)
+        code = lb_command_misused("audit", "--map %s goes with --against CKPT", map.table ? map.table : "FILE");
     if (code < 0 && merged && !base) code = lb_command_misused("audit", "--merged needs --base, too");
     if (code < 0) {
         lb_status status = lb_audit(path, &chosen, &report, &err);
@@ -434,7 +466,9 @@ int lb_cmd_audit(int argc, const char **argv)
         } else {
             code = report->n_findings > report->n_notes ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
             const char *verdict = code ? "found" : "clean";
-            if (html && lb_command_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
+            if (map_out && write_table(path, report, &err) != LB_OK)
+                code = lb_command_fail("audit", &err);
+            else if (html && lb_command_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
                 code = lb_command_fail("audit", &err);
             else if (arguments.json)
                 lb_command_print_json("audit", report_json(path, report, verdict));
@@ -443,6 +477,7 @@ int lb_cmd_audit(int argc, const char **argv)
             lb_audit_report_free(report);
         }
     }
+    lb_command_map_release(&map);
     lb_command_arguments_release(&arguments);
     return code;
 }

@@ -171,7 +171,7 @@ static int run_live(const lb_live_options *options, const answers *to)
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
 typedef struct asked {
-    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise, *memory, *html;
+    char *steps, *predicate, *against, *table, *journal, *reproducer, *run, *log, *noise, *memory, *html;
     const char **flags;
     int resume, force, quiet, check, from_start, threads, max_trials;
     double timeout;
@@ -205,6 +205,7 @@ static int refuse(const asked *asked, int n_args)
     if (n_args != 1) return lb_command_misused("bisect", "expected one CAPTURE or --run CMD, got %d arguments", n_args);
     if (asked->flags || asked->log || asked->noise || asked->timeout > 0)
         return lb_command_misused("bisect", "--flag, --log, --noise and --timeout belong to --run CMD");
+    if (asked->table && !asked->against) return lb_command_misused("bisect", "--map FILE goes with --against REF");
     if (asked->swaps.n && !asked->check)
         return lb_command_misused("bisect", "a change is given without --check: the search makes its own");
     if (asked->check && (asked->against || asked->reproducer || asked->journal))
@@ -232,7 +233,8 @@ static int start_capture(const asked *asked, const char *path, const answers *to
     lb_err err = LB_ERR_INIT;
     if (lb_command_parse_memory(asked->memory, &options.memory_bytes, &err) != LB_OK)
         return lb_command_misused("bisect", "%s", err.message);
-    options.predicate = asked->predicate, options.journal = asked->journal, options.resume = asked->resume;
+    options.predicate = asked->predicate, options.table = asked->table, options.journal = asked->journal,
+    options.resume = asked->resume;
     options.reproducer = asked->reproducer, options.overwrite = asked->force, options.threads = asked->threads;
     options.max_trials = (uint32_t)asked->max_trials;
     options.from_start = asked->from_start;
@@ -271,6 +273,8 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"against", 0, POPT_ARG_STRING, &asked.against, 0,
          "bisect the difference from this capture instead of a failure: which places, each needed, part the two",
          "REF"},
+        {"map", 0, POPT_ARG_STRING, &asked.table, 0,
+         "with --against: read which tensor is which, as `diff --map-out` wrote it", "FILE"},
         {"steps", 0, POPT_ARG_STRING, &asked.steps, 0, "only these steps", "A-B"},
         {"output", 'o', POPT_ARG_STRING, &asked.reproducer, 0, "write the smallest capture that still fails",
          "REPRODUCER"},
@@ -323,7 +327,8 @@ int lb_cmd_bisect(int argc, const char **argv)
     lb_command_swaps_release(&asked.swaps);
     for (uint32_t i = 0; asked.flags && asked.flags[i]; i++) free((char *)asked.flags[i]);
     free(asked.flags);
-    free(asked.steps), free(asked.predicate), free(asked.against), free(asked.journal), free(asked.reproducer);
+    free(asked.steps), free(asked.predicate), free(asked.against), free(asked.table), free(asked.journal),
+        free(asked.reproducer);
     free(asked.run), free(asked.log), free(asked.noise), free(asked.memory), free(asked.html);
     return rc;
 }

@@ -1,10 +1,11 @@
 /* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
 #include "command/command_line.h"
+#include "command/command_map.h"
 #include "command/command_parts.h"
 
-#include <lastbit/input_lines.h>
 #include <lastbit/output.h>
 #include <lastbit/diff.h>
+#include <lastbit/tensor_map.h>
 #include <lastbit/text_stream.h>
 
 #include <math.h>
@@ -66,6 +67,10 @@ static json_t *row_json(const lb_diff_row *row)
     json_object_set_new(object, "differing", known ? json_integer(difference->differing) : json_null());
     json_object_set_new(object, "elements", known ? json_integer(difference->elements) : json_null());
     json_object_set_new(object, "bound_ratio", lb_command_json_number(row->bound_ratio));
+    if (row->tensor)
+        json_object_set_new(
+            object, "tensors",
+            json_pack("{s:s,s:s}", "first", row->tensor_of ? row->tensor_of : "", "second", row->tensor));
     if (row->measured)
         json_object_set_new(object, "pattern",
                             json_sprintf("%s: %s", lb_compare_pattern_text(difference->pattern), difference->detail));
@@ -147,6 +152,7 @@ static json_t *differences_json(const lb_diff_report *report)
         json_object_set_new(object, "op_b", difference->op_b ? json_string(difference->op_b) : json_null());
         json_object_set_new(object, "lines", lines_json(&difference->lines[0]));
         json_object_set_new(object, "lines_b", lines_json(&difference->lines[1]));
+        json_object_set_new(object, "axis", difference->row.tensor ? json_string("source") : json_null());
         json_object_set_new(object, "effect", lb_command_json_number(difference->effect));
         json_object_set_new(object, "times", json_integer(difference->times));
         json_object_set_new(object, "steps", json_integer(difference->steps));
@@ -265,62 +271,6 @@ static void free_texts(char **texts)
 
 /* ---- the table of tensors ---- */
 
-/* Lines `SECOND = FIRST + FIRST  # relation`; of tensors that stand for several, and of those that met by their
- *                                numbers, nothing need be said. */
-typedef struct table {
-    char *text;
-    lb_diff_name *rows;
-    uint32_t n;
-} table;
-
-static char *trimmed(char *text)
-{
-    while (*text == ' ' || *text == '\t') text++;
-    size_t n = strlen(text);
-    while (n && strchr(" \t\r\n", text[n - 1])) text[--n] = '\0';
-    return text;
-}
-
-static lb_status read_table(const char *path, table *table, lb_err *err)
-{
-    lb_input_lines lines;
-    char *text = NULL;
-    size_t size = 0;
-    LB_TRY(lb_input_lines_open(&lines, path, LB_INPUT_LINES_SHORT, err));
-    FILE *kept = lb_text_stream_open(&text, &size);
-    lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t n = 0; status == LB_OK && lb_input_lines_next(&lines);) {
-        lines.text[strcspn(lines.text, "#")] = '\0';
-        char *second = trimmed(lines.text), *first = strstr(second, " = ");
-        if (!*second) continue;
-        if (!first) {
-            status = lb_fail(err, LB_ERR_CORRUPT, "--map %s, line %llu: expected SECOND = FIRST, found '%.80s'", path,
-                             (unsigned long long)lines.number, second);
-            break;
-        }
-        *first = '\0', first += 3;
-        if (strstr(first, " + ") || !*trimmed(first)) continue;
-        lb_diff_name *more = realloc(table->rows, (n + 1) * sizeof *more);
-        if (!more) {
-            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-            break;
-        }
-        table->rows = more, table->n = ++n;
-        fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
-    }
-    const lb_status ended = lb_input_lines_close(&lines, err);
-    if (status == LB_OK) status = ended;
-    if (status == LB_OK && !lines.number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
-    if (kept && fclose(kept) != 0 && status == LB_OK) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    table->text = text;
-    const char *at = text;
-    for (uint32_t i = 0; status == LB_OK && i < table->n; i++) {
-        table->rows[i].second = at, at += strlen(at) + 1;
-        table->rows[i].first = at, at += strlen(at) + 1;
-    }
-    return status;
-}
-
 static lb_status write_table(const lb_command_arguments *arguments, const lb_diff_report *report, lb_err *err)
 {
     const uint32_t n_maps = count_texts(maps);
@@ -335,14 +285,10 @@ static lb_status write_table(const lb_command_arguments *arguments, const lb_dif
     const lb_status status = lb_output_open(map_out, &how, &out, err);
     free(inputs);
     FILE *file = status == LB_OK ? lb_output_stream(out) : NULL;
-    if (file)
-        fprintf(file,
-                "# Tensors of the second side, and what the first side calls them. Lines may be changed and added; "
-                "--map FILE reads them.\n");
+    if (file) lb_tensor_map_write_head(file);
     for (uint32_t i = 0; file && i < report->n_map; i++)
-        fprintf(file, *report->map[i].first ? "%s = %s  # %s\n" : "# %s =   # %s%s\n", report->map[i].second,
-                *report->map[i].first ? report->map[i].first : "",
-                *report->map[i].first ? report->map[i].relation : "no tensor of the first side has its numbers");
+        lb_tensor_map_write(file, report->map[i].second, report->map[i].first, report->map[i].relation,
+                            !strcmp(report->map[i].relation, "merged"));
     return status == LB_OK ? lb_output_close(out, err) : status;
 }
 
@@ -352,8 +298,7 @@ typedef struct sides {
     uint32_t n_noise;
     int64_t *kinds;
     const char **names; /* into kind_names, which is cut at its commas */
-    table table;
-    const char **rules; /* of --map */
+    lb_command_map map;
 } sides;
 
 static lb_status read_kinds(lb_diff_options *options, sides *sides, lb_err *err)
@@ -417,7 +362,7 @@ static lb_status open_sides(const lb_command_arguments *arguments, lb_diff_optio
 static void close_sides(sides *sides)
 {
     lb_capture_close(sides->a), lb_capture_close(sides->b);
-    free(sides->table.text), free(sides->table.rows), free(sides->rules);
+    lb_command_map_release(&sides->map);
     for (uint32_t i = 0; sides->noise && i < sides->n_noise; i++) lb_capture_close(sides->noise[i]);
     free(sides->noise), free(sides->kinds), free(sides->names);
 }
@@ -431,34 +376,14 @@ static int exit_code(const lb_diff_report *report)
     return clean ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
-/* Of what --map was given, files are tables and all else are rules. */
-static lb_status take_tables(lb_diff_options *options, sides *sides, lb_err *err)
-{
-    uint32_t rules = 0;
-    const char **kept = calloc(options->n_maps + 1, sizeof *kept);
-    lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < options->n_maps && status == LB_OK; i++) {
-        const bool rule = options->maps[i][0] == 's' && options->maps[i][1] == '/';
-        if (rule)
-            kept[rules++] = options->maps[i];
-        else if (!sides->table.text)
-            status = read_table(options->maps[i], &sides->table, err);
-        else
-            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", options->maps[i]);
-    }
-    sides->rules = kept;
-    options->maps = kept, options->n_maps = rules;
-    options->names = sides->table.rows, options->n_names = sides->table.n;
-    return status;
-}
-
 static int run_diff(const lb_command_arguments *arguments, lb_diff_options *options)
 {
     lb_err err = LB_ERR_INIT;
     sides sides = {0};
     lb_diff_report *report = NULL;
     lb_status status = open_sides(arguments, options, &sides, &err);
-    if (status == LB_OK) status = take_tables(options, &sides, &err);
+    if (status == LB_OK) status = lb_command_map_split(maps, &sides.map, &err);
+    options->maps = sides.map.rules, options->n_maps = sides.map.n_rules, options->table = sides.map.table;
     if (status == LB_OK) status = lb_diff_run(sides.a, sides.b, options, &report, &err);
     lb_command_progress_end();
     if (status == LB_OK && map_out) status = write_table(arguments, report, &err);
@@ -486,7 +411,6 @@ int lb_cmd_diff(int argc, const char **argv)
     int rc = lb_command_arguments_parse(&command, argc, argv, &arguments);
     if (rc >= 0) return rc;
     lb_diff_options options = LB_DIFF_OPTIONS_INIT;
-    options.maps = (const char *const *)maps, options.n_maps = count_texts(maps);
     lb_err err = LB_ERR_INIT;
     if (tokens_only) {
         rc = run_tokens(&arguments);

@@ -1,6 +1,7 @@
 /* lastbit explain A [B]: which kernel, precision or order turns one recording into the other. The engine is explain.c,
  * the text explain_text.c. */
 #include "command/command_line.h"
+#include "command/command_map.h"
 #include "command/command_parts.h"
 
 #include <lastbit/explain.h>
@@ -109,8 +110,9 @@ static long row = -1;
 static double seconds, stop_after;
 
 static const struct poptOption options[] = {
-    {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
-     "s/PATTERN/REPL/"},
+    {"map", 0, POPT_ARG_ARGV, &maps, 0,
+     "rename layers of the first side before aligning, or read what `diff --map-out` wrote; repeatable",
+     "s/PATTERN/REPL/|FILE"},
     {"tree", 0, POPT_ARG_ARGV, &trees, 0,
      "try the order in this file too, as `lastbit order -o FILE` stores it, where a sum has as many terms; repeatable",
      "FILE"},
@@ -352,14 +354,18 @@ int lb_cmd_explain(int argc, const char **argv)
     lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
     char *selector = make_selector();
-    options.maps = (const char *const *)maps, options.select = selector, options.seconds = seconds,
-    options.budget = budget, options.routing = routing, options.stop_after = stop_after;
+    lb_command_map map;
+    const lb_status split = lb_command_map_split(maps, &map, &err);
+    options.maps = map.rules, options.n_maps = map.n_rules, options.table = map.table;
+    options.select = selector, options.seconds = seconds, options.budget = budget, options.routing = routing,
+    options.stop_after = stop_after;
     if (threads > 0) lb_replay_threads(threads);
-    while (maps && maps[options.n_maps]) options.n_maps++;
     options.trees = (const char *const *)trees;
     while (trees && trees[options.n_trees]) options.n_trees++;
     if (!arguments.json) options.progress = lb_command_progress;
-    if (steps && !lb_command_parse_steps(steps, &options.first_step, &options.last_step))
+    if (split != LB_OK)
+        rc = lb_command_misused("explain", "%s", err.message);
+    else if (steps && !lb_command_parse_steps(steps, &options.first_step, &options.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
     else if (lb_command_parse_memory(memory, &options.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("explain", "%s", err.message);
@@ -373,7 +379,8 @@ int lb_cmd_explain(int argc, const char **argv)
         rc = lb_command_parts_once("explain", run_invariance, &arguments, &options, html);
     else
         rc = run_units(&arguments, &options);
-    for (uint32_t i = 0; i < options.n_maps; i++) free(maps[i]);
+    lb_command_map_release(&map);
+    for (uint32_t i = 0; maps && maps[i]; i++) free(maps[i]);
     for (uint32_t i = 0; i < options.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
     free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase), free(select_ops),

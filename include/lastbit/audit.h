@@ -92,6 +92,7 @@ typedef struct lb_audit_options {
     const char *against;     /* compared element by element */
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on the checkpoint's names */
     uint32_t n_maps;
+    const char *table;         /* with `against`: a file that says which tensor is which (lastbit/tensor_map.h); NULL */
     const char *base, *merged; /* of an adapter */
     const char *inputs;        /* .npy or safetensors with x [rows, features]; NULL: unit normal numbers from `seed` */
     uint64_t seed;
@@ -124,7 +125,9 @@ LB_API const char *lb_audit_match_name(lb_audit_match match);
 /* One tensor against another. */
 typedef struct lb_audit_pair {
     char *name, *other;
-    char *how; /* "", "transposed", "q, k, v along dimension 0 in 2 groups", … */
+    char *first; /* all tensors of the first side that `other` is made of, joined by " + " */
+    bool folded; /* one of the two holds the other multiplied with something else: there is no line for it in a table */
+    char *how;   /* "", "transposed", "q, k, v along dimension 0 in 2 groups", … */
     lb_audit_match match;
     lb_dtype dtype, other_dtype, rounded; /* rounded: to what, LB_NO_DTYPE: one ulp apart */
     lb_difference difference;

@@ -187,6 +187,7 @@ typedef struct lb_bisect_options {
     int64_t first_step, last_step; /* the window; INT64_MIN / INT64_MAX: all recorded */
     const char *predicate;  /* NULL: the failures above; see bisect/failures/failure/failure.h for the language */
     lb_capture *against;    /* NULL, or the reference of a difference */
+    const char *table;      /* with it: a file that says which tensor is which (lastbit/tensor_map.h); NULL */
     const char *journal;    /* path, NULL: none is written */
     bool resume;            /* take the answers that the journal has */
     const char *reproducer; /* folder to write, NULL: none */

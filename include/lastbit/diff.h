@@ -45,11 +45,6 @@
 extern "C" {
 #endif
 
-/* A tensor of the second side that is to stand beside one of the first, whatever their numbers are. */
-typedef struct lb_diff_name {
-    const char *first, *second;
-} lb_diff_name;
-
 typedef struct lb_diff_options {
     size_t size;             /* sizeof(lb_diff_options) */
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
@@ -65,9 +60,8 @@ typedef struct lb_diff_options {
     const char *const *kind_names; /* of kinds 0, 1, … */
     uint32_t n_kind_names;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
-    const lb_diff_name *names; /* what --map FILE says of tensors that do not meet by their numbers */
-    uint32_t n_names;
-    lb_parts *parts; /* NULL: everything is done here (lastbit/parts.h) */
+    const char *table; /* a file that says which tensor is which (lastbit/tensor_map.h); NULL: their numbers do */
+    lb_parts *parts;   /* NULL: everything is done here (lastbit/parts.h) */
     /* Are the differences the smallest set whose exchange takes what leaves to the other side's (lb_diff_set)? */
     bool smallest;
 } lb_diff_options;
@@ -112,6 +106,9 @@ typedef struct lb_diff_row {
     double bound_ratio;                            /* worst |error|/bound of either side's A/A; NaN: not computed */
     lb_diff_argument arguments[LB_DIFF_ARGUMENTS]; /* that the sides gave differently; not in layer rows */
     uint32_t n_arguments;
+    /* of a place that a tensor leads to whose numbers stand where another's do in its siblings: the second side's, and
+     * what the first side calls its numbers; NULL: none does */
+    const char *tensor, *tensor_of;
     const char *means; /* what ops of one side alone are for ("weight decay: …"); NULL: not known */
     /* of code that called `index` and `other`, in a layer's row its worst op; number 0: not known */
     lb_code_line lines[2];

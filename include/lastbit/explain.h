@@ -172,6 +172,7 @@ typedef struct lb_explain_options {
     size_t size;             /* sizeof(lb_explain_options) */
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
     uint32_t n_maps;
+    const char *table; /* a file that says which tensor is which (lastbit/tensor_map.h); NULL: their numbers do */
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
     bool budget;        /* split the final gap by cause and layer: a chained replay for each */

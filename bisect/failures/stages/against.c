@@ -185,7 +185,7 @@ static lb_bisect_axis axis_of(lb_bisect_session *session, const lb_diff_report *
 {
     if (session->n_ranks > 1 && ranks < session->n_ranks && cause->verdict == LB_VERDICT_DIVERGED) return LB_AXIS_RANK;
     if (cause->verdict == LB_VERDICT_DIVERGED) {
-        if (is_source(cause) || is_draw(session, cause)) return LB_AXIS_SOURCE;
+        if (cause->tensor || is_source(cause) || is_draw(session, cause)) return LB_AXIS_SOURCE;
         if (is_overwritten(session, cause) || is_passed_over(session, cause)) return LB_AXIS_SOURCE;
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(session, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
@@ -385,7 +385,8 @@ lb_status lb_against_run(lb_bisect_session *session, lb_err *err)
     lb_diff_report *report = NULL;
     LB_TRY(lb_trial_stage_begin(session, "against", err));
     options.first_step = session->options->first_step, options.last_step = session->options->last_step;
-    options.memory_bytes = session->options->memory_bytes, options.smallest = true;
+    options.memory_bytes = session->options->memory_bytes, options.table = session->options->table;
+    options.smallest = true;
     LB_TRY(lb_diff_run(session->capture, session->options->against, &options, &report, err));
     lb_status status = read_report(session, report, err);
     lb_diff_report_free(report);

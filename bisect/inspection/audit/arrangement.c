@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include <lastbit/program.h>
+#include <lastbit/text_stream.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +186,23 @@ static uint32_t weight_at(const lb_arrangement *arrangement, int64_t at)
     return arrangement->runs[0].tensor;
 }
 
+/* Its tensors of A, each once, joined by " + "; malloc'ed. */
+static char *names_of(const lb_arrangements *arrangements, const lb_arrangement *arrangement)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = lb_text_stream_open(&text, &size);
+    for (uint32_t i = 0; out && i < arrangement->n; i++) {
+        bool told = i && arrangement->runs[i].tensor == arrangement->runs[i - 1].tensor;
+        for (uint32_t k = 0; k < i && !told; k++)
+            told = arrangements->a.list[arrangement->runs[k].tensor].row ==
+                   arrangements->a.list[arrangement->runs[i].tensor].row;
+        if (!told) fprintf(out, "%s%s", i ? " + " : "", lb_shelf_name(&arrangements->a, arrangement->runs[i].tensor));
+    }
+    if (out && fclose(out) != 0) free(text), text = NULL;
+    return text;
+}
+
 /* Compares B's tensor with what an arrangement makes of A's, and tells. */
 lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err *err)
 {
@@ -209,12 +227,14 @@ lb_status lb_arrangement_tell(lb_arrangements *arrangements, uint32_t b, lb_err 
     for (uint32_t i = 1; i < arrangement->n && !several; i++)
         several = arrangements->a.list[arrangement->runs[i].tensor].row != arrangements->a.list[first].row;
     snprintf(name, sizeof name, "%s%s", lb_shelf_name(&arrangements->a, first), several ? " …" : "");
-    const lb_comparison_pair pair = {name, lb_shelf_name(&arrangements->b, b), how, &made, tensor};
+    char *names = names_of(arrangements, arrangement);
+    if (!names && status == LB_OK) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_comparison_pair pair = {name, lb_shelf_name(&arrangements->b, b), how, &made, tensor, names, false};
     const lb_audit_where where = lb_inventory_where(
         arrangements->a.side->inventory,
         lb_shelf_piece(&arrangements->a, status == LB_OK ? weight_at(arrangement, match.worst) : first));
     if (status == LB_OK) lb_comparison_add(arrangements->comparison->gathering, &pair, &match, &where);
-    free(made.data);
+    free(made.data), free(names);
     if (status == LB_OK) mark(arrangements, b);
     return status;
 }
@@ -236,8 +256,10 @@ static void tell_unused(const lb_arrangements *arrangements)
         const lb_shelf_weight *weight = &arrangements->a.list[i];
         const lb_layout layout = lb_shelf_layout(&arrangements->a, i);
         const int64_t all = lb_layout_numel(&layout);
-        if (weight->used && weight->used < all && weight->used + zeros_in(arrangements, i) == all)
+        if (weight->used && weight->used < all && all - weight->used <= zeros_in(arrangements, i)) {
             lb_audit_excuse(arrangements->comparison->gathering, LB_AUDIT_DEAD, lb_shelf_name(&arrangements->a, i));
+            continue;
+        }
         if (!weight->used || weight->used * 10 >= all * 9 ||
             lb_audit_is_found(arrangements->comparison->gathering, lb_shelf_name(&arrangements->a, i)))
             continue;
@@ -264,6 +286,12 @@ static bool any_pending(const lb_arrangements *arrangements)
     return rest && lb_shelf_any_pending(&arrangements->b);
 }
 
+/* No step of training goes that far: their names say nothing of them. */
+static bool are_unlike(const lb_difference *difference)
+{
+    return difference->cosine < 0.5;
+}
+
 /* Two checkpoints of one run differ in every weight, and their names say what is to be compared. Another shape is told
  * later: padded tables are found by their rows. */
 static lb_status take_named(lb_arrangements *arrangements, lb_err *err)
@@ -275,7 +303,7 @@ static lb_status take_named(lb_arrangements *arrangements, lb_err *err)
     LB_TRY(tell_pairs(arrangements, err));
     for (uint32_t i = 0; i < comparison->a.inventory->n_names; i++)
         if (comparison->a.states[i] == LB_COMPARISON_OPEN && comparison->a.partners[i] != LB_NONE &&
-            comparison->kept[i] && comparison->kept[i]->fits)
+            comparison->kept[i] && comparison->kept[i]->fits && !are_unlike(&comparison->kept[i]->match.difference))
             lb_comparison_tell_last(comparison, i);
     return LB_OK;
 }
@@ -291,14 +319,15 @@ static lb_status find_all(lb_arrangements *arrangements, bool other_weights, lb_
         LB_TRY(lb_arrangement_search_contents(arrangements, false, err));
         lb_audit_progress(arrangements->comparison->gathering, "contents", 1, 3);
         LB_TRY(lb_arrangement_search_contents(arrangements, true, err));
+        LB_TRY(lb_arrangement_search_constants(arrangements, err));
         LB_TRY(tell_pairs(arrangements, err));
         lb_audit_progress(arrangements->comparison->gathering, "contents", 2, 3);
         for (size_t i = 0; i < sizeof searches / sizeof *searches && any_pending(arrangements); i++) {
             LB_TRY(searches[i](arrangements, err));
             LB_TRY(tell_pairs(arrangements, err));
         }
-        lb_arrangement_tell_folded(arrangements);
     }
+    lb_arrangement_tell_folded(arrangements);
     LB_TRY(lb_arrangement_family_judge(arrangements, err));
     tell_unused(arrangements);
     return LB_OK;

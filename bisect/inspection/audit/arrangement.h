@@ -43,6 +43,10 @@ typedef struct lb_arrangements {
  * what meets. */
 lb_status lb_arrangement_find(lb_comparison *comparison, bool other_weights, lb_err *err);
 
+/* What the user says, before anything else. LB_ERR_INVALID: it cannot be obeyed. */
+struct lb_content_map;
+lb_status lb_arrangement_take_map(lb_comparison *comparison, const struct lb_content_map *map, lb_err *err);
+
 /* False when out of memory. */
 bool lb_arrangement_add(lb_arrangement *arrangement, lb_content_run run);
 /* A's numbers where B's stand, in A's dtype; what no run reaches is B's own, since nothing is said of it. malloc'ed. */
@@ -56,6 +60,8 @@ void lb_arrangement_text(const lb_arrangements *arrangements, const lb_arrangeme
 /* ---- by numbers (arrangement_search.c): each fills in what it finds of what is not known yet ---- */
 /* B's tensors in A's; backward: A's in B's, where B's are wider. */
 lb_status lb_arrangement_search_contents(lb_arrangements *arrangements, bool backward, lb_err *err);
+/* Vectors of one number that neither their use nor their name told: any that holds it. */
+lb_status lb_arrangement_search_constants(lb_arrangements *arrangements, lb_err *err);
 /* Matrices whose numbers are near and not equal, by their signs; vectors by their distance. */
 lb_status lb_arrangement_search_signs(lb_arrangements *arrangements, lb_err *err);
 lb_status lb_arrangement_search_vectors(lb_arrangements *arrangements, lb_err *err);

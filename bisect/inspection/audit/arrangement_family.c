@@ -326,6 +326,19 @@ static bool is_telling(const lb_arrangements *arrangements, uint32_t b)
            lb_dtype_bits(lb_shelf_piece(&arrangements->b, b)->tensor.dtype) >= 8;
 }
 
+static lb_status judge_members(lb_arrangements *arrangements, family *family, lb_err *err)
+{
+    for (uint32_t k = 0; k < family->n; k++) {
+        const uint32_t b = family->members[k];
+        const lb_comparison_state state = arrangements->b.side->states[arrangements->b.list[b].row];
+        if ((state == LB_COMPARISON_STRAIGHT || state == LB_COMPARISON_TURNED) &&
+            !lb_arrangement_by_name(arrangements, b, state == LB_COMPARISON_TURNED))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    count_numbers(arrangements, family);
+    return judge_family(arrangements, family, err);
+}
+
 lb_status lb_arrangement_family_judge(lb_arrangements *arrangements, lb_err *err)
 {
     uint32_t *order = malloc((arrangements->b.n + 1u) * sizeof *order), n = 0;
@@ -337,17 +350,10 @@ lb_status lb_arrangement_family_judge(lb_arrangements *arrangements, lb_err *err
     if (status == LB_OK && n) qsort(order, n, sizeof *order, by_family);
     for (uint32_t i = 0, end; status == LB_OK && i < n; i = end) {
         for (end = i + 1; end < n && are_alike(arrangements, order[i], order[end]);) end++;
-        lb_arrangement_judge_changes(arrangements, order + i, end - i);
-        if (end - i < 2 || is_plain(arrangements, order + i, end - i)) continue;
-        for (uint32_t k = i; k < end && status == LB_OK; k++) {
-            const lb_comparison_state state = arrangements->b.side->states[arrangements->b.list[order[k]].row];
-            if ((state == LB_COMPARISON_STRAIGHT || state == LB_COMPARISON_TURNED) &&
-                !lb_arrangement_by_name(arrangements, order[k], state == LB_COMPARISON_TURNED))
-                status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        }
         family family = {.members = order + i, .n = end - i, .says = says + i};
-        count_numbers(arrangements, &family);
-        if (status == LB_OK) status = judge_family(arrangements, &family, err);
+        if (end - i > 1 && !is_plain(arrangements, order + i, end - i))
+            status = judge_members(arrangements, &family, err);
+        if (status == LB_OK) lb_arrangement_judge_changes(arrangements, order + i, end - i);
     }
     free(order), free(says);
     return status;

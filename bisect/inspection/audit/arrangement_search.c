@@ -28,16 +28,27 @@ static lb_content_tensor *open_tensors(lb_shelf *shelf, const lb_arrangement *kn
     return NULL;
 }
 
+/* Is it one number all over, and was it neither its use nor its name that told where it stands? */
+static bool is_guessed(const lb_arrangements *arrangements, const lb_content *content, uint32_t b)
+{
+    const lb_inventory *inventory = arrangements->b.side->inventory;
+    const lb_inventory_name *name = &inventory->names[arrangements->b.list[b].row];
+    return !content->by_use && content->relation != LB_CONTENT_SAME && content->all > 1 &&
+           lb_inventory_is_constant(&inventory->measured[name->first]);
+}
+
 /* B's tensors in A's. */
-/* `equal`: these are numbers, not signs. */
+/* `equal`: these are numbers, not signs. `guess`: takes what holds one number all over as it was found. */
 static bool take_forward(lb_arrangements *arrangements, const lb_contents *found, const uint32_t *rows_a,
-                         const uint32_t *rows_b, bool equal)
+                         const uint32_t *rows_b, bool equal, bool guess)
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
         const lb_content *content = &found->list[i];
         lb_arrangement *arrangement = &arrangements->list[rows_b[i]];
-        if (content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED) continue;
+        if (content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED ||
+            (!guess && is_guessed(arrangements, content, rows_b[i])))
+            continue;
         arrangement->relation = content->relation, arrangement->equal = equal && !content->cast;
         for (uint32_t k = 0; k < content->n && room; k++) {
             lb_content_run run = found->runs[content->first + k];
@@ -103,9 +114,38 @@ lb_status lb_arrangement_search_contents(lb_arrangements *arrangements, bool bac
         status = backward ? lb_contents_match(b, n_b, tensor, n_a, &found, err)
                           : lb_contents_match(tensor, n_a, b, n_b, &found, err);
     const bool room = status != LB_OK || (backward ? take_backward(arrangements, &found, rows_b, rows_a)
-                                                   : take_forward(arrangements, &found, rows_a, rows_b, true));
+                                                   : take_forward(arrangements, &found, rows_a, rows_b, true, false));
     lb_contents_release(&found);
     free(tensor), free(b), free(rows_a), free(rows_b);
+    return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+/* Of a list of tensors and its rows those that hold one number all over. */
+static uint32_t keep_constants(const lb_shelf *shelf, lb_content_tensor *list, uint32_t *rows, uint32_t n)
+{
+    const lb_inventory *inventory = shelf->side->inventory;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (lb_inventory_is_constant(&inventory->measured[inventory->names[shelf->list[rows[i]].row].first]))
+            rows[kept] = rows[i], list[kept++] = list[i];
+    return kept;
+}
+
+lb_status lb_arrangement_search_constants(lb_arrangements *arrangements, lb_err *err)
+{
+    uint32_t *rows_a = NULL, *rows_b = NULL, n_a = 0, n_b = 0;
+    lb_contents found = {0};
+    lb_content_tensor *a = open_tensors(&arrangements->a, NULL, &rows_a, &n_a, err);
+    lb_content_tensor *b = a ? open_tensors(&arrangements->b, arrangements->list, &rows_b, &n_b, err) : NULL;
+    lb_status status = a && b ? LB_OK : LB_ERR_NOMEM;
+    if (status == LB_OK) {
+        n_b = keep_constants(&arrangements->b, b, rows_b, n_b);
+        n_a = n_b ? keep_constants(&arrangements->a, a, rows_a, n_a) : 0;
+    }
+    if (status == LB_OK && n_a && n_b) status = lb_contents_match(a, n_a, b, n_b, &found, err);
+    const bool room = status != LB_OK || take_forward(arrangements, &found, rows_a, rows_b, true, true);
+    lb_contents_release(&found);
+    free(a), free(b), free(rows_a), free(rows_b);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
@@ -173,7 +213,7 @@ lb_status lb_arrangement_search_signs(lb_arrangements *arrangements, lb_err *err
         n_a = n_b ? keep_signs(tensor, rows_a, n_a) : 0;
     }
     if (status == LB_OK && n_a && n_b) status = lb_contents_match(tensor, n_a, b, n_b, &found, err);
-    const bool room = status != LB_OK || take_forward(arrangements, &found, rows_a, rows_b, false);
+    const bool room = status != LB_OK || take_forward(arrangements, &found, rows_a, rows_b, false, true);
     for (uint32_t i = 0; tensor && i < n_a; i++) free(tensor[i].tensor.data);
     for (uint32_t i = 0; b && i < n_b; i++) free(b[i].tensor.data);
     lb_contents_release(&found);

@@ -1,5 +1,5 @@
-/* What a conversion does to the numbers themselves: scales, 1 + w, a norm's weight folded into the matrix behind it. Each
- * part of B's tensor that one weight of A gave is asked by itself. See arrangement.h. */
+/* What a conversion does to the numbers themselves: scales, 1 + w, a norm's weight folded into the matrix behind it.
+ * Each part of B's tensor that one weight of A gave is asked by itself. See arrangement.h. */
 #include "audit/arrangement.h"
 
 #include "base/array.h"
@@ -13,12 +13,13 @@
 /* Elements of a tensor that is asked: two sides of it are held as f64. */
 static const int64_t MOST = (int64_t)1 << 26;
 
-double *lb_arrangement_numbers(const lb_tensor *t)
+double *lb_arrangement_numbers(const lb_tensor *tensor)
 {
-    double *x = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *x + 1);
+    double *x = malloc((size_t)lb_layout_numel(&tensor->layout) * sizeof *x + 1);
     int64_t at = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); x && lb_rows_next(&r); at += r.count)
-        lb_load_f64_strided(x + at, t->dtype, (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8),
+    for (lb_rows r = lb_rows_of(&tensor->layout); x && lb_rows_next(&r); at += r.count)
+        lb_load_f64_strided(x + at, tensor->dtype,
+                            (const char *)tensor->data + r.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8),
                             (ptrdiff_t)r.stride, (size_t)r.count);
     return x;
 }
@@ -228,6 +229,55 @@ static bool explain_parts(lb_arrangements *arrangements, lb_arrangement *arrange
     return room;
 }
 
+static bool is_run(const lb_content_run *x, const lb_content_run *y)
+{
+    return x->tensor == y->tensor && x->from == y->from && x->from_stride == y->from_stride && x->to == y->to &&
+           x->to_stride == y->to_stride && x->n == y->n;
+}
+
+/* One matrix that is another one as it is, or its transpose, is so by rows and by columns: the other way to say it.
+ * False: it is neither, or out of memory. */
+static bool turn_runs(const lb_arrangement *x, const lb_tensor *b, lb_arrangement *out)
+{
+    const lb_content_run *r = x->runs;
+    const int64_t all = lb_layout_numel(&b->layout), width = b->layout.ndim == 2 ? b->layout.shape[1] : 0,
+                  height = width ? b->layout.shape[0] : 0;
+    const bool whole = x->n == 1 && r->n == all, by_rows = r->to_stride == 1;
+    *out = (lb_arrangement){.relation = x->relation};
+    if (!width || width * height != all || (!whole && x->n != (by_rows ? height : width))) return false;
+    for (uint32_t i = 0; i < x->n && !whole; i++) {
+        const lb_content_run turned = by_rows ? (lb_content_run){r->tensor, i, height, i * width, 1, width}
+                                              : (lb_content_run){r->tensor, i * height, 1, i, width, height};
+        if (!is_run(&r[i], &turned)) return false;
+    }
+    const bool columns = whole || by_rows;
+    for (int64_t i = 0; i < (columns ? width : height); i++) {
+        const lb_content_run run = whole     ? (lb_content_run){r->tensor, i, width, i, width, height}
+                                   : by_rows ? (lb_content_run){r->tensor, i * height, 1, i, width, height}
+                                             : (lb_content_run){r->tensor, i, height, i * width, 1, width};
+        if (!lb_arrangement_add(out, run)) return free(out->runs), false;
+    }
+    return true;
+}
+
+/* By rows, and where these do not say it by columns: the outputs of a matrix are either. */
+static bool explain_either_way(lb_arrangements *arrangements, lb_arrangement *arrangement, const lb_tensor *made,
+                               const lb_tensor *b, bool *explained)
+{
+    lb_arrangement turned;
+    bool other = false;
+    if (!explain_parts(arrangements, arrangement, made, b, explained)) return false;
+    const bool by_rows =
+        *explained && arrangement->n_changes == 1 && arrangement->changes[0].is.kind == LB_CONTENT_ROWS_SCALED;
+    if ((*explained && !by_rows) || !turn_runs(arrangement, b, &turned)) return true;
+    const bool room = explain_parts(arrangements, &turned, made, b, &other);
+    lb_arrangement *dropped = other ? arrangement : &turned;
+    lb_arrangement_forget_changes(dropped), free(dropped->runs);
+    if (other) *arrangement = turned;
+    *explained |= other;
+    return room;
+}
+
 lb_status lb_arrangement_explain(lb_arrangements *arrangements, uint32_t b, const lb_tensor *made,
                                  lb_value_match *match, lb_err *err)
 {
@@ -235,7 +285,7 @@ lb_status lb_arrangement_explain(lb_arrangements *arrangements, uint32_t b, cons
     const lb_tensor *tensor = &arrangements->b.list[b].whole.tensor;
     bool explained = false;
     if (!are_asked(made, tensor) || !covers(arrangement, lb_layout_numel(&tensor->layout))) return LB_OK;
-    if (!explain_parts(arrangements, arrangement, made, tensor, &explained))
+    if (!explain_either_way(arrangements, arrangement, made, tensor, &explained))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (!explained) {
         lb_arrangement_forget_changes(arrangement);
@@ -378,14 +428,14 @@ static void tell_change(lb_arrangements *arrangements, uint32_t member, uint32_t
         lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, of));
     if (usual)
         lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_ARRANGED, where,
-                      "%s has its numbers %s, and of its siblings %u have them %s: this one was converted as they were "
-                      "not",
+                      "%s has its numbers %s, and of its siblings %u have them %s: "
+                      "this one was converted as they were not",
                       lb_shelf_name(&arrangements->b, member), *own ? own + 2 : "as they are", alike,
                       *theirs ? theirs + 2 : "as they are");
     else
         lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_DIFFERS, where,
-                      "%s has its numbers %s, which is no power of two and no root of a whole number, as conversions "
-                      "fold them in",
+                      "%s has its numbers %s: "
+                      "conversions multiply by powers of two and by roots of whole numbers, not by this number",
                       lb_shelf_name(&arrangements->b, member), *own ? own + 2 : "as they are");
 }
 

@@ -180,20 +180,26 @@ static bool find_all_beside(finder *f, const question *q, uint32_t *beside)
     return !f->failed;
 }
 
-/* Of each weight of A that the vector is made of. */
-static bool add_product(lb_arrangement *arrangement, const question *q, bool *failed)
+/* What was done to the rows of the matrix was done to the vector, which was compared here. */
+static void add_changes(finder *f, const question *q, const uint32_t *beside)
 {
-    for (uint32_t i = 0; i < arrangement->n && !*failed; i++) {
-        const uint32_t of = arrangement->runs[i].tensor;
+    lb_arrangement *arrangement = &f->all->list[q->vector];
+    const lb_arrangement *matrix = &f->all->list[q->matrix];
+    for (int64_t i = 0; i < q->order->n && !f->failed; i++) {
+        const uint32_t of = beside[q->order->list[i].tensor];
         if (change_of(arrangement, of)) continue;
         lb_arrangement_change *more = lb_array_grow(arrangement->changes, arrangement->n_changes, sizeof *more);
-        *failed = !more;
-        if (!more) break;
+        if ((f->failed |= !more)) return;
         arrangement->changes = more;
-        arrangement->changes[arrangement->n_changes++] = (lb_arrangement_change){
-            .of = of, .is = {LB_CONTENT_PRODUCT_ADDED, 1, 0}, .vector = q->bias, .of_b = q->of_b};
+        lb_arrangement_change now = {.of = of, .vector = LB_NONE};
+        const lb_arrangement_change *theirs = change_of(matrix, q->order->list[i].tensor);
+        if (q->moved)
+            now.is = (lb_content_transform){LB_CONTENT_PRODUCT_ADDED, 1, 0}, now.vector = q->bias, now.of_b = q->of_b;
+        else if (theirs && (theirs->is.kind == LB_CONTENT_SCALED || theirs->is.kind == LB_CONTENT_SOME_ROWS_SCALED))
+            now.is = theirs->is;
+        arrangement->changes[arrangement->n_changes++] = now;
     }
-    return !*failed;
+    arrangement->equal = true;
 }
 
 /* B's vector is what stands beside these rows, with what was done to them. */
@@ -215,7 +221,7 @@ static void take(finder *f, const question *q, const uint32_t *beside)
     arrangement->relation = several                                                        ? LB_CONTENT_FUSED
                             : count(&f->all->a, arrangement->runs[0].tensor) > q->order->n ? LB_CONTENT_SPLIT
                                                                                            : LB_CONTENT_RENAMED;
-    arrangement->equal = q->moved && add_product(arrangement, q, &f->failed); /* it was counted here */
+    add_changes(f, q, beside);
 }
 
 /* A vector that is nowhere by itself: `other` has it, a matrix or a bias of the other side. */
@@ -225,7 +231,7 @@ static void tell_vector(lb_arrangements *arrangements, bool of_b, uint32_t vecto
     const lb_tensor tensor = {NULL, dtype_of(shelf, vector), lb_shelf_layout(shelf, vector)};
     const char *own = lb_shelf_name(shelf, vector),
                *there = lb_shelf_name(of_b ? &arrangements->a : &arrangements->b, other);
-    const lb_comparison_pair pair = {of_b ? there : own, of_b ? own : there, "folded in", &tensor, &tensor};
+    const lb_comparison_pair pair = {of_b ? there : own, of_b ? own : there, "folded in", &tensor, &tensor, NULL, true};
     const lb_value_match match = {
         LB_AUDIT_IS_ROUNDING, LB_NO_DTYPE, {.elements = count(shelf, vector), .first = -1, .cosine = 1}, -1};
     const lb_audit_where where = {0};
@@ -376,14 +382,31 @@ static bool is_changed(const lb_arrangement *arrangement)
     return false;
 }
 
+/* The matrix that is to be asked next: the one whose name begins most like the vector's first, since zeros stand beside
+ * all; LB_NONE: all were. */
+static uint32_t next_matrix(const finder *f, uint32_t vector, const uint8_t *asked)
+{
+    const char *name = lb_shelf_name(&f->all->b, vector);
+    uint32_t best = LB_NONE;
+    for (uint32_t i = 0; i < f->all->b.n; i++)
+        if (i != vector && !asked[i] && is_changed(&f->all->list[i]) &&
+            (best == LB_NONE ||
+             alike(lb_shelf_name(&f->all->b, i), name) > alike(lb_shelf_name(&f->all->b, best), name)))
+            best = i;
+    return best;
+}
+
 static lb_status find_vector(finder *f, uint32_t vector, lb_err *err)
 {
     double *b = lb_arrangement_numbers(&f->all->b.list[vector].whole.tensor);
-    lb_status status = b ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    uint8_t *asked = calloc(f->all->b.n + 1u, 1);
+    lb_status status = b && asked ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     bool found = false;
-    for (uint32_t i = 0; i < f->all->b.n && status == LB_OK && !found; i++)
-        if (i != vector && is_changed(&f->all->list[i])) status = try_matrix(f, vector, i, b, &found, err);
-    free(b);
+    for (uint32_t i; status == LB_OK && !found && (i = next_matrix(f, vector, asked)) != LB_NONE;) {
+        asked[i] = 1;
+        status = try_matrix(f, vector, i, b, &found, err);
+    }
+    free(b), free(asked);
     return status == LB_OK && f->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : status;
 }
 

@@ -159,13 +159,13 @@ static bool is_known(const lb_audit_gathering *gathering, const char *tensor)
     return false;
 }
 
-void lb_audit_excuse(lb_audit_gathering *g, lb_audit_kind kind, const char *tensor)
+void lb_audit_excuse(lb_audit_gathering *gathering, lb_audit_kind kind, const char *tensor)
 {
-    for (uint32_t i = 0; i < g->report->n_findings; i++) {
-        lb_audit_finding *finding = &g->report->findings[i];
+    for (uint32_t i = 0; i < gathering->report->n_findings; i++) {
+        lb_audit_finding *finding = &gathering->report->findings[i];
         if (finding->kind != kind || finding->note || !finding->tensor || strcmp(finding->tensor, tensor)) continue;
-        const uint32_t group = group_of(g, true, kind, g->causes[finding->group].format);
-        if (!g->failed) finding->note = true, finding->group = group, g->report->n_notes++;
+        const uint32_t group = group_of(gathering, true, kind, gathering->causes[finding->group].format);
+        if (!gathering->failed) finding->note = true, finding->group = group, gathering->report->n_notes++;
     }
 }
 
@@ -215,7 +215,7 @@ void lb_audit_report_free(lb_audit_report *report)
     for (uint32_t i = 0; i < report->n_pairs; i++) {
         free(report->pairs[i].name);
         free(report->pairs[i].other);
-        free(report->pairs[i].how);
+        free(report->pairs[i].how), free(report->pairs[i].first);
     }
     for (uint32_t i = 0; i < report->n_precision; i++) free(report->precision[i].module);
     for (uint32_t i = 0; i < report->n_merges; i++) free(report->merges[i].module);

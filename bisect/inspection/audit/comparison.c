@@ -6,6 +6,7 @@
 
 #include "audit/arrangement.h"
 #include "audit/gguf_names.h"
+#include "contents/content_map.h"
 #include "pair/layer_names.h"
 
 #include "base/array.h"
@@ -80,6 +81,7 @@ void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *
     p->name = lb_audit_text(gathering, pair->name);
     p->other = lb_audit_text(gathering, pair->other);
     p->how = lb_audit_text(gathering, pair->how);
+    p->first = lb_audit_text(gathering, pair->first ? pair->first : pair->name), p->folded = pair->folded;
     p->match = match->match, p->rounded = match->rounded, p->difference = match->difference;
     p->dtype = a->dtype, p->other_dtype = b->dtype;
     if (match->worst >= 0) {
@@ -256,7 +258,7 @@ static void tell_states(lb_audit_gathering *gathering, const side *s, const side
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* A name more for what another name holds: a head tied to its embedding, which one side stores twice. */
-static bool is_tied(const lb_comparison_side *side, uint32_t row)
+static bool is_tied(lb_audit_gathering *gathering, const lb_comparison_side *side, uint32_t row)
 {
     const lb_inventory *inventory = side->inventory;
     const lb_inventory_name *name = &inventory->names[row];
@@ -267,8 +269,10 @@ static bool is_tied(const lb_comparison_side *side, uint32_t row)
                           inventory->checkpoint->pieces[name->first].tensor.data;
         if (other != name && side->states[i] != LB_COMPARISON_OPEN &&
             lb_digest_equal(inventory->measured[other->first].digest, measured->digest) &&
-            (same_bytes || !lb_inventory_is_constant(measured)))
+            (same_bytes || !lb_inventory_is_constant(measured))) {
+            if (!lb_audit_is_found(gathering, other->name)) lb_audit_excuse(gathering, LB_AUDIT_DEAD, name->name);
             return true;
+        }
     }
     return false;
 }
@@ -290,13 +294,36 @@ static void tell_alone(lb_audit_gathering *gathering, const side *s, uint32_t ro
             "%s has it, and its numbers are in no tensor of %s%s", s->inventory->checkpoint->path, path, why);
 }
 
+/* Tensors of a side that hold one number all over, as many times as this one of side `s` does. */
+static uint32_t count_like(const side *of, const side *s, uint32_t row)
+{
+    const lb_piece_measured *own = &s->inventory->measured[s->inventory->names[row].first];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < of->inventory->n_names; i++) {
+        const lb_piece_measured *m = &of->inventory->measured[of->inventory->names[i].first];
+        n += lb_inventory_is_constant(m) && m->statistics.min == own->statistics.min &&
+             m->statistics.elements == own->statistics.elements;
+    }
+    return n;
+}
+
+/* Which of several biases of zeros is which no number says: where both sides have as many, each has its like. */
+static bool has_like(const side *s, uint32_t row, const side *other)
+{
+    const lb_inventory_name *name = &s->inventory->names[row];
+    return name->n == 1 && lb_inventory_is_constant(&s->inventory->measured[name->first]) &&
+           count_like(other, s, row) >= count_like(s, s, row);
+}
+
 static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)
 {
     for (uint32_t i = 0; i < b->inventory->n_names; i++)
-        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(b, i) && !lb_audit_is_found(gathering, b->names[i]))
+        if (b->states[i] == LB_COMPARISON_OPEN && !is_tied(gathering, b, i) && !has_like(b, i, a) &&
+            !lb_audit_is_found(gathering, b->names[i]))
             tell_alone(gathering, b, i, false, a);
     for (uint32_t i = 0; i < a->inventory->n_names; i++)
-        if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(a, i)) tell_alone(gathering, a, i, true, b);
+        if (a->states[i] == LB_COMPARISON_OPEN && !is_tied(gathering, a, i) && !has_like(a, i, b))
+            tell_alone(gathering, a, i, true, b);
 }
 
 /* Two checkpoints of one run differ in every weight: then names say all. Unless a tensor is another one's to the
@@ -331,13 +358,14 @@ static lb_status compare_by_contents(lb_comparison *comparison, lb_err *err)
 }
 
 /* Which tensors meet follows from names, and from pieces that are known to be different ones. */
-static lb_status compare_sides(lb_comparison *comparison, lb_err *err)
+static lb_status compare_sides(lb_comparison *comparison, const lb_content_map *map, lb_err *err)
 {
     uint32_t met = 0;
     LB_TRY(lb_layer_names_meet(comparison->a.names, comparison->a.inventory->n_names, comparison->b.names,
                                comparison->b.inventory->n_names, err));
     side_sort(&comparison->a), side_sort(&comparison->b);
     mark_states(&comparison->a), mark_states(&comparison->b);
+    if (map) LB_TRY(lb_arrangement_take_map(comparison, map, err));
     if (!meet_states(comparison, &met) || !meet_by_name(comparison) || !meet_by_suffix(comparison))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_comparison_named_pairs(comparison, err));
@@ -351,15 +379,19 @@ static lb_status compare_sides(lb_comparison *comparison, lb_err *err)
 lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
+    lb_content_map map = {0};
     lb_comparison comparison = {.gathering = gathering};
+    const char *table = gathering->options->table;
+    if (table) LB_TRY(lb_content_map_read(table, &map, err));
     LB_TRY(lb_layer_names_map_new(gathering->options->maps, gathering->options->n_maps, &rules, err));
     comparison.kept = calloc(a->n_names + 1u, sizeof(lb_comparison_outcome *));
     lb_status status = side_init(&comparison.a, a, rules) && side_init(&comparison.b, b, NULL) && comparison.kept
-                           ? compare_sides(&comparison, err)
+                           ? compare_sides(&comparison, table ? &map : NULL, err)
                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; comparison.kept && i < a->n_names; i++) free(comparison.kept[i]);
     free(comparison.kept), free(comparison.named_pairs);
     side_release(&comparison.a), side_release(&comparison.b);
     lb_layer_names_map_free(rules);
+    lb_content_map_release(&map);
     return status;
 }

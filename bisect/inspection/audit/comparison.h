@@ -50,6 +50,8 @@ typedef struct lb_comparison {
 typedef struct lb_comparison_pair {
     const char *name, *other, *how;
     const lb_tensor *a, *b;
+    const char *first; /* all tensors that `other` is made of, joined by " + "; NULL: `name` */
+    bool folded;       /* one was multiplied into the other */
 } lb_comparison_pair;
 
 /* Adds a row of the report, and a finding where they differ. */
@@ -60,8 +62,8 @@ lb_status lb_comparison_named_pairs(lb_comparison *comparison, lb_err *err);
 /* Takes what was seen of a pair: in their order. */
 lb_status lb_comparison_take(lb_comparison *comparison, uint64_t pair, const lb_comparison_outcome *outcome,
                              lb_err *err);
-/* Tells what was seen of row `a` of A and its partner, which was told nowhere else. */
-void lb_comparison_tell_last(lb_comparison *comparison, uint32_t a);
+/* Tells what was seen of row `i` of A and its partner, which was told nowhere else. */
+void lb_comparison_tell_last(lb_comparison *comparison, uint32_t i);
 lb_status lb_comparison_audit(lb_audit_gathering *gathering, const lb_inventory *a, const lb_inventory *b, lb_err *err);
 
 #endif

@@ -256,7 +256,7 @@ static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, 
                                          : held > o->n ? LB_CONTENT_SPLIT
                                          : straight    ? relation_of_names(f, vectors[0], row)
                                                        : LB_CONTENT_PERMUTED;
-    f->out->list[row] = (lb_content){relation, cast, vectors[0], first, f->out->n_runs - first, o->n, o->n};
+    f->out->list[row] = (lb_content){relation, cast, vectors[0], first, f->out->n_runs - first, o->n, o->n, true};
 }
 
 /* Is B's vector made, in this order, of vectors of A? */
@@ -309,18 +309,33 @@ static bool is_constant(const double *x, int64_t n)
     return true;
 }
 
+/* `as`: of A's numbers that are rounded to it. */
+static bool try_orders(finder *f, uint32_t row, const double *b, lb_dtype as)
+{
+    const bool constant = b && is_constant(b, lb_layout_numel(&f->b[row].tensor.layout));
+    bool done = false;
+    for (uint32_t i = 0; b && i < f->n_orders && !done && !f->failed; i++) {
+        const order *o = nearest_order(f, row, i);
+        done = o && may_tell(f, o, row, constant) && try_order(f, &o->is, row, b, as);
+    }
+    return done;
+}
+
+/* As it is, with A's numbers rounded to its dtype, and rounded itself to one of 16 bits that A may hold it in. */
 static void match_vector(finder *f, uint32_t row)
 {
-    double *b = load(&f->b[row].tensor, LB_NO_DTYPE);
-    const lb_dtype ways[] = {LB_NO_DTYPE, f->b[row].tensor.dtype};
-    bool done = false;
-    const bool constant = b && is_constant(b, lb_layout_numel(&f->b[row].tensor.layout));
+    const lb_tensor *t = &f->b[row].tensor;
+    double *b = load(t, LB_NO_DTYPE);
+    static const lb_dtype narrow[] = {LB_BF16, LB_F16};
     f->failed |= !b;
-    for (int way = 0; way < 2; way++)
-        for (uint32_t i = 0; b && i < f->n_orders && !done && !f->failed; i++) {
-            const order *o = nearest_order(f, row, i);
-            done = o && may_tell(f, o, row, constant) && try_order(f, &o->is, row, b, ways[way]);
-        }
+    bool done = try_orders(f, row, b, LB_NO_DTYPE) || try_orders(f, row, b, t->dtype);
+    for (size_t i = 0; i < 2 && !done && !f->failed && lb_dtype_bits(t->dtype) > 16; i++) {
+        double *rounded = load(t, narrow[i]);
+        f->failed |= !rounded;
+        done = try_orders(f, row, rounded, LB_NO_DTYPE);
+        if (done) f->out->list[row].cast = true;
+        free(rounded);
+    }
     free(b);
 }
 

@@ -25,9 +25,9 @@ typedef struct lb_content_order {
 } lb_content_order;
 /* `a`: layouts alone are read. False: out of memory. */
 bool lb_content_order_of(const lb_content_run *runs, uint32_t n, const lb_content_tensor *a, const lb_layout *b,
-                         lb_content_order *order);
+                         lb_content_order *o);
 /* How many rows or columns a matrix has. */
-int64_t lb_content_features_in(const lb_layout *matrix, bool columns);
+int64_t lb_content_features_in(const lb_layout *l, bool columns);
 
 /* Behind the matrices: fills in what was not found. False: out of memory. */
 bool lb_content_features_match(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,

@@ -14,8 +14,8 @@
 
 const char *lb_content_relation_name(lb_content_relation relation)
 {
-    static const char *const names[] = {"none",     "same",  "renamed", "reshaped", "transposed",
-                                        "permuted", "fused", "split",   "padded",   "named"};
+    static const char *const names[] = {"none",  "same",  "renamed", "reshaped", "transposed", "permuted",
+                                        "fused", "split", "padded",  "named",    "shifted"};
     return names[relation];
 }
 
@@ -358,8 +358,17 @@ static int liking(const finder *f, const vector *v, const vector *last)
            2 * lb_layout_same_shape(&a->tensor.layout, &b->tensor.layout) + !f->holder->used[v->tensor];
 }
 
-/* `last`: the row of the vector that was found before, or LB_NONE. Its successor is what is liked best. */
-static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uint32_t last)
+/* Is some of what was found so far in this tensor of A? */
+static bool is_taken_from(const finder *f, uint32_t first, uint32_t tensor)
+{
+    for (uint32_t k = first; k < f->out->n_runs; k++)
+        if (f->out->runs[k].tensor == tensor) return true;
+    return false;
+}
+
+/* `last`: the row of the vector that was found before, or LB_NONE. Its successor is what is liked best. `among`: in
+ * tensors alone that runs from this one on name; LB_NONE: in all. */
+static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uint32_t last, uint32_t among)
 {
     const holder *h = f->holder;
     const vector before = last == LB_NONE ? (vector){0} : vector_of(h, last);
@@ -375,6 +384,7 @@ static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uin
         const vector v = vector_of(h, row);
         if (v.n != w->n || (f->x.digits != LB_NO_DTYPE && !is_telling(v.n, room_between(&h->sources[v.tensor], &f->x))))
             continue;
+        if (among != LB_NONE && !is_taken_from(f, among, v.tensor)) continue;
         const int now = liking(f, &v, last == LB_NONE ? NULL : &before);
         if (now <= most || !are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
         most = now, best = row;
@@ -412,26 +422,55 @@ static bool is_padding(const finder *f, cut how, int64_t found)
     return found > 0 && found + left >= all.count * all.n;
 }
 
-/* Cuts B's tensor in that way and looks up each vector; `found`: elements. */
+static int by_place(const void *x, const void *y)
+{
+    const lb_content_run *a = x, *b = y;
+    return (a->to > b->to) - (a->to < b->to);
+}
+
+/* Runs in the order in which B has them, those that follow each other put together. */
+static void sort_runs(finder *f, uint32_t first)
+{
+    lb_contents *out = f->out;
+    const uint32_t n = out->n_runs;
+    qsort(out->runs + first, n - first, sizeof *out->runs, by_place);
+    out->n_runs = first;
+    for (uint32_t k = first; k < n && !f->failed; k++) {
+        const lb_content_run r = out->runs[k];
+        const vector v = {r.tensor, ROWS, r.from, r.from_stride, r.n}, w = {0, ROWS, r.to, r.to_stride, r.n};
+        add_run(f, &v, &w, first);
+    }
+}
+
+/* Cuts B's tensor in that way and looks up each vector; `found`: elements. A row that is one number all over is in
+ * every tensor that has such a row: it is taken from one that the other rows came from. Where there is none it is left
+ * out: rows of zeros that pad a table are no bias of zeros. */
 static void try_cut(finder *f, cut how, lb_content *out)
 {
     const lb_layout *layout = &f->b->tensor.layout;
     const vectors all = vectors_of(layout, how);
     uint64_t *hashes = malloc((size_t)(all.count > 0 ? all.count : 1) * sizeof *hashes);
-    uint32_t last = LB_NONE;
+    bool any_constant = false;
     out->first = f->out->n_runs, out->found = 0, out->all = all.count * all.n;
     f->failed |= !hashes;
     if (hashes && all.count > 0) hash_vectors(&f->x, how, hashes);
-    for (int64_t i = 0; i < all.count && !f->failed; i++) {
-        const vector w = vector_at(0, layout, how, i);
-        const uint32_t row = find_vector(f, hashes[i], &w, last);
-        if (row == LB_NONE) continue;
-        const vector v = vector_of(f->holder, row);
-        last = row;
-        add_run(f, &v, &w, out->first);
-        out->found += w.n;
+    for (int constants = 0; constants <= any_constant && !f->failed; constants++) {
+        uint32_t last = LB_NONE;
+        for (int64_t i = 0; i < all.count && !f->failed; i++) {
+            const vector w = vector_at(0, layout, how, i);
+            const bool constant = how != WHOLE && all.n > 1 && is_constant(&f->x, &w);
+            any_constant |= constant;
+            if (constant != (constants > 0)) continue;
+            const uint32_t row = find_vector(f, hashes[i], &w, last, constant ? out->first : LB_NONE);
+            if (row == LB_NONE) continue;
+            const vector v = vector_of(f->holder, row);
+            last = row;
+            add_run(f, &v, &w, out->first);
+            out->found += w.n;
+        }
     }
     free(hashes);
+    if (any_constant && f->out->n_runs > out->first) sort_runs(f, out->first);
     out->n = f->out->n_runs - out->first;
 }
 
@@ -587,13 +626,24 @@ static void try_elements(finder *f, lb_content *out)
     out->n = f->out->n_runs - out->first;
 }
 
+/* In 16 bits any number is somewhere: a single one that differs is no part of another tensor. */
+enum { SHORTEST_RUN = 4 };
+
+static bool is_in_long_runs(const finder *f, const lb_content *c)
+{
+    bool convincing = true;
+    for (uint32_t i = 0; i < c->n && convincing; i++) convincing = f->out->runs[c->first + i].n >= SHORTEST_RUN;
+    return convincing;
+}
+
 /* Elements that were found one by one are a match where they lie behind each other, or, of a vector, use up all of the
  * tensors that they come from. */
 static bool is_convincing(const finder *f, const lb_content *c)
 {
     int64_t used = 0;
     if (c->found < c->all) return false;
-    if (c->n <= c->all / 4 + 1 || f->b->tensor.layout.ndim != 1) return c->n <= c->all / 4 + 1;
+    if (is_in_long_runs(f, c)) return true;
+    if (f->b->tensor.layout.ndim != 1) return false;
     for (uint32_t i = 0; i < c->n; i++) {
         const lb_content_run *run = &f->out->runs[c->first + i];
         bool listed = false;

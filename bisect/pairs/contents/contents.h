@@ -44,7 +44,8 @@ typedef enum lb_content_relation {
     LB_CONTENT_FUSED,      /* several of A */
     LB_CONTENT_SPLIT,      /* a part of one of A */
     LB_CONTENT_PADDED,     /* some of B is A's, and the rest is one number all over */
-    LB_CONTENT_NAMED       /* name and shape alike, the numbers are not */
+    LB_CONTENT_NAMED,      /* name and shape alike, the numbers are not */
+    LB_CONTENT_MOVED /* A's numbers plus `shift`: a norm that stores w, beside one of 1 + w; step_sources.c says so */
 } lb_content_relation;
 const char *lb_content_relation_name(lb_content_relation relation);
 
@@ -55,6 +56,8 @@ typedef struct lb_content {
     uint32_t tensor;    /* of A: the one, or of several the first; LB_NONE */
     uint32_t first, n;  /* rows of `runs` */
     int64_t found, all; /* elements */
+    bool by_use;        /* told by the rows of the matrix that it goes with */
+    double shift;       /* of LB_CONTENT_MOVED: B's numbers are A's plus this; else 0 */
 } lb_content;
 
 typedef struct lb_contents {

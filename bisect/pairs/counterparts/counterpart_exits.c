@@ -8,6 +8,8 @@
 
 typedef struct finder {
     const lb_exact_side *sides[2];
+    const lb_step_sources *sources_a;
+    const lb_contents *contents; /* which tables are padded */
     lb_counterparts *out;
     bool failed;
 } finder;
@@ -275,6 +277,35 @@ static void put_last(finder *m, uint32_t *const lists[2], uint32_t n[2])
                                                numel(m->sides[1]->program, last[1]));
 }
 
+/* Does one side hold a table of as many rows more, which pad the other side's? */
+static bool is_table_padded(const finder *m, int64_t of_a, int64_t of_b)
+{
+    for (uint32_t i = 0; i < m->contents->n; i++) {
+        const lb_content *c = &m->contents->list[i];
+        if (c->relation == LB_CONTENT_PADDED && of_b > of_a && c->all * of_a == c->found * of_b) return true;
+        if (c->relation != LB_CONTENT_SPLIT || c->found != c->all || of_a <= of_b) continue;
+        if (lb_layout_numel(&m->sources_a->tensors[c->tensor].tensor.layout) * of_b == c->all * of_a) return true;
+    }
+    return false;
+}
+
+/* Scores of a vocabulary that one side padded: of each row the first ones stand beside each other. */
+static bool put_padded(finder *m, uint32_t va, uint32_t vb)
+{
+    const lb_layout *a = &m->sides[0]->program->values[va].layout, *b = &m->sides[1]->program->values[vb].layout;
+    const int32_t d = a->ndim - 1;
+    bool alike = d >= 1 && b->ndim == a->ndim && a->shape[d] > 0 && b->shape[d] > 0 && a->shape[d] != b->shape[d];
+    for (int32_t k = 0; k < d && alike; k++) alike = a->shape[k] == b->shape[k];
+    if (!alike || !is_table_padded(m, a->shape[d], b->shape[d])) return false;
+    const int64_t rows = lb_layout_numel(a) / a->shape[d], both = a->shape[d] < b->shape[d] ? a->shape[d] : b->shape[d];
+    const uint32_t first = m->out->n_pieces;
+    for (int64_t i = 0; i < rows && !m->failed; i++)
+        m->failed |=
+            !lb_counterparts_add_piece(m->out, (lb_content_run){va, i * a->shape[d], 1, i * b->shape[d], 1, both});
+    m->failed |= !m->failed && !lb_counterparts_close(m->out, LB_COUNTERPART_EXIT, vb, first);
+    return true;
+}
+
 static void find_exits(finder *m)
 {
     uint32_t *lists[2] = {NULL, NULL}, n[2];
@@ -290,6 +321,7 @@ static void find_exits(finder *m)
     m->failed |= !taken;
     for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
         uint32_t best = LB_NONE;
+        bool padded = false;
         if (is_sum_of_ranks(m->sides[0], lists[0][i])) {
             m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
             continue;
@@ -307,11 +339,14 @@ static void find_exits(finder *m)
                                                  &m->sides[1]->program->values[lists[1][j]].layout))
                     best = j;
             }
+        for (uint32_t j = 0; j < n[1] && best == LB_NONE && passes; j++)
+            if (!taken[j] && put_padded(m, lists[0][i], lists[1][j])) best = j, padded = true;
         if (best == LB_NONE) {
             m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
             continue;
         }
         taken[best] = 1;
+        if (padded) continue;
         m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, lists[0][i], lists[1][best],
                                           numel(m->sides[1]->program, lists[1][best]));
     }
@@ -321,9 +356,10 @@ static void find_exits(finder *m)
     if (!m->failed) put_lone_exits(m);
 }
 
-bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *out)
+bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
+                               const lb_contents *contents, lb_counterparts *out)
 {
-    finder f = {.sides = {a, b}, .out = out};
+    finder f = {.sides = {a, b}, .sources_a = sources_a, .contents = contents, .out = out};
     find_exits(&f);
     return !f.failed;
 }

@@ -9,7 +9,8 @@
 #include "counterparts/counterparts.h"
 
 /* Adds them; those without a counterpart are `lone`. False when out of memory. */
-bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *counterparts);
+bool lb_counterpart_exits_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
+                               const lb_contents *contents, lb_counterparts *out);
 /* Behind a free run: of those that are apart, one that is another exit of the other side (the last of all layers'
  * results, which that side gives out, too) changes its partner; did any? */
 bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);

@@ -335,7 +335,7 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
 static bool is_one_tensor(const lb_content *c)
 {
     return c->relation != LB_CONTENT_NONE && c->relation != LB_CONTENT_FUSED && c->relation != LB_CONTENT_SPLIT &&
-           c->relation != LB_CONTENT_PERMUTED && c->relation != LB_CONTENT_PADDED;
+           c->relation != LB_CONTENT_PERMUTED && c->relation != LB_CONTENT_PADDED && c->relation != LB_CONTENT_MOVED;
 }
 
 static void find_anchors(maker *m)
@@ -519,6 +519,7 @@ static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
     lb_counterpart *image = fits ? lb_counterparts_close(m->out, kind, vb, first) : NULL;
     if (!fits) m->out->n_pieces = first;
     const char *name = m->sources[1]->list[row].name;
+    if (image && kind == LB_COUNTERPART_FINAL) image->shift = c->shift;
     if (image) image->nameless = kind == LB_COUNTERPART_FINAL && nameless;
     if (image) image->name = *name || !c->n ? name : m->sources[0]->list[m->contents->runs[c->first].tensor].name;
     m->failed |= fits && !image;
@@ -640,7 +641,7 @@ lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, c
     maker m = {.sides = {a, b}, .sources = {sources_a, sources_b}, .contents = contents, .out = out};
     *out = (lb_counterparts){0};
     find_anchors(&m);
-    m.failed |= !lb_counterpart_exits_find(a, b, out);
+    m.failed |= !lb_counterpart_exits_find(a, b, sources_a, contents, out);
     find_images(&m);
     if (!m.failed) find_copies(&m);
     if (!m.failed) find_left(&m);
@@ -685,6 +686,8 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
         *noise = fmax(*noise, a->noise[r->tensor]);
         take_run(r, from, one->negated, x, *known);
     }
+    for (int64_t i = 0; i < elements && whole && one->shift != 0; i++)
+        if ((*known)[i]) x[i] += one->shift;
     if (whole) return x;
     free(x), free(*known);
     *known = NULL;
@@ -771,7 +774,8 @@ static const double *as_it_stands(const lb_counterparts *all, const lb_counterpa
                                   int64_t n)
 {
     const lb_content_run *r = &all->pieces[c->first];
-    const bool whole = c->n == 1 && r->n == n && !r->from && !r->to && r->from_stride == 1 && r->to_stride == 1;
+    const bool whole =
+        c->n == 1 && c->shift == 0 && r->n == n && !r->from && !r->to && r->from_stride == 1 && r->to_stride == 1;
     return whole ? a->kept[r->tensor] : NULL;
 }
 

@@ -66,6 +66,7 @@ typedef struct lb_counterpart {
     bool nameless;     /* of a FINAL one: no name tells the states that a side keeps of its parameter */
     bool negated;      /* B's numbers are those of A with the other sign */
     lb_counterpart_compared compared;
+    double shift;     /* B's numbers are those of A plus this: a norm's w, beside 1 + w */
     bool was_guessed; /* was SHARED, by ops of different names, and put nothing right */
 } lb_counterpart;
 

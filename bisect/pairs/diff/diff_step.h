@@ -14,6 +14,7 @@ typedef struct lb_diff_session {
     lb_capture *a, *b; /* the first and the second side */
     const lb_diff_options *options;
     const lb_layer_names_map *rules;
+    const struct lb_content_map *map; /* what the user says of tensors (contents/content_map.h); NULL */
     lb_diff_report *report;
     /* for steps before the window that was asked for, from which only the state is taken: their rows go here and are
      * dropped; or NULL */

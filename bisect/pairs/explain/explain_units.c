@@ -1,6 +1,7 @@
 /* Explain, cut into units of work: see lastbit/explain.h. A unit is a step of a rank, all steps of a rank that are
  * looked at together, or what collectives made in a step of all ranks. What a unit learns of candidates
  * (attribution_memory.h) goes with it, so that what it finds does not depend on which units came before. */
+#include "contents/content_map.h"
 #include "explain/explain_session.h"
 
 #include "parts/parts_each.h"
@@ -44,6 +45,7 @@ static lb_status begin_unit(const lb_explain_session *whole, lb_explain_session 
                                  .selector = whole->selector,
                                  .implementations = whole->implementations,
                                  .begun = whole->begun,
+                                 .sources = {.map = whole->sources.map},
                                  .memory = {.seconds = whole->options->seconds > 0 ? whole->options->seconds : 2,
                                             .only_orders = whole->options->only_orders,
                                             .trees = whole->memory.trees},
@@ -303,7 +305,10 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
                          lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
+    lb_content_map map = {0};
     lb_explain_session session = {.a = a, .b = b, .options = options};
+    if (options->table) LB_TRY(lb_content_map_read(options->table, &map, err));
+    if (options->table) session.sources.map = &map;
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
     session.rules = rules, session.report = lb_explain_findings_new();
     lb_status status = session.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -315,6 +320,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     if (status == LB_OK) status = lb_capture_refusal(a, err);
     if (status == LB_OK) status = lb_capture_refusal(b, err);
     release_endings(&session);
+    lb_content_map_release(&map);
     lb_selector_free(session.selector);
     lb_layer_names_map_free(rules);
     if (status == LB_OK)

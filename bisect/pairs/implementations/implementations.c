@@ -38,7 +38,7 @@ static double *fed_numbers(const lb_implementations *x, uint32_t row)
         if (!t->data) continue;
         if (r->tensor != loaded) free(from), from = lb_shadow_numbers_copy(t), loaded = r->tensor;
         for (int64_t i = 0; i < r->n && from; i++)
-            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride];
+            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride] + c->shift;
     }
     free(from);
     return numbers;

@@ -42,7 +42,7 @@ static bool show_one_source(const comparison *c, uint32_t va, uint32_t vb)
     const lb_content *content = &c->f->asked->contents->list[row];
     const lb_content_run *run = &c->f->asked->contents->runs[content->first];
     const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
-    return content->n == 1 && run->from == 0 && run->to == 0 && run->n == content->all &&
+    return content->n == 1 && content->shift == 0 && run->from == 0 && run->to == 0 && run->n == content->all &&
            c->f->asked->sources[0]->row_of[sa] == run->tensor && lb_layout_same_shape(x, y) &&
            !memcmp(x->stride, y->stride, (size_t)x->ndim * sizeof x->stride[0]);
 }

@@ -4,6 +4,7 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "runs/diff_many.h"
+#include "contents/content_map.h"
 #include "runs/diff_implementations.h"
 #include "runs/diff_orders.h"
 #include "runs/diff_steps.h"
@@ -228,6 +229,7 @@ static lb_status ask_values(const lb_diff_session *s, const known_of_both *known
     const lb_diff_implementations_question question = {
         .captures = {s->a, s->b},
         .options = s->options,
+        .map = s->map,
         .place = s->report->has_first ? &s->report->first : NULL,
         .cut = known->cut,
         .as_one = known->infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
@@ -237,7 +239,7 @@ static lb_status ask_values(const lb_diff_session *s, const known_of_both *known
     if (!asked->report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     asked->status = lb_diff_implementations(&question, asked->report, &asked->answer, &why);
     if (asked->report->out_of_memory) asked->status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
-    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO)
+    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO || (asked->status == LB_ERR_INVALID && s->map))
         return lb_fail(err, asked->status, "%s", why.message);
     return LB_OK;
 }
@@ -296,6 +298,16 @@ static bool is_narrow(lb_capture *capture)
     return false;
 }
 
+/* What cannot be compared by values has no use for a table of them. */
+static lb_status say_unused_map(lb_diff_session *s)
+{
+    char text[400];
+    snprintf(text, sizeof text, "--map %.200s was not used: these two are compared by the names of their tensors",
+             s->options->table);
+    lb_report_finding(s->report, text);
+    return LB_OK;
+}
+
 static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
@@ -304,7 +316,7 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
     /* A loss that is apart though all that leaves the step agrees: masks that both sides took hide what gave it. */
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
                         left || unseen || s->report->logged_apart;
-    if (s->options->digests_only) return LB_OK;
+    if (s->options->digests_only) return s->map ? say_unused_map(s) : LB_OK;
     bool may = false;
     known_of_both known = {.spelled = is_spelled_differently(s->report)};
     LB_TRY(
@@ -313,12 +325,16 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
         known.strangers = known.spelled = true;
         return try_implementations(s, &known, asked, err);
     }
-    if (unsure) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
+    if (unsure || s->map) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
     if (!may && unseen && (s->report->n_findings || s->report->n_structures))
         lb_report_missing(s->report,
                           "results that follow from memory which nothing wrote have no digest, and these runs "
                           "cannot be compared by value");
-    if (!may) return LB_OK;
+    if (!may) return s->map ? say_unused_map(s) : LB_OK;
+    if (s->map) {
+        known.strangers = known.spelled = true;
+        return try_implementations(s, &known, asked, err);
+    }
     LB_TRY(lb_strangers_are(s->a, s->b, &known.by_chance, err));
     known.strangers = known.by_chance;
     if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
@@ -370,12 +386,15 @@ static lb_status refusal_of(lb_capture *a, lb_capture *b, lb_err *err)
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
 {
     lb_layer_names_map *rules = NULL;
+    lb_content_map map = {0};
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
     lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
     values_answer asked = {0};
     bool values_first = false, enough = false;
-    lb_status status =
-        s.report ? may_values_come_first(&s, &values_first, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = options->table ? lb_content_map_read(options->table, &map, err) : LB_OK;
+    if (options->table) s.map = &map;
+    if (status == LB_OK)
+        status = s.report ? may_values_come_first(&s, &values_first, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && values_first) status = try_values_first(&s, &asked, &enough, err);
     if (status == LB_OK && !enough) status = diff_ranks(&s, err);
     const int64_t *steps;
@@ -402,6 +421,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK) status = refusal_of(a, b, err);
     if (status == LB_OK && s.report->out_of_memory)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
+    lb_content_map_release(&map);
     if (status == LB_OK)
         *out = s.report;
     else

@@ -1,4 +1,5 @@
 /* The report on two implementations: see diff_implementations.h. */
+#include "sources/odd_sources.h"
 #include "runs/diff_implementations.h"
 #include "runs/difference_steps.h"
 
@@ -20,6 +21,7 @@
 #include "program/input_name.h"
 
 #include "base/hash.h"
+#include <lastbit/text_stream.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,8 @@ typedef struct writer {
     uint8_t *state[2];   /* per op: ROW_… */
     lb_hash by_digest;   /* the second side's values */
     uint32_t *beside[2]; /* per scope of either side: the other's (modules.h); NULL where no place differs */
+    lb_odd_source *odd;  /* tensors of B that are made of others than their siblings are */
+    uint32_t n_odd;
 } writer;
 
 enum { ROW_PLAIN, ROW_IN_REGION, ROW_NAMED };
@@ -269,6 +273,69 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     return lb_op_layer(p, &p->ops[first]);
 }
 
+/* The tensors of A that one of B is made of, each once, joined by " + "; malloc'ed. */
+static char *names_of(const lb_implementations *x, const lb_content *c)
+{
+    char *text = NULL;
+    size_t size = 0;
+    uint8_t *told = calloc(x->sources[0].n + 1u, 1);
+    FILE *out = told ? lb_text_stream_open(&text, &size) : NULL;
+    for (uint32_t k = 0; out && k < c->n; k++) {
+        const uint32_t t = x->contents.runs[c->first + k].tensor;
+        if (!told[t]) fprintf(out, "%s%s", k ? " + " : "", x->sources[0].list[t].name);
+        told[t] = 1;
+    }
+    free(told);
+    if (out && fclose(out) != 0) free(text), text = NULL;
+    return text;
+}
+
+/* How many steps back of the second side's ops a tensor stands that the region begins with; UINT32_MAX: farther than
+ * any that an op reads through views, casts, products and sums. */
+static uint32_t steps_from(const writer *w, const lb_region *r, uint32_t source)
+{
+    enum { MOST = 64 };
+    const lb_value_graph *g = &w->x->sides[1].graph;
+    uint32_t list[MOST], depth[MOST], n = 0;
+    for (uint32_t k = 0; k < r->n[1] && n < MOST / 2; k++) {
+        const lb_op *op = &w->p[1]->ops[w->x->regions.ops[r->first[1] + k]];
+        if (lb_op_outcomes(op)) list[n] = lb_op_outcome(w->p[1], op, 0), depth[n++] = 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (list[i] == source || lb_value_graph_source(g, list[i]) == source) return depth[i];
+        for (uint32_t k = g->first_pred[list[i]]; k < g->first_pred[list[i] + 1] && n < MOST; k++)
+            list[n] = g->preds[k], depth[n] = depth[i] + 1, n++;
+    }
+    return UINT32_MAX;
+}
+
+/* Of the places that a tensor leads to the nearest is its. */
+static bool is_nearest(const writer *w, const lb_region *r, uint32_t source)
+{
+    const uint32_t own = steps_from(w, r, source);
+    for (uint32_t i = 0; i < w->x->regions.n && own != UINT32_MAX; i++)
+        if (steps_from(w, &w->x->regions.list[i], source) < own) return false;
+    return own != UINT32_MAX;
+}
+
+/* A tensor that is made of others than its siblings are is why the place differs. */
+static void name_odd_source(writer *w, const lb_region *r, lb_diff_row *row)
+{
+    const lb_step_sources *a = &w->x->sources[0], *b = &w->x->sources[1];
+    for (uint32_t i = 0; i < w->n_odd; i++) {
+        char text[700];
+        if (row->phase != LB_PHASE_FORWARD || !is_nearest(w, r, b->list[w->odd[i].row].value)) continue;
+        char *names = names_of(w->x, &w->x->contents.list[w->odd[i].row]);
+        lb_odd_source_text(&w->odd[i], a, b, &w->x->contents, text);
+        if (names) row->tensor_of = lb_report_keep(w->report, names);
+        w->report->out_of_memory |= !names;
+        free(names);
+        row->tensor = lb_report_keep(w->report, b->list[w->odd[i].row].name);
+        row->why = lb_report_keep(w->report, text);
+        return;
+    }
+}
+
 static void add_difference(writer *w, const lb_region *r)
 {
     lb_diff_difference d = {.effect = r->effect,
@@ -299,6 +366,7 @@ static void add_difference(writer *w, const lb_region *r)
     char text[700];
     lb_region_op_text(w->x, r, text, sizeof text);
     d.row.why = lb_report_keep(w->report, text);
+    name_odd_source(w, r, &d.row);
     const int side = r->op[0] == LB_NONE;
     lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
     lb_report_row(w->report, &d.row);
@@ -333,7 +401,6 @@ static void add_map(writer *w)
         const lb_content *c = &x->contents.list[i];
         const char *second = x->sources[1].list[i].name;
         char first[600] = "";
-        size_t at = 0;
         w->report->sources += *second != 0,
             w->report->sources_identical += *second && c->relation != LB_CONTENT_NONE && c->found == c->all;
         if (c->relation == LB_CONTENT_SAME || !*second) continue;
@@ -342,18 +409,14 @@ static void add_map(writer *w)
             LB_DIFF_APPEND(w->report, map, n_map, row);
             continue;
         }
-        uint32_t last = LB_NONE;
-        for (uint32_t k = 0; k < c->n && at < sizeof first - 80; k++) {
-            const uint32_t t = x->contents.runs[c->first + k].tensor;
-            if (t == last) continue;
-            at += (size_t)snprintf(first + at, sizeof first - at, "%s%.200s", last == LB_NONE ? "" : " + ",
-                                   x->sources[0].list[t].name);
-            last = t;
-        }
-        const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second),
+        char *names = names_of(x, c);
+        w->report->out_of_memory |= !names;
+        if (!names) return;
+        const lb_diff_map row = {lb_report_keep(w->report, names), lb_report_keep(w->report, second),
                                  c->cast && c->relation == LB_CONTENT_RENAMED ? "cast"
                                                                               : lb_content_relation_name(c->relation)};
         LB_DIFF_APPEND(w->report, map, n_map, row);
+        free(names);
     }
 }
 
@@ -589,6 +652,9 @@ static lb_status report_step(const lb_implementations *x, const uint8_t *spared,
     writer w = {.x = x, .spared = spared, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
+    if (x->regions.n &&
+        lb_odd_sources_find(&x->sources[0], &x->sources[1], &x->contents, &w.odd, &w.n_odd, NULL) != LB_OK)
+        report->out_of_memory = true;
     const bool room =
         w.state[0] && w.state[1] && list_digests(&w) && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
     if (room) {
@@ -609,6 +675,7 @@ static lb_status report_step(const lb_implementations *x, const uint8_t *spared,
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
     lb_hash_release(&w.by_digest);
+    free(w.odd);
     if (status != LB_OK) return status;
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w.p[0]->n_ops);
 }
@@ -640,7 +707,7 @@ typedef struct step_pair {
     bool of_steps;
     const lb_diff_row *place; /* that is asked about; NULL */
     lb_exact_progress progress;
-    bool smallest;            /* lb_diff_options */
+    bool smallest; /* lb_diff_options */
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -853,20 +920,14 @@ static lb_status judge_steps(const lb_diff_implementations_question *q, lb_sourc
 lb_status lb_diff_implementations(const lb_diff_implementations_question *q, lb_diff_report *report,
                                   lb_diff_implementations_answer *answer, lb_err *err)
 {
-    const lb_diff_options *options = q->options;
-    lb_source_memory memory = {.n_names = options->n_names};
-    lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
+    lb_source_memory memory = {.map = q->map};
     *answer = (lb_diff_implementations_answer){.judged = false};
-    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
-    for (uint32_t i = 0; i < options->n_names; i++)
-        names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
-    memory.names = names;
     lb_status status =
         q->cut ? judge_all_steps(q, &memory, report, answer, err) : judge_steps(q, &memory, report, answer, err);
     if (status == LB_OK && q->as_one && !q->cut && !answer->judged && !report->n_differences)
         status = judge_steps_as_one(q, &memory, report, answer, err);
+    for (uint32_t i = 0; i < memory.n_said; i++) lb_report_finding(report, memory.said[i]);
     lb_source_memory_release(&memory);
-    free(names);
     /* A place that differs stands, whatever a later step says. */
     answer->judged |= report->n_differences > 0;
     report->implementations = true;

@@ -20,9 +20,10 @@ typedef struct lb_diff_implementations_answer {
 typedef struct lb_diff_implementations_question {
     lb_capture *captures[2];
     const lb_diff_options *options;
-    const lb_diff_row *place; /* where the walk over aligned ops says that the sides part; NULL: nowhere */
-    bool cut;                 /* lb_strangers_infer: all steps of a side are one program */
-    bool as_one;              /* they may be taken so where steps one by one are not judged */
+    const struct lb_content_map *map; /* what the user says of tensors; NULL */
+    const lb_diff_row *place;         /* where the walk over aligned ops says that the sides part; NULL: nowhere */
+    bool cut;                         /* lb_strangers_infer: all steps of a side are one program */
+    bool as_one;                      /* they may be taken so where steps one by one are not judged */
 } lb_diff_implementations_question;
 
 lb_status lb_diff_implementations(const lb_diff_implementations_question *question, lb_diff_report *report,

@@ -1,10 +1,13 @@
 /* Sources of a step and their likes on the other side: see step_sources.h. */
 #include "sources/step_sources.h"
 
+#include "contents/content_map.h"
+#include "contents/content_transform.h"
 #include "sources/merged_adapters.h"
 
 #include "base/array.h"
 #include "program/state_name.h"
+#include <lastbit/program.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +63,8 @@ void lb_source_memory_release(lb_source_memory *m)
         for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
         free(r->name), free(r->names), free(r->parts), free(r->runs);
     }
+    for (uint32_t i = 0; i < m->n_said; i++) free(m->said[i]);
+    free(m->said), m->said = NULL, m->n_said = 0;
     free(m->list), free(m->left), free(m->left_runs);
     m->list = NULL, m->n = 0;
     m->left = NULL, m->left_runs = NULL, m->n_left = m->n_left_runs = 0;
@@ -163,7 +168,9 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
     }
     out->list[row] = r->content;
     out->list[row].first = first, out->list[row].tensor = r->content.n ? out->runs[first].tensor : LB_NONE;
-    out->list[row].found = 0; /* where they stand is known, their numbers have moved */
+    out->list[row].found = 0;            /* where they stand is known, their numbers have moved */
+    if (prefix && r->content.shift != 0) /* states of w are those of 1 + w */
+        out->list[row].relation = LB_CONTENT_RENAMED, out->list[row].shift = 0;
     return true;
 }
 
@@ -179,19 +186,76 @@ static bool take_whole(lb_contents *out, uint32_t row, uint32_t from, int64_t el
     return true;
 }
 
-/* A source that has no like by its numbers stands beside the one that the user named, where both have as many elements.
- * False when out of memory. */
-static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
-                       lb_contents *out)
+static bool is_claimed(const lb_contents *all, uint32_t tensor);
+
+static bool is_vector_learnt(const lb_step_sources *s, uint32_t row)
 {
-    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
-    for (uint32_t i = 0; i < m->n_names; i++) {
-        const uint32_t from =
-            strcmp(m->names[i].second, b->list[row].name) ? LB_NONE : find_named(a, "", 0, m->names[i].first, 0);
-        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
-        if (!take_whole(out, row, from, elements, LB_CONTENT_NAMED)) return false;
+    const lb_tensor *t = &s->tensors[row].tensor;
+    return s->list[row].learnt && !lb_step_source_is_state(&s->list[row]) && t->data && t->layout.ndim == 1 &&
+           lb_dtype_is_float(t->dtype) && lb_dtype_bits(t->dtype) >= 16 && lb_layout_numel(&t->layout) > 1;
+}
+
+static double *numbers_of(const lb_tensor *t)
+{
+    double *x = malloc((size_t)lb_layout_numel(&t->layout) * sizeof *x);
+    int64_t at = 0;
+    for (lb_rows r = lb_rows_of(&t->layout); x && lb_rows_next(&r); at += r.count)
+        lb_load_f64_strided(x + at, t->dtype, (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8),
+                            (ptrdiff_t)r.stride, (size_t)r.count);
+    return x;
+}
+
+/* 1, -1: what B's vector is more than A's in all places; 0: it is not, or out of memory (`*failed`). */
+static double shift_between(const lb_tensor *a, const lb_tensor *b, bool *failed)
+{
+    double *x = numbers_of(a), *y = numbers_of(b), shift = 0;
+    *failed |= !x || !y;
+    for (int sign = -1; sign <= 1 && x && y && shift == 0; sign += 2) {
+        const lb_content_transform t = {LB_CONTENT_SHIFTED, sign, 0};
+        if (lb_content_transform_holds(&t, x, y, lb_layout_numel(&a->layout),
+                                       lb_content_transform_room(a->dtype, b->dtype)))
+            shift = sign;
     }
-    return true;
+    free(x), free(y);
+    return shift;
+}
+
+/* Weights of norms that one side stores less one. False: out of memory. */
+static bool find_shifted(const lb_step_sources *a, const lb_step_sources *b, lb_contents *out)
+{
+    bool failed = false;
+    for (uint32_t i = 0; i < b->n && !failed; i++) {
+        if (out->list[i].relation != LB_CONTENT_NONE || !is_vector_learnt(b, i)) continue;
+        const int64_t n = lb_layout_numel(&b->tensors[i].tensor.layout);
+        for (uint32_t k = 0; k < a->n && !failed && out->list[i].relation == LB_CONTENT_NONE; k++) {
+            if (!is_vector_learnt(a, k) || lb_layout_numel(&a->tensors[k].tensor.layout) != n || is_claimed(out, k))
+                continue;
+            const double shift = shift_between(&a->tensors[k].tensor, &b->tensors[i].tensor, &failed);
+            if (shift == 0) continue;
+            failed |= !take_whole(out, i, k, n, LB_CONTENT_MOVED);
+            if (!failed) out->list[i].shift = shift;
+        }
+    }
+    return !failed;
+}
+
+/* What the user says of the first step, behind what numbers and names do. */
+static lb_status take_map(lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b, lb_contents *out,
+                          lb_err *err)
+{
+    lb_content_disagreement *list = NULL;
+    uint32_t n = 0;
+    if (!m->map || m->mapped) return LB_OK;
+    LB_TRY(lb_content_map_apply(m->map, a->tensors, a->n, b->tensors, b->n, out, &list, &n, err));
+    m->mapped = true, m->said = calloc(n + 1u, sizeof *m->said);
+    bool room = m->said != NULL;
+    for (uint32_t i = 0; i < n && room; i++) {
+        char text[600];
+        lb_content_map_disagreement_text(m->map, &list[i], a->tensors, b->tensors, text);
+        room = (m->said[i] = strdup(text)) != NULL, m->n_said += room;
+    }
+    free(list);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a table of tensors");
 }
 
 /* Names alone speak where most parameters hold different numbers than those of their name. */
@@ -333,10 +397,15 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
     const uint32_t before = memory->n;
     part_merged(merged, n_merged, out);
     *moved = memory->n ? 0 : settle_names(b, out);
+    room = memory->n > 0 || find_shifted(a, b, out);
+    const lb_status mapped = take_map(memory, a, b, out, err);
+    if (mapped != LB_OK) {
+        lb_contents_release(out);
+        return mapped;
+    }
     for (uint32_t i = 0; i < b->n && room; i++) {
         const char *name = b->list[i].name;
         const lb_content *c = &out->list[i];
-        if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
         const lb_remembered *known =
             *name ? recall(memory, before, name + lb_state_name_before(name), b->list[i].part) : NULL;
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);

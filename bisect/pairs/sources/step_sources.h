@@ -39,8 +39,10 @@ void lb_step_sources_release(lb_step_sources *sources);
 typedef struct lb_source_memory {
     struct lb_remembered *list;
     uint32_t n;
-    const struct lb_source_name *names; /* that the user gave for sources which do not meet by numbers; borrowed */
-    uint32_t n_names;
+    const struct lb_content_map *map; /* what the user says of the first step's tensors; borrowed; NULL */
+    char **said;                      /* where that is contradicted by their numbers, in words */
+    uint32_t n_said;
+    bool mapped;                /* it was asked */
     struct lb_left_value *left; /* what earlier steps left on both sides: left_values.h */
     struct lb_left_run *left_runs;
     uint32_t n_left, n_left_runs;
@@ -55,9 +57,6 @@ typedef struct lb_left_value {
     lb_digest of_b;
     uint32_t first, n; /* rows of `left_runs` */
 } lb_left_value;
-typedef struct lb_source_name {
-    const char *first, *second;
-} lb_source_name;
 void lb_source_memory_release(lb_source_memory *memory);
 
 /* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*moved`: parameters that

@@ -176,3 +176,76 @@ def store(size, parts, way, change_layer=None):
             change_layer(i, own)
         store_layer(size, own, i, now, names, out)
     return {k: (v.to(way["dtype"]) if way["dtype"] else v).contiguous().clone() for k, v in out.items()}
+
+
+def exchanged(own, one, other):
+    own[one], own[other] = own[other].clone(), own[one].clone()
+
+
+def turned_for_rotation(size, own, way):
+    heads, head = size["heads"], size["head"]
+    q = own["q"]
+    own["q"] = q.reshape(heads, head // 2, 2, -1).transpose(1, 2).reshape(q.shape) if way["pairs"] else as_pairs(q, heads)
+
+
+def expert_doubled(size, own, way):
+    for name in ("gate", "up", "down"):
+        if f"1.{name}" in own:
+            own[f"1.{name}"] = own[f"0.{name}"].clone()
+
+
+def expert_lost(size, own, way):
+    for name in ("gate", "up", "down"):
+        own.pop(f"2.{name}", None)
+
+
+def first_head_turned_round(size, own, way):
+    own["v"][: size["head"]] = own["v"][: size["head"]].flip(0).clone()
+
+
+def columns_of_a_head_turned_round(size, own, way):
+    own["o"][:, : size["head"]] = own["o"][:, : size["head"]].flip(1).clone()
+
+
+def one_number(size, own, way):
+    own["1.down" if size["experts"] else "down"][3, 5] += 0.5
+
+
+def has_biases(size, own, way):
+    return "v.bias" in own and bool(own["v.bias"].any())
+
+
+# What may be planted in a layer, and where it can be told.
+FAULTS = {
+    "gate and up exchanged": (lambda s, own, w: exchanged(own, "gate", "up"), lambda s, own, w: s["gated"] and not s["experts"]),
+    "q and k exchanged": (lambda s, own, w: exchanged(own, "q", "k"), lambda s, own, w: s["kv"] == s["heads"]),
+    "norms exchanged": (lambda s, own, w: exchanged(own, "norm1", "norm2"), lambda s, own, w: not w["folded"]),
+    "a bias of zeros": (lambda s, own, w: own["v.bias"].zero_(), has_biases),
+    "a scale in one layer": (lambda s, own, w: own["q"].mul_(0.25), lambda *_: True),
+    "an odd scale in one layer": (lambda s, own, w: own["o"].mul_(0.9), lambda *_: True),
+    "rows of a head": (first_head_turned_round, lambda *_: True),
+    "columns of a head": (columns_of_a_head_turned_round, lambda *_: True),
+    "the other rotation": (turned_for_rotation, lambda *_: True),
+    "an expert twice": (expert_doubled, lambda s, own, w: s["experts"]),
+    "an expert lost": (expert_lost, lambda s, own, w: s["experts"] and w["experts"] == "apart"),
+    "one number": (one_number, lambda *_: True),
+}
+
+
+def pair_of(seed, fault=None):
+    """(checkpoint, other, layer): two programs' tensors of one decoder, a fault planted in a layer of the first or the second; None: no such fault there."""
+    draw = Draw(seed)
+    size, parts = decoder(draw)
+    way = conversion(draw, size)
+    plain = PLAIN | {"names": draw.one("short", "long", "flat"), "turned": draw.one(True, False), "qkv": draw.one(None, "behind")}
+    layer, first, planted = draw.one(*range(size["layers"])), draw.one(True, False), []
+
+    def plant(i, own):
+        if own is not None and i == layer and FAULTS[fault][1](size, own, way):
+            FAULTS[fault][0](size, own, way)
+            planted.append(i)
+
+    one, other = store(size, parts, way, plant if fault else None), store(size, parts, plain)
+    if fault and not planted:
+        return None
+    return (one, other, layer) if first else (other, one, layer)
