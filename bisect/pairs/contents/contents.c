@@ -626,13 +626,16 @@ static void try_elements(finder *f, lb_content *out)
     out->n = f->out->n_runs - out->first;
 }
 
-/* In 16 bits any number is somewhere: a single one that differs is no part of another tensor. */
+/* In 16 bits any number is somewhere: a single one that differs is no part of another tensor. Of several dimensions
+ * (heads, size) whole rows are: a matrix in whose rows some numbers differ is no bias. */
 enum { SHORTEST_RUN = 4 };
 
 static bool is_in_long_runs(const finder *f, const lb_content *c)
 {
+    const lb_layout *l = &f->b->tensor.layout;
+    const int64_t row = l->ndim > 1 ? l->shape[l->ndim - 1] : 1, shortest = row > SHORTEST_RUN ? row : SHORTEST_RUN;
     bool convincing = true;
-    for (uint32_t i = 0; i < c->n && convincing; i++) convincing = f->out->runs[c->first + i].n >= SHORTEST_RUN;
+    for (uint32_t i = 0; i < c->n && convincing; i++) convincing = f->out->runs[c->first + i].n >= shortest;
     return convincing;
 }
 
@@ -688,7 +691,8 @@ static bool match_tensor(finder *f, bool cast, bool last, lb_content *c)
         if (order[k] != WHOLE && !tells(f)) break;
         try_cut(f, order[k], &now);
         if (now.found && !waits(f, &now, last) &&
-            (now.found == now.all || (order[k] == ROWS && is_padding(f, order[k], now.found)))) {
+            (now.found == now.all ||
+             (order[k] == ROWS && f->x.digits == LB_NO_DTYPE && is_padding(f, order[k], now.found)))) {
             *c = now;
             use(f, c, order[k], cast);
             return true;

@@ -319,6 +319,16 @@ static bool is_in_regions(const lb_implementations *x, uint32_t op)
     return false;
 }
 
+/* Is the op a choice, which exact runs take as it was recorded, so that its arguments change nothing in them? */
+static bool is_taken_as_recorded(const lb_exact_side *s, uint32_t op)
+{
+    const lb_program *p = s->program;
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[op]), &form);
+    const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return row && row->flags & LB_ROW_DISCONTINUOUS && v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype);
+}
+
 /* Takes out again what changed nothing for the better; is there any? What helped is found. */
 static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, bool *any, lb_err *err)
 {
@@ -336,7 +346,8 @@ static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, b
             continue;
         }
         lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
-        if (one->region.reason == LB_REGION_ARGUMENTS) x->innocent[one->region.op[1]] = 1;
+        if (one->region.reason == LB_REGION_ARGUMENTS && !is_taken_as_recorded(&x->sides[1], one->region.op[1]))
+            x->innocent[one->region.op[1]] = 1;
         *any = true;
     }
     return LB_OK;

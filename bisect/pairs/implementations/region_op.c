@@ -439,6 +439,39 @@ static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reaso
     return false;
 }
 
+/* Of a choice that stands in the region on one side alone, as the other side's result is some other mask by chance: the
+ * other side's op of that name from the same inputs, with different arguments; LB_NONE where there is none, or one with
+ * the same arguments. */
+static uint32_t choice_beside(const lb_region_frontier *f, int side, uint32_t op)
+{
+    const lb_program *p = f->asked->sides[side]->program, *other = f->asked->sides[!side]->program;
+    uint32_t beside = LB_NONE;
+    for (uint32_t i = 0; i < other->n_ops; i++) {
+        const uint32_t a = side ? i : op, b = side ? op : i;
+        if (!are_of_one_kind(f, a, b) || !begin_alike(f, a, b)) continue;
+        if (have_same_arguments(p, &p->ops[op], other, &other->ops[i])) return LB_NONE;
+        if (beside == LB_NONE) beside = i;
+    }
+    return beside;
+}
+
+static bool name_choice(const lb_region_frontier *f, lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const uint32_t op = ops_of(f, r, k)[i],
+                           v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+            if (v == LB_NONE || p->values[v].dtype != LB_BOOL || !lb_region_begins_at(f, k, op)) continue;
+            const uint32_t beside = choice_beside(f, k, op);
+            if (beside == LB_NONE) continue;
+            r->op[k] = op, r->op[!k] = beside, r->reason = LB_REGION_ARGUMENTS;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Are two ops of one name called with different numbers? Lists of tensors may stand in any order. */
 static bool have_other_numbers(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
@@ -698,8 +731,8 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
     if (name_lone_update(f, r) || name_detached(f, r) || name_rearranger(f, r) || name_inputs(f, r)) return;
-    if (name_pair(f, r, LB_REGION_ARGUMENTS, may_begin, are_called_differently) || name_part(f, r) ||
-        name_pair(f, r, LB_REGION_ORDER, may_begin, read_in_another_order) ||
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, may_begin, are_called_differently) || name_choice(f, r) ||
+        name_part(f, r) || name_pair(f, r, LB_REGION_ORDER, may_begin, read_in_another_order) ||
         name_pair(f, r, LB_REGION_MASK, may_be_masked, are_masked_differently))
         return;
     if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r) || name_within_same_ops(f, r))) return;

@@ -335,8 +335,10 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
         known.strangers = known.spelled = true;
         return try_implementations(s, &known, asked, err);
     }
-    LB_TRY(lb_strangers_are(s->a, s->b, &known.by_chance, err));
-    known.strangers = known.by_chance;
+    bool modules = false;
+    LB_TRY(lb_strangers_are(s->a, s->b, &known.strangers, err));
+    if (known.strangers) LB_TRY(lb_strangers_share_modules(s->a, s->b, &modules, err));
+    known.by_chance = known.strangers && !modules;
     if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
     if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
     known.narrow = !known.strangers && (is_narrow(s->a) || is_narrow(s->b));

@@ -141,6 +141,26 @@ lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err)
     return LB_OK;
 }
 
+static bool has_module(const lb_program *program, const char *path)
+{
+    for (uint32_t i = 1; i < program->n_scopes; i++)
+        if (!strcmp(lb_program_text(program, program->scopes[i].path), path)) return true;
+    return false;
+}
+
+lb_status lb_strangers_share_modules(lb_capture *a, lb_capture *b, bool *share, lb_err *err)
+{
+    const lb_program *first[2];
+    uint32_t shared = 0;
+    *share = false;
+    LB_TRY(comparable_steps(a, b, first, err));
+    if (!first[0]) return LB_OK;
+    for (uint32_t i = 1; i < first[0]->n_scopes; i++)
+        shared += has_module(first[1], lb_program_text(first[0], first[0]->scopes[i].path));
+    *share = shared && 4 * shared >= first[0]->n_scopes - 1;
+    return LB_OK;
+}
+
 /* Are the dimensions of one those of the other, in another order? */
 static bool are_turned(const lb_layout *x, const lb_layout *y)
 {

@@ -12,6 +12,8 @@ lb_status lb_strangers_run_alone(lb_capture *a, lb_capture *b, bool *alone, lb_e
 /* And hardly a parameter of one has its name on the other: what lines up by names is chance. Functions of tensors have
  * parameters without names, or none that are known as such. */
 lb_status lb_strangers_are(lb_capture *a, lb_capture *b, bool *are, lb_err *err);
+/* But of the first side's modules a fourth or more have their names on the other: ops line up by these. */
+lb_status lb_strangers_share_modules(lb_capture *a, lb_capture *b, bool *share, lb_err *err);
 /* Has a parameter of one name its dimensions in another order on the other side? Then names do not say what is what. */
 lb_status lb_strangers_hold_turned(lb_capture *a, lb_capture *b, bool *hold, lb_err *err);
 /* Or one side's adapters are in the other side's weights (merged_adapters.h): a tensor that both call base_layer.weight

@@ -24,9 +24,6 @@ NOT_YET = {
     "fp8-blocks-range-of-other-format": "taken for the rounding of one side's numbers of eight bits",
     "int8-weights-channel-scale-of-tensor": "the output projection is named, too",
     "int8-weights-zero-point-off-by-one": "the output projection is named, too",
-    "rotary-yarn-borders-exchanged": "the attention that turns by the table is named",
-    "rotary-yarn-borders-unrounded": "the attention that turns by the table is named",
-    **{name: "the attentions that turn by the table are named" for name in TRUTH if name.startswith("rotary-in-bands")},
     **{name: "rows of a picture" for name in TRUTH if name.startswith("image-scattered")},
 }
 

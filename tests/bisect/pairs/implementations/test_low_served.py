@@ -1,0 +1,83 @@
+"""Servers in 16 and 8 bits that two people wrote: each side in a dtype of its own, with islands in f32, codes and scales, caches of 8 bits.
+Innocent pairs are one function up to the rounding of their precisions; of a fault, every place named lies where the fault is."""
+
+import sys
+
+import pytest
+from conftest import ROOT
+from test_served_ways import lies_in, marked
+
+sys.path.insert(0, str(ROOT / "tests" / "programs"))
+import low_served  # noqa: E402
+
+TRUTH = low_served.truth()
+IN_SUITE = ("alibi-half", "capped-shares", "gpt-half")
+BITS = "bytes that are read as another dtype than they were written in are not run exactly"
+FLIPPED = "experts fall differently from the same numbers"
+INNOCENT_NOT_YET = {
+    ("experts-mxfp4", False): FLIPPED,
+    ("experts-mxfp4", True): FLIPPED,
+    ("fp8-pages", False): BITS,
+    ("fp8-pages", True): BITS,
+    ("int8-smoothed", False): "the rounding of weights in 16 bits moves as much",
+}
+CASTS = "a cast is the identity in exact arithmetic: taken for rounding"
+CODES = "a product with codes is no product with weights: the first op of a larger part is named"
+SOURCES = "sources behind the padding of others: the cross attention's neighbours are named"
+PATCHES = "a product of patches and a convolution have no value in common"
+NOT_YET = {
+    "alibi-half": ("the norm behind it is named", "embedding-norm-left-out"),
+    "capped-shares": ("the last layer is named, too", "head-scaled-as-embedding"),
+    "encoder-decoder": (
+        SOURCES,
+        "buckets-of-other-stack buckets-turned-round decode-bias-of-first-row head-unscaled position-bias-left-out scores-scaled "
+        "source-of-other-request source-padding-seen source-unnormed values-from-keys",
+    ),
+    "experts-fp8": (
+        CODES,
+        "gate-scaled-again renormed-against-config scales-of-both-products-exchanged scales-of-next-expert second-scale-left-out "
+        "shared-gate-left-out shared-gate-without-sigmoid",
+    ),
+    "far-positions": (CASTS, "angles-in-brain positions-in-brain"),
+    "fp8-tensor": (CODES, "input-scale-inverted input-scale-left-out range-of-other-format"),
+    "gemma-islands": ("the first layer's sum is named, too", "embedding-unscaled"),
+    "half-stored": (
+        CASTS,
+        "input-in-half logits-in-brain powers-in-fp8 product-in-brain residual-in-brain scores-in-brain squares-in-half weight-by-way-of-brain",
+    ),
+    "int4-ordered": (CODES, "codes-taken-as-signed order-of-activation-ignored"),
+    "int8-smoothed": (CODES, "residual-after-norm smoothing-one-channel-late"),
+    "patch-prefix": (
+        PATCHES,
+        "colour-before-row colours-reversed patches-by-column patches-scaled-as-text prefix-causal projector-relu spread-left-out text-unscaled",
+    ),
+}
+KNOWN = {f"{program}-{fault}": reason for program, (reason, faults) in NOT_YET.items() for fault in faults.split()}
+KNOWN |= {f"fp8-channels-{fault}": CODES for fault in ("bias-twice", "one-step-for-all-tokens")}
+KNOWN |= {f"fp8-channels-{fault}": CASTS for fault in ("codes-of-other-format", "scale-floor-too-high")}
+KNOWN |= {name: BITS for name, lies in TRUTH.items() if lies["program"] == "fp8-pages"}
+KNOWN |= {name: FLIPPED for name, lies in TRUTH.items() if lies["program"] == "experts-mxfp4"}
+INNOCENT = [
+    marked(program, turned, known=INNOCENT_NOT_YET.get((program, turned)), in_suite=program in IN_SUITE)
+    for program in low_served.PROGRAMS
+    for turned in (False, True)
+]
+FAULTS = [marked(name, known=KNOWN.get(name), in_suite=lies["program"] in IN_SUITE) for name, lies in TRUTH.items()]
+
+
+@pytest.mark.parametrize("program, turned", INNOCENT)
+def test_two_precisions_are_one_function(lastbit, recorded_pairs, program, turned):
+    folder = recorded_pairs("low_served", program)
+    pair = [folder / f"{program}-first.lb", folder / f"{program}-second.lb"]
+    answer = lastbit.json("diff", *(reversed(pair) if turned else pair))
+    assert answer["verdict"] in ("identical", "reordered", "rounding") and not answer["differences"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_places_named_are_where_the_fault_of_precision_is(lastbit, recorded_pairs, name):
+    program, where = TRUTH[name]["program"], TRUTH[name]["where"]
+    folder = recorded_pairs("low_served", program)
+    answer = lastbit.json("diff", folder / f"{program}-first.lb", folder / f"{name}.lb")
+    assert answer["verdict"] == "diverged" and answer["differences"]
+    for place in answer["differences"]:
+        assert lies_in(where, place["layer"] or "") or lies_in(where, place["layer_b"] or ""), (place["layer"], place["layer_b"])
