@@ -111,7 +111,7 @@ static double seconds, stop_after;
 
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0,
-     "rename layers of the first side before aligning, or read what `diff --map-out` wrote; repeatable",
+     "rename layers of the first side before aligning, or read the table of tensors that diff wrote; repeatable",
      "s/PATTERN/REPL/|FILE"},
     {"tree", 0, POPT_ARG_ARGV, &trees, 0,
      "try the order in this file too, as `lastbit order -o FILE` stores it, where a sum has as many terms; repeatable",

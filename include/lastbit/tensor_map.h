@@ -5,8 +5,8 @@
  *
  * Simplest use:
  *
- *     lb_tensor_map_write_head(file);
- *     lb_tensor_map_write(file, "h.0.attn.c.weight", "q.weight + k.weight + v.weight", "fused", false);
+ *     lb_tensor_map_write_head(stdout);
+ *     lb_tensor_map_write(stdout, "h.0.attn.c.weight", "q.weight + k.weight + v.weight", "fused", false);
  *
  * Lines may be changed, added and removed: a program that reads them obeys each, or refuses it with its number. */
 #ifndef LASTBIT_TENSOR_MAP_H

@@ -115,8 +115,6 @@ LB_POINTWISE_D(acos, "x", 0, LB_F64_SET(u, __builtin_sqrt((1 - a[i]) / (1 + a[i]
 LB_POINTWISE_D(atan2, "xx", COMMON, LB_F64_SET(u, a[i] / b[i]); ATAN_STATEMENTS, ATAN2_VALUE)
 LB_POINTWISE_D(erfinv, "x", 0, ERFINV_STATEMENTS, v[i])
 LB_POINTWISE_D(hypot, "xx", COMMON, , HYPOT_VALUE)
-/* A factor that leaves the range of doubles is what it is: 0, or infinite. */
-LB_POINTWISE_D(ldexp, "xx", COMMON, LB_F64_FN(exp2, t, b);, a[i] * t[i])
 LB_POINTWISE_DT(logaddexp2, "xx", 0, LB_F64_SET(t, -fabs(a[i] - b[i]) * 0.69314718055994530942); LB_F64_FN(exp, t, t); LB_F64_FN(log1p, t, t);,
     a[i] == b[i] && !(fabs(a[i]) < INFINITY) ? a[i] : (a[i] > b[i] ? a[i] : b[i]) + t[i] * 1.44269504088896340736,
     fabs(a[i] > b[i] ? a[i] : b[i]) + 2 * t[i] * (1 + fabs(a[i] - b[i])))
@@ -160,8 +158,6 @@ const lb_op_row lb_rows_function[] = {
      .samples = "unary"},
     {.name = "aten::hypot", .args = "self! other!", .kernel = hypot_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "binary float integerless"},
-    {.name = "aten::ldexp.Tensor", .args = "self! other!", .kernel = ldexp_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
-     .samples = "binary float modest"},
     {.name = "aten::logaddexp2", .args = "self! other!", LB_COMPUTED_BY(logaddexp2), .roundings = 8,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
     {.name = "aten::sinc", .args = "self!", LB_COMPUTED_BY(sinc), .roundings = 8, .flags = LB_ROW_ELEMENTWISE,

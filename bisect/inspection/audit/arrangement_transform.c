@@ -427,7 +427,7 @@ static void tell_change(lb_arrangements *arrangements, uint32_t member, uint32_t
     const lb_audit_where where =
         lb_inventory_where(arrangements->a.side->inventory, lb_shelf_piece(&arrangements->a, of));
     if (usual)
-        lb_audit_find(arrangements->comparison->gathering, LB_AUDIT_ARRANGED, where,
+        lb_audit_find(arrangements->comparison->gathering, x->changes ? LB_AUDIT_DIFFERS : LB_AUDIT_ARRANGED, where,
                       "%s has its numbers %s, and of its siblings %u have them %s: "
                       "this one was converted as they were not",
                       lb_shelf_name(&arrangements->b, member), *own ? own + 2 : "as they are", alike,

@@ -392,12 +392,19 @@ static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uin
     return best;
 }
 
+/* Does a run go on where the other one ends? */
+static bool goes_on(const lb_content_run *last, const lb_content_run *r)
+{
+    return last->tensor == r->tensor && r->from_stride == 1 && r->to_stride == 1 && last->from_stride == 1 &&
+           last->to_stride == 1 && last->from + last->n == r->from && last->to + last->n == r->to;
+}
+
 static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
 {
     lb_contents *out = f->out;
     lb_content_run *last = out->n_runs > first ? &out->runs[out->n_runs - 1] : NULL;
-    if (last && last->tensor == v->tensor && v->stride == 1 && w->stride == 1 && last->from_stride == 1 &&
-        last->to_stride == 1 && last->from + last->n == v->start && last->to + last->n == w->start) {
+    const lb_content_run run = {v->tensor, v->start, v->stride, w->start, w->stride, v->n};
+    if (last && goes_on(last, &run)) {
         last->n += v->n;
         return;
     }
@@ -405,7 +412,7 @@ static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
     f->failed |= !more;
     if (!more) return;
     out->runs = more;
-    out->runs[out->n_runs++] = (lb_content_run){v->tensor, v->start, v->stride, w->start, w->stride, v->n};
+    out->runs[out->n_runs++] = run;
 }
 
 /* What is left of a tensor, some of which was found, is padding where it is one number all over. */
@@ -432,14 +439,16 @@ static int by_place(const void *x, const void *y)
 static void sort_runs(finder *f, uint32_t first)
 {
     lb_contents *out = f->out;
-    const uint32_t n = out->n_runs;
-    qsort(out->runs + first, n - first, sizeof *out->runs, by_place);
-    out->n_runs = first;
-    for (uint32_t k = first; k < n && !f->failed; k++) {
-        const lb_content_run r = out->runs[k];
-        const vector v = {r.tensor, ROWS, r.from, r.from_stride, r.n}, w = {0, ROWS, r.to, r.to_stride, r.n};
-        add_run(f, &v, &w, first);
+    lb_content_run *runs = out->runs;
+    uint32_t kept = first;
+    qsort(runs + first, out->n_runs - first, sizeof *runs, by_place);
+    for (uint32_t k = first; k < out->n_runs; k++) {
+        if (kept > first && goes_on(&runs[kept - 1], &runs[k]))
+            runs[kept - 1].n += runs[k].n;
+        else
+            runs[kept++] = runs[k];
     }
+    out->n_runs = kept;
 }
 
 /* Cuts B's tensor in that way and looks up each vector; `found`: elements. A row that is one number all over is in

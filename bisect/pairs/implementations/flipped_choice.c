@@ -163,8 +163,18 @@ static bool is_lone_choice(const lb_region_frontier *f, int side, uint32_t v)
            f->asked->met[side][v] == LB_NONE;
 }
 
-lb_status lb_flipped_choice_in(const lb_region_frontier *f, const lb_region *r, bool *flipped, lb_err *err)
+/* Is the op that is named of the region a choice on either side? */
+static bool is_named(const lb_region_frontier *f, const lb_region *r, int side, uint32_t op)
 {
+    lb_op_form form;
+    const lb_program *p = f->asked->sides[side]->program;
+    const lb_op_row *row = op == LB_NONE ? NULL : lb_op_find(lb_op_name(p, &p->ops[op]), &form);
+    return r->reason != LB_REGION_ARGUMENTS && row && row->flags & LB_ROW_DISCONTINUOUS;
+}
+
+lb_status lb_flipped_choice_in(const lb_region_frontier *f, const lb_region *r, bool any, bool *flipped, lb_err *err)
+{
+    any &= is_named(f, r, 0, r->op[0]) || is_named(f, r, 1, r->op[1]);
     *flipped = false;
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
@@ -173,7 +183,9 @@ lb_status lb_flipped_choice_in(const lb_region_frontier *f, const lb_region *r, 
             if (!is_choice(f, r, k, op)) continue;
             for (uint32_t j = 0; j < p->ops[op].results && !*flipped; j++) {
                 const uint32_t v = lb_op_results(p, &p->ops[op])[j];
-                if (is_lone_choice(f, k, v)) LB_TRY(has_flipped(f->asked, k, op, v, flipped, err));
+                if (!is_lone_choice(f, k, v)) continue;
+                *flipped = any;
+                if (!any) LB_TRY(has_flipped(f->asked, k, op, v, flipped, err));
             }
         }
     }

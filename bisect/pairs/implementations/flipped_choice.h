@@ -15,7 +15,9 @@
 #include "implementations/region_op.h"
 
 /* Is there in the region a choice from numbers that both sides have, without partner on the other side, of which it is
- * not known that the exact numbers give it? LB_ERR_NOMEM is the only failure. */
-lb_status lb_flipped_choice_in(const lb_region_frontier *frontier, const lb_region *region, bool *flipped, lb_err *err);
+ * not known that the exact numbers give it? With `any` each one counts in a region of which a choice is named: behind a
+ * difference it follows from what either side chose before. LB_ERR_NOMEM is the only failure. */
+lb_status lb_flipped_choice_in(const lb_region_frontier *frontier, const lb_region *region, bool any, bool *flipped,
+                               lb_err *err);
 
 #endif

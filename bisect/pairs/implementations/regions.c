@@ -556,7 +556,7 @@ static lb_status drop_flipped(finder *f, lb_err *err)
     lb_regions *all = f->out;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++) {
-        LB_TRY(lb_flipped_choice_in(&frontier, &all->list[i], &all->list[i].chosen, err));
+        LB_TRY(lb_flipped_choice_in(&frontier, &all->list[i], kept > 0, &all->list[i].chosen, err));
         if (!all->list[i].chosen || !kept) all->list[kept++] = all->list[i];
     }
     all->n = kept;

@@ -285,17 +285,34 @@ static lb_status try_implementations(lb_diff_session *s, const known_of_both *kn
     return LB_OK;
 }
 
-/* Does a side compute in 16 bits or fewer? There finite numbers of exact arithmetic may stand for what overflowed. */
-static bool is_narrow(lb_capture *capture)
+/* Has one of the first `most` steps of a side floats of 16 bits or fewer, but for one dtype? */
+static bool has_narrow(lb_capture *capture, uint32_t most, lb_dtype but)
 {
     const int32_t *ranks;
     const int64_t *steps;
     const lb_program *p;
-    if (!lb_capture_ranks(capture, &ranks) || !lb_capture_steps(capture, &steps)) return false;
-    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return false;
-    for (uint32_t i = 0; i < p->n_values; i++)
-        if (lb_dtype_is_float(p->values[i].dtype) && lb_dtype_bits(p->values[i].dtype) <= 16) return true;
+    const uint32_t n = lb_capture_steps(capture, &steps);
+    if (!lb_capture_ranks(capture, &ranks)) return false;
+    for (uint32_t k = 0; k < n && k < most; k++) {
+        if (lb_capture_program(capture, ranks[0], steps[k], &p, NULL) != LB_OK) return false;
+        for (uint32_t i = 0; i < p->n_values; i++) {
+            const lb_dtype dtype = p->values[i].dtype;
+            if (lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) <= 16 && dtype != but) return true;
+        }
+    }
     return false;
+}
+
+/* Does a side compute in 16 bits or fewer? There finite numbers of exact arithmetic may stand for what overflowed: not
+ * in bf16, which holds numbers as large as f32 does. */
+static bool is_narrow(lb_capture *capture)
+{
+    return has_narrow(capture, 1, LB_NO_DTYPE);
+}
+
+static bool may_overflow(lb_capture *capture)
+{
+    return has_narrow(capture, UINT32_MAX, LB_BF16);
 }
 
 /* What cannot be compared by values has no use for a table of them. */
@@ -343,6 +360,7 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
     if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
     known.narrow = !known.strangers && (is_narrow(s->a) || is_narrow(s->b));
     if (known.narrow && (!s->options->smallest || verdict != LB_VERDICT_DIVERGED)) return LB_OK;
+    if (s->options->smallest && !known.strangers && (may_overflow(s->a) || may_overflow(s->b))) return LB_OK;
     if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;

@@ -932,6 +932,9 @@ lb_status lb_diff_implementations(const lb_diff_implementations_question *q, lb_
     answer->judged |= report->n_differences > 0;
     report->implementations = true;
     lb_difference_steps_join(report);
+    /* Rows are told where no part of the step differs by itself; that bits differ is so in any case. */
+    if (report->verdict == LB_VERDICT_IDENTICAL && report->identical < report->ops)
+        report->verdict = LB_VERDICT_ROUNDING;
     if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;
     return status;
 }

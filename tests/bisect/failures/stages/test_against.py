@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -202,9 +203,10 @@ def test_where_a_program_died_is_said(lastbit, dead, part, phase, behind, step):
 
 
 def test_a_program_that_was_killed_is_said(lastbit, dead):
+    """A step is committed behind the program's back: of a killed one the last may be missing."""
     answer = lastbit.json("bisect", "-q", dead("--at", "2", "--how", "kill"), "--against", dead(), expect=125)
-    assert answer["reason"].startswith("the run broke off behind step 1 of rank 0") and answer["reason"].endswith("the reference goes on to step 2")
-    assert lastbit.json("bisect", "-q", "--steps", "0-1", dead("--at", "2", "--how", "kill"), "--against", dead(), expect=0)["judged"]["ops"] > 20
+    assert re.match("the run broke off behind step [01] of rank 0", answer["reason"]) and answer["reason"].endswith("the reference goes on to step 2")
+    assert lastbit.json("bisect", "-q", "--steps", "0-0", dead("--at", "2", "--how", "kill"), "--against", dead(), expect=0)["judged"]["ops"] > 10
 
 
 def test_clean_counts_what_was_judged(lastbit, dead):
