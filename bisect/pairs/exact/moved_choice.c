@@ -23,6 +23,50 @@ static void follow(followed *f, uint32_t v)
     if (!f->steers) f->list[f->n++] = v;
 }
 
+/* How many places the op chooses among, where its results are places along one dimension; INT64_MAX: not known. */
+static int64_t count_places(const lb_program *p, const lb_op *op)
+{
+    static const struct chooser {
+        const char *name;
+        uint32_t dim; /* the argument */
+    } choosers[] = {{"aten::topk", 2},    {"aten::argmax", 1},  {"aten::argmin", 1}, {"aten::max.dim", 1},
+                    {"aten::min.dim", 1}, {"aten::argsort", 1}, {"aten::sort", 1}};
+    const lb_arg *args = lb_op_args(p, op);
+    for (size_t i = 0; i < sizeof choosers / sizeof *choosers; i++) {
+        if (!lb_op_is(p, op, choosers[i].name) || args[0].tag != LB_ARG_VALUE) continue;
+        const lb_layout *from = &p->values[args[0].u.value].layout;
+        int64_t dim = -1; /* as all of these have it where it is left out, but argmax */
+        if (op->args > choosers[i].dim && args[choosers[i].dim].tag == LB_ARG_INT)
+            dim = args[choosers[i].dim].u.i;
+        else if (op->args > choosers[i].dim || strncmp(choosers[i].name, "aten::arg", 9) == 0)
+            return lb_layout_numel(from);
+        dim += dim < 0 ? from->ndim : 0;
+        return dim >= 0 && dim < from->ndim ? from->shape[dim] : INT64_MAX;
+    }
+    return INT64_MAX;
+}
+
+/* Counts how often each place was chosen: of what may be chosen each has its count (`minlength`), so that no choice
+ * makes them more. */
+static bool counts_all_places(const lb_exact_side *s, const lb_op *op)
+{
+    enum { CHOSEN, WEIGHTS, MINLENGTH, ARGUMENTS };
+    const lb_program *p = s->program;
+    const lb_arg *args = lb_op_args(p, op);
+    if (!lb_op_is(p, op, "aten::bincount") || op->args < ARGUMENTS || args[CHOSEN].tag != LB_ARG_VALUE ||
+        args[MINLENGTH].tag != LB_ARG_INT)
+        return false;
+    const uint32_t choice = lb_value_graph_whole(&s->graph, args[CHOSEN].u.value);
+    return lb_value_graph_is_computed(&s->graph, choice) &&
+           count_places(p, &p->ops[s->graph.giver[choice]]) <= args[MINLENGTH].u.i;
+}
+
+/* Does a shape or a step of Python depend on what the op gives? */
+static bool steers(const lb_exact_side *s, const lb_op *op)
+{
+    return op->flags & LB_OP_DECISION && !counts_all_places(s, op);
+}
+
 /* What the readers of a value make of it that is no float, either. Returns how many readers there are. Python may look
  * at the smallest and the largest place (one_hot does): these are checked, and steer nothing. */
 static uint32_t follow_readers(followed *f, const lb_exact_side *s, uint32_t v)
@@ -32,7 +76,7 @@ static uint32_t follow_readers(followed *f, const lb_exact_side *s, uint32_t v)
     for (uint32_t k = g->first_use[v]; k < g->first_use[v + 1]; k++) {
         const lb_op *op = &p->ops[g->uses[k]];
         if (lb_op_is(p, op, "aten::aminmax")) continue;
-        f->steers |= (op->flags & LB_OP_DECISION) != 0;
+        f->steers |= steers(s, op);
         for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
             const uint32_t next = lb_op_outcome(p, op, i);
             if (next != LB_NONE && !lb_dtype_is_float(p->values[next].dtype)) follow(f, next);
@@ -92,7 +136,7 @@ static bool can_be_made(const lb_exact_side *s, const lb_op *op)
         const uint32_t v = lb_op_outcome(s->program, op, i);
         if (v == LB_NONE || lb_dtype_is_float(s->program->values[v].dtype)) continue;
         if (!steers_nothing(s, v)) return false;
-        places |= is_index(s->program, v) && is_read_in_forward(s, v);
+        places |= is_index(s->program, v) && is_read_in_forward(s, v) && !counts_all_places(s, op);
     }
     return !places || !stands_beside_steering(s, op);
 }
@@ -145,7 +189,7 @@ bool lb_moved_choice_is_made(const lb_exact_side *s, uint8_t *anew, uint32_t num
     const lb_program *p = s->program;
     const lb_op *op = &p->ops[number];
     bool moved = false;
-    if (op->flags & LB_OP_DECISION || !lb_op_outcomes(op)) return false;
+    if (steers(s, op) || !lb_op_outcomes(op)) return false;
     for (uint32_t k = 0; k < op->args && !moved; k++) {
         const lb_arg *arg = &lb_op_args(p, op)[k];
         if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE) continue;

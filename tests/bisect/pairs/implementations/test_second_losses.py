@@ -13,7 +13,7 @@ from written_twice import ask, record, source_of
 
 # Another line of the loss is named, or one beside the right one: what lies between two values that meet is one place.
 COARSE = {
-    "advantages-boot", "advantages-nov", "balance-div", "balance-n", "binary-class", "clipped_value-range", "contrastive-axis", "contrastive-norm",
+    "advantages-boot", "advantages-nov", "balance-div", "binary-class", "clipped_value-range", "contrastive-axis", "contrastive-norm",
     "contrastive-oneway", "contrastive-tau", "diffusion-eps", "diffusion-sqrt", "distillation-t2", "distillation-temp", "dpo-noref", "focal-alpha",
     "gradient_penalty-nograph", "grpo-beta", "grpo-dr", "grpo-k1", "label_smoothing-sum", "mixup-flip", "mixup-lam", "r_drop-oneside", "r_drop-scale",
     "reward_model-last", "reward_model-swap", "variational-std",
