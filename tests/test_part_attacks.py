@@ -131,7 +131,7 @@ def test_parts_of_an_archive_that_changed_in_its_place_are_refused(place, tmp_pa
     assert (refused.returncode, refused.stdout) == (129, b"") and b"changed since" in refused.stderr
 
 
-def claims_of_nobody(place, alone, tmp_path, seconds):
+def stale_claims(place, alone, tmp_path, seconds):
     """A folder with a job and claims of a host that is not here, touched so many seconds from now."""
     folder = tmp_path / "parts"
     assert run(place, *QUESTION, "--parts", folder).stdout == alone
@@ -147,8 +147,8 @@ def claims_of_nobody(place, alone, tmp_path, seconds):
 
 @pytest.mark.parametrize("seconds", [-3600, 3600])
 def test_claims_of_a_clock_that_is_wrong(place, alone, tmp_path, seconds):
-    """Of a worker that is gone: an hour behind, and an hour ahead. It is not waited for longer than a claim lasts that nobody touches."""
-    folder = claims_of_nobody(place, alone, tmp_path, seconds)
+    """Of a worker that is gone: an hour behind, and an hour ahead. It is waited for as long as a claim lasts, and no longer."""
+    folder = stale_claims(place, alone, tmp_path, seconds)
     began = time.monotonic()
     done = run(place, *QUESTION, "--parts", folder)
     assert (done.returncode, done.stdout) == (1, alone), done.stderr
@@ -172,7 +172,7 @@ def test_a_folder_on_another_file_system(place, alone):
 @pytest.mark.skipif(not HOST.exists(), reason="this C library's allocator has no other names to be called by")
 @pytest.mark.parametrize("kind", ["rename", "open", "read", "mmap", "write", "unlink", "stat", "folder", "thread", "close", "alloc"])
 def test_calls_that_fail(place, alone, tmp_path, kind):
-    """One, or all from one on, as in a folder that may only be read: the answer, or none and a reason; and what is left in the folder misleads nobody."""
+    """One, or all from one on, as in a folder that may only be read: the answer, or none and a reason; and what is left in the folder misleads no later worker."""
     folder, failed = tmp_path / "parts", 0
     with Server([LASTBIT, *QUESTION, "--parts", folder], tmp_path, HOST, cwd=place) as server:
         whole = server.run(kind)

@@ -31,7 +31,7 @@ def test_a_library_that_would_wait_for_memory_for_ever_is_not_loaded():
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="OpenBLAS starts no thread for one core")
 def test_a_library_that_ends_its_process_where_no_thread_can_be_started_is_not_loaded(tmp_path):
-    """OpenBLAS raises SIGINT then: a command would end as if somebody had interrupted it."""
+    """OpenBLAS raises SIGINT then: a command would end as if it had been interrupted."""
     library = BUILD / "tests" / "libfailing_host.so"
     if not library.exists():
         pytest.skip("the injector needs glibc, and a build without sanitizers")

@@ -333,20 +333,30 @@ static lb_status find_all(lb_arrangements *arrangements, bool other_weights, lb_
     return LB_OK;
 }
 
+lb_status lb_arrangements_open(lb_comparison *comparison, lb_arrangements *arrangements, lb_err *err)
+{
+    *arrangements = (lb_arrangements){.comparison = comparison};
+    const bool room =
+        lb_shelf_init(&arrangements->a, &comparison->a) && lb_shelf_init(&arrangements->b, &comparison->b);
+    if (room) arrangements->list = calloc(arrangements->b.n + 1u, sizeof *arrangements->list);
+    return arrangements->list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+void lb_arrangements_close(lb_arrangements *arrangements)
+{
+    for (uint32_t i = 0; arrangements->list && i < arrangements->b.n; i++)
+        free(arrangements->list[i].runs), lb_arrangement_forget_changes(&arrangements->list[i]);
+    free(arrangements->list);
+    lb_shelf_release(&arrangements->a), lb_shelf_release(&arrangements->b);
+}
+
 lb_status lb_arrangement_find(lb_comparison *comparison, bool other_weights, lb_err *err)
 {
-    lb_arrangements arrangements = {.comparison = comparison};
-    lb_status status = lb_shelf_init(&arrangements.a, &comparison->a) && lb_shelf_init(&arrangements.b, &comparison->b)
-                           ? LB_OK
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    arrangements.list = status == LB_OK ? calloc(arrangements.b.n + 1u, sizeof *arrangements.list) : NULL;
-    if (status == LB_OK && !arrangements.list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_arrangements arrangements;
+    lb_status status = lb_arrangements_open(comparison, &arrangements, err);
     if (status == LB_OK) status = find_all(&arrangements, other_weights, err);
     const lb_err *refused = arrangements.a.refused.status != LB_OK ? &arrangements.a.refused : &arrangements.b.refused;
     if (status == LB_OK && refused->status != LB_OK) status = lb_fail(err, refused->status, "%s", refused->message);
-    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++)
-        free(arrangements.list[i].runs), lb_arrangement_forget_changes(&arrangements.list[i]);
-    free(arrangements.list);
-    lb_shelf_release(&arrangements.a), lb_shelf_release(&arrangements.b);
+    lb_arrangements_close(&arrangements);
     return status;
 }

@@ -47,6 +47,9 @@ lb_status lb_arrangement_find(lb_comparison *comparison, bool other_weights, lb_
 struct lb_content_map;
 lb_status lb_arrangement_take_map(lb_comparison *comparison, const struct lb_content_map *map, lb_err *err);
 
+/* The tensors of both sides, with nothing known of them; to be closed in any case. */
+lb_status lb_arrangements_open(lb_comparison *comparison, lb_arrangements *arrangements, lb_err *err);
+void lb_arrangements_close(lb_arrangements *arrangements);
 /* False when out of memory. */
 bool lb_arrangement_add(lb_arrangement *arrangement, lb_content_run run);
 /* A's numbers where B's stand, in A's dtype; what no run reaches is B's own, since nothing is said of it. malloc'ed. */

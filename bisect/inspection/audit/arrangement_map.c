@@ -85,16 +85,9 @@ static lb_status obey(lb_arrangements *arrangements, const lb_content_map *map, 
 
 lb_status lb_arrangement_take_map(lb_comparison *comparison, const lb_content_map *map, lb_err *err)
 {
-    lb_arrangements arrangements = {.comparison = comparison};
-    lb_status status = lb_shelf_init(&arrangements.a, &comparison->a) && lb_shelf_init(&arrangements.b, &comparison->b)
-                           ? LB_OK
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    arrangements.list = status == LB_OK ? calloc(arrangements.b.n + 1u, sizeof *arrangements.list) : NULL;
-    if (status == LB_OK && !arrangements.list) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_arrangements arrangements;
+    lb_status status = lb_arrangements_open(comparison, &arrangements, err);
     if (status == LB_OK) status = obey(&arrangements, map, err);
-    for (uint32_t i = 0; arrangements.list && i < arrangements.b.n; i++)
-        free(arrangements.list[i].runs), lb_arrangement_forget_changes(&arrangements.list[i]);
-    free(arrangements.list);
-    lb_shelf_release(&arrangements.a), lb_shelf_release(&arrangements.b);
+    lb_arrangements_close(&arrangements);
     return status;
 }

@@ -220,20 +220,6 @@ static bool list_matrices(const lb_content_order *o, uint32_t **list, uint32_t *
     return true;
 }
 
-static void add_element(finder *f, uint32_t first, uint32_t tensor, int64_t from, int64_t to)
-{
-    lb_contents *out = f->out;
-    lb_content_run *last = out->n_runs > first ? &out->runs[out->n_runs - 1] : NULL;
-    if (last && last->tensor == tensor && last->from + last->n == from && last->to + last->n == to) {
-        last->n++;
-        return;
-    }
-    lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
-    f->failed |= !more;
-    if (!more) return;
-    out->runs = more, out->runs[out->n_runs++] = (lb_content_run){tensor, from, 1, to, 1, 1};
-}
-
 static lb_content_relation relation_of_names(const finder *f, uint32_t a, uint32_t b)
 {
     if (!lb_layout_same_shape(&f->a[a].tensor.layout, &f->b[b].tensor.layout)) return LB_CONTENT_RESHAPED;
@@ -248,7 +234,7 @@ static void use(finder *f, const lb_content_order *o, const uint32_t *matrices, 
     for (int64_t i = 0; i < o->n && !f->failed; i++) {
         uint32_t k = 0;
         while (matrices[k] != o->list[i].tensor) k++;
-        add_element(f, first, vectors[k], o->list[i].at, i);
+        f->failed |= !lb_contents_add_run(f->out, first, (lb_content_run){vectors[k], o->list[i].at, 1, i, 1, 1});
     }
     for (uint32_t k = 0; k < n; k++) held += lb_layout_numel(&f->a[vectors[k]].tensor.layout);
     const bool straight = f->out->n_runs == first + 1;

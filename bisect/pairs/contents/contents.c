@@ -319,7 +319,17 @@ static bool is_asked_in(stage stage, const lb_tensor *t)
     return lb_dtype_is_float(t->dtype) && lb_layout_numel(&t->layout) > 1;
 }
 
-static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage)
+/* Does some tensor of B have its numbers in another dtype than these? `digits`: per dtype, one has. */
+static bool is_rounded_elsewhere(const bool digits[LB_DTYPE_COUNT], lb_dtype own)
+{
+    for (int dtype = 0; dtype < LB_DTYPE_COUNT; dtype++)
+        if (digits[dtype] && dtype != (int)own) return true;
+    return false;
+}
+
+/* `digits`: what is_rounded_elsewhere asks, of the stage ROUNDINGS. */
+static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage,
+                        const bool digits[LB_DTYPE_COUNT])
 {
     const cut end = stage <= ROUNDINGS ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
@@ -327,7 +337,10 @@ static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, con
     for (uint32_t i = 0; i < n_a && room; i++) {
         if (!can_hold(&a[i].tensor) || !is_asked_in(stage, &a[i].tensor)) continue;
         room = open_source(&h->sources[i], &a[i].tensor, as);
-        if (room && stage == ROUNDINGS) h->sources[i].digits = digits_of(&h->sources[i]);
+        if (room && stage == ROUNDINGS) {
+            h->sources[i].digits = digits_of(&h->sources[i]);
+            if (!is_rounded_elsewhere(digits, h->sources[i].digits)) continue;
+        }
         for (cut how = WHOLE; how < end && room; how++) room = add_vectors(h, i, how);
     }
     return room;
@@ -399,20 +412,22 @@ static bool goes_on(const lb_content_run *last, const lb_content_run *r)
            last->to_stride == 1 && last->from + last->n == r->from && last->to + last->n == r->to;
 }
 
+bool lb_contents_add_run(lb_contents *contents, uint32_t first, lb_content_run run)
+{
+    if (contents->n_runs > first && goes_on(&contents->runs[contents->n_runs - 1], &run)) {
+        contents->runs[contents->n_runs - 1].n += run.n;
+        return true;
+    }
+    lb_content_run *more = lb_array_grow(contents->runs, contents->n_runs, sizeof *more);
+    if (!more) return false;
+    contents->runs = more, contents->runs[contents->n_runs++] = run;
+    return true;
+}
+
 static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
 {
-    lb_contents *out = f->out;
-    lb_content_run *last = out->n_runs > first ? &out->runs[out->n_runs - 1] : NULL;
-    const lb_content_run run = {v->tensor, v->start, v->stride, w->start, w->stride, v->n};
-    if (last && goes_on(last, &run)) {
-        last->n += v->n;
-        return;
-    }
-    lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
-    f->failed |= !more;
-    if (!more) return;
-    out->runs = more;
-    out->runs[out->n_runs++] = run;
+    f->failed |= !lb_contents_add_run(f->out, first,
+                                      (lb_content_run){v->tensor, v->start, v->stride, w->start, w->stride, v->n});
 }
 
 /* What is left of a tensor, some of which was found, is padding where it is one number all over. */
@@ -595,20 +610,6 @@ static int64_t equal_numbers(const finder *f, uint32_t tensor, int64_t at, int64
     return most > 0 ? most : 0;
 }
 
-/* The first of A's elements that are this number; as many as there are: none is. */
-static uint32_t first_element(const finder *f, double number)
-{
-    uint32_t low = 0, high = f->n_elements;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (f->elements[middle].number < number)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* From each number on, the longest stretch of one of A's tensors that goes on as B's does: single numbers are all over,
  * in 16 bits above all. */
 static void try_elements(finder *f, lb_content *out)
@@ -622,14 +623,15 @@ static void try_elements(finder *f, lb_content *out)
         number += 0.0;
         const element *best = NULL;
         int64_t longest = 0;
-        for (uint32_t k = first_element(f, number); k < f->n_elements && f->elements[k].number == number; k++) {
+        for (size_t k = lb_array_first(f->elements, f->n_elements, sizeof *f->elements, &number, lb_by_f64);
+             k < f->n_elements && f->elements[k].number == number; k++) {
             const element *e = &f->elements[k];
             const int64_t n = equal_numbers(f, e->tensor, e->at, i);
             if (n > longest) best = e, longest = n;
         }
         if (!best) break;
-        const vector v = {best->tensor, ROWS, best->at, 1, longest}, w = {0, ROWS, i, 1, longest};
-        add_run(f, &v, &w, out->first);
+        f->failed |=
+            !lb_contents_add_run(f->out, out->first, (lb_content_run){best->tensor, best->at, 1, i, 1, longest});
         out->found += longest, i += longest;
     }
     out->n = f->out->n_runs - out->first;
@@ -733,12 +735,28 @@ static bool is_pending(const lb_contents *out, const lb_content_tensor *b, uint3
     return out->list[i].relation == LB_CONTENT_NONE && can_hold(&b[i].tensor);
 }
 
+/* Per dtype: is it the coarsest one that holds all numbers of some tensor which is not known yet? */
+static bool list_digits(const lb_contents *out, const lb_content_tensor *b, uint32_t n_b, bool digits[LB_DTYPE_COUNT])
+{
+    bool room = true;
+    for (uint32_t i = 0; i < n_b && room; i++) {
+        source x;
+        if (!is_pending(out, b, i) || !is_asked_in(ROUNDINGS, &b[i].tensor)) continue;
+        room = open_source(&x, &b[i].tensor, NULL);
+        if (room) digits[digits_of(&x)] = true;
+        free(x.owned);
+    }
+    return room;
+}
+
 static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
                       const lb_dtype *as, stage stage, double roundings, lb_contents *out)
 {
     const bool by_elements = stage == ELEMENTS;
+    bool digits[LB_DTYPE_COUNT] = {false};
     holder h;
-    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as, stage)};
+    finder f = {.holder = &h, .out = out, .failed = stage == ROUNDINGS && !list_digits(out, b, n_b, digits)};
+    f.failed |= !open_holder(&h, a, n_a, as, stage, digits);
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as) || !is_asked_in(stage, &b[i].tensor)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);

@@ -166,7 +166,7 @@ static uint32_t computed_by(const lb_exact_side *s, uint32_t v)
     const lb_value_graph *g = &s->graph;
     for (uint32_t depth = 0; depth < 64 && g->giver[v] != LB_NONE; depth++) {
         const uint32_t first = g->first_pred[v];
-        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) return g->giver[v];
+        if (lb_value_graph_is_computed(g, v)) return g->giver[v];
         if (g->first_pred[v + 1] - first != 1) return LB_NONE;
         v = g->preds[first];
     }

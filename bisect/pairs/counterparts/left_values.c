@@ -165,8 +165,8 @@ static uint32_t last_with(const lb_exact_side *s, lb_digest digest, const lb_lay
 {
     const lb_program *p = s->program;
     for (uint32_t v = p->n_values; v-- > 0;)
-        if (s->graph.given[v] && lb_value_graph_computes(p, &p->ops[s->graph.giver[v]]) &&
-            lb_digest_equal(p->values[v].logical, digest) && lb_layout_same_shape(&p->values[v].layout, shape))
+        if (lb_value_graph_is_computed(&s->graph, v) && lb_digest_equal(p->values[v].logical, digest) &&
+            lb_layout_same_shape(&p->values[v].layout, shape))
             return v;
     return LB_NONE;
 }
@@ -227,8 +227,8 @@ static uint32_t last_like(const lb_exact_side *s, const lb_value *like)
 {
     const lb_program *p = s->program;
     for (uint32_t v = p->n_values; v-- > 0;)
-        if (s->graph.given[v] && s->kept[v] && lb_value_graph_computes(p, &p->ops[s->graph.giver[v]]) &&
-            !lb_op_is_source(p, &p->ops[s->graph.giver[v]]) && lb_digest_equal(p->values[v].logical, like->logical))
+        if (s->kept[v] && lb_value_graph_is_computed(&s->graph, v) && !lb_op_is_source(p, &p->ops[s->graph.giver[v]]) &&
+            lb_digest_equal(p->values[v].logical, like->logical))
             return v;
     return LB_NONE;
 }

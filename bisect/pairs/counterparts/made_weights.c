@@ -79,14 +79,12 @@ static bool list_last_made(const lb_table_question *q, int side, tensors *t)
     const bool room = made && goes_on && open_tensors(t, s);
     for (uint32_t v = p->n_values; v-- > 0 && room;)
         for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++) {
-            const bool computed = s->graph.given[v] && s->graph.giver[v] != LB_NONE &&
-                                  lb_value_graph_computes(p, &p->ops[s->graph.giver[v]]);
-            goes_on[s->graph.preds[k]] |= !made[v] || (!computed && goes_on[v]);
+            goes_on[s->graph.preds[k]] |= !made[v] || (!lb_value_graph_is_computed(&s->graph, v) && goes_on[v]);
         }
     for (uint32_t v = 0; v < p->n_values && room; v++) {
-        const bool computed =
-            s->graph.given[v] && s->graph.giver[v] != LB_NONE && lb_value_graph_computes(p, &p->ops[s->graph.giver[v]]);
-        if (!computed || !made[v] || !goes_on[v] || !s->kept[v] || q->met[side][v] != LB_NONE) continue;
+        if (!made[v] || !goes_on[v] || !s->kept[v] || q->met[side][v] != LB_NONE ||
+            !lb_value_graph_is_computed(&s->graph, v))
+            continue;
         const lb_layout *l = &p->values[v].layout;
         const lb_tensor exact = {s->kept[v], LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
         add_tensor(t, v, &exact);

@@ -83,7 +83,7 @@ static uint32_t uncopied(const lb_exact_side *s, uint32_t v)
     const lb_value_graph *g = &s->graph;
     for (uint32_t depth = 0; depth < MOST_OPS && g->giver[v] != LB_NONE; depth++) {
         const uint32_t first = g->first_pred[v], from = g->first_pred[v + 1] - first == 1 ? g->preds[first] : LB_NONE;
-        const bool copied = !g->given[v] || !lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]);
+        const bool copied = !lb_value_graph_is_computed(g, v);
         if (!copied || from == LB_NONE || numel(s->program, from) != numel(s->program, v) ||
             !lb_counterpart_orders_agree(&s->program->values[from].layout, &s->program->values[v].layout))
             break;

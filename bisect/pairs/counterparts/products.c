@@ -176,9 +176,7 @@ static uint32_t weight_of(const lb_exact_side *s, uint32_t v, uint32_t depth)
     uint32_t least = LB_NONE;
     if (source != LB_NONE) return p->values[source].flags & LB_VALUE_PARAMETER ? source : LB_NONE;
     if (!depth || giver == LB_NONE || s->view->n_parts < 2) return LB_NONE;
-    if (s->graph.given[v] && lb_value_graph_computes(p, &p->ops[giver]) &&
-        lb_op_name_among(p, &p->ops[giver], moves, 1) < 0)
-        return LB_NONE;
+    if (lb_value_graph_is_computed(&s->graph, v) && lb_op_name_among(p, &p->ops[giver], moves, 1) < 0) return LB_NONE;
     for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++) {
         const uint32_t of = weight_of(s, s->graph.preds[k], depth - 1);
         if (of == LB_NONE) return LB_NONE;

@@ -19,6 +19,11 @@ bool lb_value_graph_computes(const lb_program *p, const lb_op *op)
            lb_op_name_among(p, op, moves, sizeof moves / sizeof *moves) < 0;
 }
 
+bool lb_value_graph_is_computed(const lb_value_graph *g, uint32_t value)
+{
+    return g->given[value] && lb_value_graph_computes(g->program, &g->program->ops[g->giver[value]]);
+}
+
 bool lb_value_graph_adds(const lb_program *p, uint32_t op)
 {
     static const char *const names[] = {"aten::add", "aten::add_"};

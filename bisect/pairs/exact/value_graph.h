@@ -35,7 +35,8 @@ uint32_t lb_value_graph_source(const lb_value_graph *graph, uint32_t value);
 uint32_t lb_value_graph_whole(const lb_value_graph *graph, uint32_t value);
 /* Is it a plain sum of two, and no `addmm`? */
 bool lb_value_graph_adds(const lb_program *program, uint32_t op);
-/* Does the op compute something of its own: no copy, cast, or fresh memory? */
+/* Does the op compute something of its own: no copy, cast, or fresh memory? Is the value a result of such an op? */
 bool lb_value_graph_computes(const lb_program *program, const lb_op *op);
+bool lb_value_graph_is_computed(const lb_value_graph *graph, uint32_t value);
 
 #endif

@@ -323,10 +323,8 @@ static bool is_in_regions(const lb_implementations *x, uint32_t op)
 static bool is_taken_as_recorded(const lb_exact_side *s, uint32_t op)
 {
     const lb_program *p = s->program;
-    lb_op_form form;
-    const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[op]), &form);
     const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-    return row && row->flags & LB_ROW_DISCONTINUOUS && v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype);
+    return lb_op_kind_is_discontinuous(p, &p->ops[op]) && v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype);
 }
 
 /* Takes out again what changed nothing for the better; is there any? What helped is found. */

@@ -149,9 +149,7 @@ static bool reads_floats(const lb_exact_side *s, uint32_t op)
 static bool is_choice(const lb_region_frontier *f, const lb_region *r, int side, uint32_t op)
 {
     const lb_program *p = f->asked->sides[side]->program;
-    lb_op_form form;
-    const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[op]), &form);
-    return row && row->flags & LB_ROW_DISCONTINUOUS && reads_floats(f->asked->sides[side], op) &&
+    return lb_op_kind_is_discontinuous(p, &p->ops[op]) && reads_floats(f->asked->sides[side], op) &&
            !(r->reason == LB_REGION_ARGUMENTS && r->op[side] == op) && lb_region_begins_at(f, side, op);
 }
 
@@ -166,10 +164,8 @@ static bool is_lone_choice(const lb_region_frontier *f, int side, uint32_t v)
 /* Is the op that is named of the region a choice on either side? */
 static bool is_named(const lb_region_frontier *f, const lb_region *r, int side, uint32_t op)
 {
-    lb_op_form form;
     const lb_program *p = f->asked->sides[side]->program;
-    const lb_op_row *row = op == LB_NONE ? NULL : lb_op_find(lb_op_name(p, &p->ops[op]), &form);
-    return r->reason != LB_REGION_ARGUMENTS && row && row->flags & LB_ROW_DISCONTINUOUS;
+    return r->reason != LB_REGION_ARGUMENTS && op != LB_NONE && lb_op_kind_is_discontinuous(p, &p->ops[op]);
 }
 
 lb_status lb_flipped_choice_in(const lb_region_frontier *f, const lb_region *r, bool any, bool *flipped, lb_err *err)

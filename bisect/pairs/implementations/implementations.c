@@ -311,7 +311,7 @@ static bool may_be_rebound(const lb_exact_side *s, uint32_t v, uint32_t like)
 {
     const lb_program *p = s->program;
     const lb_value_graph *g = &s->graph;
-    if (v == LB_NONE || !g->given[v] || !lb_value_graph_computes(p, &p->ops[g->giver[v]]) ||
+    if (v == LB_NONE || !lb_value_graph_is_computed(g, v) ||
         !lb_layout_same_shape(&p->values[v].layout, &p->values[like].layout))
         return false;
     for (uint32_t i = g->giver[v] + 1; i < p->n_ops; i++)
@@ -358,19 +358,20 @@ static void judge(lb_implementations *x)
                  "%u results are there in parts that stand in another order on the other side's ranks", unordered);
     }
     if (*x->missing) return;
+    const uint32_t unmet = n && !apart ? count_unmet(x) : 0,
+                   unpaired = n && !apart && !unmet ? count_unpaired_updates(x) : 0;
     if (!n)
         snprintf(x->missing, sizeof x->missing,
                  "nothing that leaves the step (results of the outermost modules, a loss, parameters) has a "
                  "counterpart on the other side");
-    else if (!apart && count_unmet(x)) {
+    else if (unmet) {
         x->judged = x->same = false;
         snprintf(x->missing, sizeof x->missing,
-                 "%u results of modules have other shapes on the other side, or none there", count_unmet(x));
-    } else if (!apart && count_unpaired_updates(x)) {
+                 "%u results of modules have other shapes on the other side, or none there", unmet);
+    } else if (unpaired) {
         x->judged = x->same = false;
         snprintf(x->missing, sizeof x->missing,
-                 "%u parameters are updated in memory that the other side lays out differently",
-                 count_unpaired_updates(x));
+                 "%u parameters are updated in memory that the other side lays out differently", unpaired);
     } else if (unsteady)
         snprintf(
             x->missing, sizeof x->missing,

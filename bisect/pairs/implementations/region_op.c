@@ -40,8 +40,7 @@ bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
         for (uint32_t depth = 0; depth < 32 && !f->same[side][from]; depth++) { /* through copies and casts */
             if (lb_region_is_source(s, from)) break;
             const uint32_t giver = g->giver[from], first = g->first_pred[from];
-            if (giver == LB_NONE || (g->given[from] && lb_value_graph_computes(s->program, &s->program->ops[giver])) ||
-                g->first_pred[from + 1] == first)
+            if (giver == LB_NONE || lb_value_graph_is_computed(g, from) || g->first_pred[from + 1] == first)
                 return false;
             from = g->preds[first];
         }
@@ -140,7 +139,7 @@ static uint32_t shown_by(const lb_exact_side *s, uint32_t v)
 {
     const lb_value_graph *g = &s->graph;
     for (uint32_t depth = 0; depth < 32 && g->first_pred[v + 1] - g->first_pred[v] == 1; depth++) {
-        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) break;
+        if (lb_value_graph_is_computed(g, v)) break;
         v = g->preds[g->first_pred[v]];
     }
     return v;

@@ -43,7 +43,7 @@ static uint32_t nearer(const lb_exact_side *s, uint32_t x, uint32_t y)
     if (x == LB_NONE) return y;
     for (int k = 0; k < 2; k++) {
         const uint32_t v = k ? y : x;
-        computed[k] = g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]);
+        computed[k] = lb_value_graph_is_computed(g, v);
     }
     if (computed[0] != computed[1]) return computed[0] ? x : y;
     return x < y ? x : y;
@@ -143,8 +143,7 @@ static void mark_turned(finder *f, int side)
             turned[side ? all->list[i].b : all->pieces[all->list[i].first].tensor] = 1;
     for (uint32_t v = 0; v < p->n_values && turned; v++) {
         const uint32_t first = g->first_pred[v];
-        const bool copied =
-            g->first_pred[v + 1] - first == 1 && (!g->given[v] || !lb_value_graph_computes(p, &p->ops[g->giver[v]]));
+        const bool copied = g->first_pred[v + 1] - first == 1 && !lb_value_graph_is_computed(g, v);
         turned[v] |= copied && turned[g->preds[first]];
         if (turned[v]) f->same[side][v] = 0;
     }
@@ -172,9 +171,7 @@ static bool is_undone(const finder *f, int side, uint32_t v)
     const lb_value_graph *g = &s->graph;
     const uint32_t other = f->asked->met[side][v], first = other == LB_NONE ? LB_NONE : f->asked->met[!side][other];
     bool changed = false;
-    if (first == LB_NONE || first == v || !g->given[v] ||
-        !lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]))
-        return false;
+    if (first == LB_NONE || first == v || !lb_value_graph_is_computed(g, v)) return false;
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
         const uint32_t from = g->preds[k];
         if (lb_quantities_agree(&s->quantities[from], &s->quantities[v])) return false;
@@ -286,7 +283,7 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     const lb_region_frontier frontier = frontier_of(f);
     const uint32_t op = s->graph.giver[v];
     const bool source = lb_region_is_source(s, v);
-    if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op])) {
+    if (!source && lb_value_graph_is_computed(&s->graph, v)) {
         add_op(f, op);
         for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++)
             if (side && f->same[side][s->graph.preds[k]]) note_idle(f, s->graph.preds[k], r);

@@ -5,6 +5,7 @@
 #include "shadow/shadow_numbers.h"
 #include "program/input_name.h"
 
+#include "base/hash.h"
 #include <lastbit/dtype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -154,16 +155,27 @@ static lb_status run_disturbed(lb_implementations *x, int side, double *slack, l
     return status;
 }
 
-/* Is A's value, or what shows it in another shape, what leaves the step? Nothing follows from it. */
-static bool leaves(const lb_implementations *x, uint32_t v)
+/* Per value of A: it, or what shows it in another shape, leaves the step, so that nothing follows from it. malloc'ed;
+ * NULL: out of memory. */
+static uint8_t *list_leaving(const lb_implementations *x)
 {
-    const lb_value *values = x->sides[0].program->values;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+    const lb_program *p = x->sides[0].program;
+    uint8_t *leaves = calloc((size_t)p->n_values + 1, 1);
+    lb_hash storages = {0};
+    bool room = leaves != NULL;
+    for (uint32_t i = 0; i < x->counterparts.n && room; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
-        for (uint32_t k = 0; k < c->n && lb_differences_leave(c); k++)
-            if (values[x->counterparts.pieces[c->first + k].tensor].storage == values[v].storage) return true;
+        for (uint32_t k = 0; k < c->n && room && lb_differences_leave(c); k++) {
+            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+            if (!leaves[v]) room = lb_hash_add(&storages, (uint64_t)p->values[v].storage, v);
+            leaves[v] = 1;
+        }
     }
-    return false;
+    for (uint32_t v = 0; v < p->n_values && room; v++) LB_HASH_EACH(other, &storages, (uint64_t)p->values[v].storage)
+    leaves[v] |= p->values[other].storage == p->values[v].storage;
+    lb_hash_release(&storages);
+    if (!room) free(leaves), leaves = NULL;
+    return leaves;
 }
 
 /* A goes on from its own numbers wherever B would from them: what was disturbed before does not reach further. False
@@ -171,16 +183,18 @@ static bool leaves(const lb_implementations *x, uint32_t v)
 static bool hold_first(lb_implementations *x, uint8_t **own)
 {
     lb_exact_side *a = &x->sides[0];
-    *own = calloc(a->program->n_values + 1, 1);
+    uint8_t *leaves = list_leaving(x);
+    *own = leaves ? calloc(a->program->n_values + 1, 1) : NULL;
     for (uint32_t i = 0; *own && i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (!lb_counterpart_can_be_put(&x->counterparts, c, a, &x->sides[1])) continue;
         for (uint32_t k = 0; k < c->n; k++) {
             const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
-            if (a->graph.given[v] && a->kept[v] && !a->forced[v] && !leaves(x, v))
+            if (a->graph.given[v] && a->kept[v] && !a->forced[v] && !leaves[v])
                 a->forced[v] = a->kept[v], (*own)[v] = 1;
         }
     }
+    free(leaves);
     return *own != NULL;
 }
 

@@ -1,6 +1,8 @@
 /* What an op is: see op_kind.h. */
 #include "pair/op_kind.h"
 
+#include "kernel/ops.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -221,4 +223,11 @@ uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains)
             return LB_NONE;
     }
     return inputs ? outcome : LB_NONE;
+}
+
+bool lb_op_kind_is_discontinuous(const lb_program *program, const lb_op *op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(program, op), &form);
+    return row && row->flags & LB_ROW_DISCONTINUOUS;
 }

@@ -34,6 +34,8 @@ bool lb_op_is_of_forward(const lb_op *op, bool trains);
 /* The single number that the op gives, where no later op of forward reads it: a loss, or a number that Python reads.
  * LB_NONE: it gives no such number, or the number is a constant, made from no input. */
 uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains);
+/* Is it a comparison, a rounding to whole numbers, or a choice, whose result jumps where its operands move by a bit? */
+bool lb_op_kind_is_discontinuous(const lb_program *program, const lb_op *op);
 /* Does the op count from 0 without reading a tensor, as positions in a batch do? Where a batch is in parts, each part
  * counts its own. */
 bool lb_op_counts_anew(const lb_program *program, const lb_op *op);

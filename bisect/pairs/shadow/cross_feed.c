@@ -341,7 +341,7 @@ static bool is_decision(const lb_cross_feed *s, const lb_op *a, const lb_op *b)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
     return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, 0) &&
-           row_flags(lb_op_name(pa, a)) & LB_ROW_DISCONTINUOUS;
+           lb_op_kind_is_discontinuous(pa, a);
 }
 
 /* Slices of a decision are decisions of their own where every element is decided by itself, or along another
@@ -415,8 +415,7 @@ bool lb_cross_feed_rebases(const lb_alignment *al, const lb_program_view *side_a
     if (a->flags & LB_OP_RANDOM || row_flags(name) & LB_ROW_RANDOM) return true;
     if (a->flags & LB_OP_COLLECTIVE) return true; /* asked only where the members are not here */
     if (!lb_op_same_args(pa, a, pb, b, 0)) return false;
-    if (!(row_flags(name) & LB_ROW_DISCONTINUOUS) && !(a->flags & LB_OP_DECISION) && lb_replay_knows(name))
-        return false;
+    if (!lb_op_kind_is_discontinuous(pa, a) && !(a->flags & LB_OP_DECISION) && lb_replay_knows(name)) return false;
     return !al->irregular[ia] || read_alike(al, pa, ia, pb, ib);
 }
 
