@@ -214,6 +214,24 @@ static bool leaves_first_unread(const lb_recorded_call *call)
     return (given->tag == LB_ARG_FLOAT && given->u.f == 0) || (given->tag == LB_ARG_INT && given->u.i == 0);
 }
 
+/* An op that gives its first argument with numbers put into it, as its twin does that writes the argument: where memory
+ * that was never written is filled so, both give what was put there. One that adds to what is there reads it. */
+static bool puts_into_first(const lb_recorded_call *call)
+{
+    static const char *const names[] = {"index_copy",       "index_put",          "_index_put_impl", "put",
+                                        "scatter",          "slice_scatter",      "select_scatter",  "masked_scatter",
+                                        "diagonal_scatter", "as_strided_scatter", "index_fill"};
+    enum { ACCUMULATE = 3 };
+    if (strncmp(call->name, "aten::", 6) != 0) return false;
+    const char *name = call->name + 6;
+    const size_t base = strcspn(name, ".");
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        found |= strlen(names[i]) == base && !strncmp(names[i], name, base);
+    const lb_recorded_operand *added = call->n_args > ACCUMULATE ? &call->args[ACCUMULATE] : NULL;
+    return found && !(added && added->tag == LB_ARG_BOOL && added->u.i);
+}
+
 static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending *pending, lb_err *err)
 {
     lb_program *program = recorder->program;
@@ -236,7 +254,8 @@ static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_p
     lb_status status = LB_OK;
     for (uint32_t a = 0; a < call->n_args && status == LB_OK; a++) {
         status = add_arg(recorder, pending, &call->args[a], 0, 0, &pending->args[a], err);
-        if (a == 0 && pending->undefined && leaves_first_unread(call)) pending->undefined = false;
+        if (a == 0 && pending->undefined && (leaves_first_unread(call) || puts_into_first(call)))
+            pending->undefined = false;
     }
     lb_ahead_end(&recorder->ahead);
     LB_TRY(status);

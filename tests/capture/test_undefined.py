@@ -29,6 +29,10 @@ class Net(torch.nn.Module):
         inverse = torch.empty(8, dtype=torch.long)
         order = torch.arange(7, -1, -1)
         inverse[order] = torch.arange(8)
+        put = torch.empty(8, 6).index_copy(0, order, torch.randn(8, 6)), torch.empty(4).scatter(0, order[4:], 2.0)
+        put += torch.empty(8).index_put((order,), torch.randn(8)), torch.empty(2, 3).select_scatter(torch.randn(3), 0, 1)
+        torch.empty(8).index_put((order,), torch.randn(8), accumulate=True)
+        torch.empty(8).scatter_add(0, order, torch.randn(8))
         return self.lin(x[inverse])
 net = Net()
 for _ in range(2):
@@ -68,6 +72,15 @@ def test_what_is_made_of_nothing_is_not_judged(lastbit, tmp_path):
             assert bool(step.values[v].flags & recorded.UNDEFINED) == half, (step.name(op), step.shape(v))
     scattered = [v for op in step.ops if "index_put" in step.name(op) for v in step.written(op)]
     assert scattered and not any(step.values[v].flags & recorded.UNDEFINED for v in scattered)
+    for name, undefined in (
+        ("index_copy", {False}),
+        ("scatter.value", {False}),
+        ("index_put", {False, True}),
+        ("select_scatter", {False}),
+        ("scatter_add", {True}),
+    ):
+        seen = {bool(step.values[v].flags & recorded.UNDEFINED) for op in step.ops if step.name(op) == f"aten::{name}" for v in step.results(op)}
+        assert seen == undefined, (name, seen)
     assert lastbit.json("replay", tmp_path / "run.lb", expect=0)["verdicts"]["diverged"] == 0
 
 
