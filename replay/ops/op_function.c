@@ -4,10 +4,13 @@
  * All are evaluated in f64 from the functions of elementary.h and rounded once. The arc tangent corrects a coarse guess
  * g by the exact identity atan x = g + atan((x - tan g) / (1 + x tan g)), whose second term is so small that three
  * terms of its series do. */
+#include "kernel/frame.h"
 #include "kernel/transcendental.h"
 
 #define COMMON LB_POINTWISE_COMMON
 #define PI 3.14159265358979323846
+#define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
+#define MOST_BITS 9999 /* more makes any number 0, or infinite */
 
 /* v = atan(u), with t for scratch; u may be infinite. Worked on |u| <= 1, beyond it atan u = ±π/2 - atan 1/u. */
 #define ATAN_STATEMENTS                                                                                                \
@@ -115,6 +118,7 @@ LB_POINTWISE_D(acos, "x", 0, LB_F64_SET(u, __builtin_sqrt((1 - a[i]) / (1 + a[i]
 LB_POINTWISE_D(atan2, "xx", COMMON, LB_F64_SET(u, a[i] / b[i]); ATAN_STATEMENTS, ATAN2_VALUE)
 LB_POINTWISE_D(erfinv, "x", 0, ERFINV_STATEMENTS, v[i])
 LB_POINTWISE_D(hypot, "xx", COMMON, , HYPOT_VALUE)
+LB_POINTWISE_D(ldexp, "xx", COMMON, , __builtin_ldexp(a[i], b[i] > MOST_BITS ? MOST_BITS : b[i] < -MOST_BITS ? -MOST_BITS : (int)b[i]))
 LB_POINTWISE_DT(logaddexp2, "xx", 0, LB_F64_SET(t, -fabs(a[i] - b[i]) * 0.69314718055994530942); LB_F64_FN(exp, t, t); LB_F64_FN(log1p, t, t);,
     a[i] == b[i] && !(fabs(a[i]) < INFINITY) ? a[i] : (a[i] > b[i] ? a[i] : b[i]) + t[i] * 1.44269504088896340736,
     fabs(a[i] > b[i] ? a[i] : b[i]) + 2 * t[i] * (1 + fabs(a[i] - b[i])))
@@ -135,6 +139,15 @@ LB_POINTWISE_D(rad2deg, "x", 0, , a[i] * (180 / PI))
 
 /* The gradients of input and weight, both of the input's shape. */
 LB_POINTWISE_D(prelu_back, "xxx", 0, LB_F64_SET((double *)l->out[1], b[i] > 0 ? 0 : b[i] * a[i]);, b[i] > 0 ? a[i] : c[i] * a[i])
+
+/* By whole numbers it is one rounding; by others torch rounds a factor first, in a type that differs by release. */
+static lb_status whole_ldexp_kernel(lb_call *call)
+{
+    const lb_tensor *exponents = lb_frame_arg_tensor(call, 1);
+    if (!exponents || lb_dtype_is_float(exponents->dtype))
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "ldexp: exponents that are no whole numbers");
+    return ldexp_kernel(call);
+}
 
 const lb_op_row lb_rows_function[] = {
     {.name = "aten::tan", .args = "self!", LB_COMPUTED_BY(tan), .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
@@ -158,6 +171,7 @@ const lb_op_row lb_rows_function[] = {
      .samples = "unary"},
     {.name = "aten::hypot", .args = "self! other!", .kernel = hypot_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "binary float integerless"},
+    {.name = "aten::ldexp.Tensor", .args = "self! other!", .kernel = whole_ldexp_kernel, .flags = EXACT, .samples = "powers_of_two"},
     {.name = "aten::logaddexp2", .args = "self! other!", LB_COMPUTED_BY(logaddexp2), .roundings = 8,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
     {.name = "aten::sinc", .args = "self!", LB_COMPUTED_BY(sinc), .roundings = 8, .flags = LB_ROW_ELEMENTWISE,

@@ -187,6 +187,15 @@ def binary(draw, options):
 
 
 @generator
+def powers_of_two(draw, options):
+    for dtype in FLOATS:
+        for whole in (torch.int8, torch.int32, torch.int64):
+            for most in (3, 40):
+                sa, sb = draw.choice(PAIRS)
+                yield (draw.tensor(sa, dtype, options), torch.randint(-most, most, sb, generator=draw.torch).to(whole)), {}
+
+
+@generator
 def scalar(draw, options):
     for dtype in options.dtypes():
         for _ in range(5):
