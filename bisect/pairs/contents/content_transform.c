@@ -16,7 +16,7 @@ static const double TINY = FLT_MIN;
 
 static bool is_near(double x, double y, double room)
 {
-    return fabs(x - y) <= room * fmax(fabs(x), fabs(y)) + TINY;
+    return x == y || (isfinite(x) && isfinite(y) && fabs(x - y) <= room * fmax(fabs(x), fabs(y)) + TINY);
 }
 
 /* A sum is rounded relative to the largest of its terms. */

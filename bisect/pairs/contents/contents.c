@@ -88,13 +88,14 @@ typedef struct source {
     lb_dtype as;       /* LB_NO_DTYPE: as they are */
     lb_dtype digits;   /* of a near match: the coarsest dtype that holds all of its numbers; else LB_NO_DTYPE */
     double roundings;  /* of a near match: how many of them may lie between the numbers */
+    bool scaled;       /* of a near match: vectors are compared but for a factor of each */
 } source;
 
 enum { PORTION = 512 };
 
 static bool open_source(source *s, const lb_tensor *t, const lb_dtype *as)
 {
-    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE, LB_NO_DTYPE, 1};
+    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE, LB_NO_DTYPE, 1, false};
     if (lb_layout_is_contiguous(&t->layout)) return true;
     s->bytes = s->owned = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
     return s->owned && lb_tensor_gather(t, s->owned, NULL) == LB_OK;
@@ -118,7 +119,8 @@ static const double NOTHING = 0x1p-20;
 /* -0 is 0. Of numbers that were rounded in different ways the signs are the same. */
 static uint64_t mixed(const source *s, uint64_t hash, double x)
 {
-    const double sign = fabs(x) < NOTHING ? 0 : x < 0 ? -1 : 1, number = s->digits == LB_NO_DTYPE ? x + 0.0 : sign;
+    const double nothing = s->scaled ? 0x1p-1000 : NOTHING;
+    const double sign = fabs(x) < nothing ? 0 : x < 0 ? -1 : 1, number = s->digits == LB_NO_DTYPE ? x + 0.0 : sign;
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
@@ -219,17 +221,55 @@ static double smallest_between(const source *a, const source *b)
     return a->digits == LB_F16 || b->digits == LB_F16 ? 1.25 * b->roundings * half_of_f16 : 0;
 }
 
-static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
+/* What A's vector is to be multiplied with to be nearest to B's; 1 where vectors are compared as they are. */
+static double factor_between(const source *a, const vector *v, const source *b, const vector *w)
 {
-    const double room = room_between(a, b), small = room ? smallest_between(a, b) : 0;
-    double x[PORTION], y[PORTION];
+    double x[PORTION], y[PORTION], both = 0, size = 0;
+    if (!a->scaled) return 1;
     for (int64_t at = 0; at < v->n; at += PORTION) {
         const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
         load(a, v->start + at * v->stride, v->stride, n, x);
         load(b, w->start + at * w->stride, w->stride, n, y);
+        for (int64_t i = 0; i < n; i++) both += x[i] * y[i], size += x[i] * x[i];
+    }
+    return size > 0 ? both / size : 0;
+}
+
+/* How far apart two numbers may be; NAN of one that is not finite, which no rounding makes of another. */
+static double allowed(double x, double y, double room, double small)
+{
+    const double largest = fmax(fabs(x), fabs(y));
+    return room && isfinite(largest) ? room * largest + small : NAN;
+}
+
+enum { FEW = 8 };
+
+static const double NORMAL = 0x1p-12; /* in all dtypes of 16 bits */
+
+/* Is the factor of the first few elements not the same, so that the rest need not be read? */
+static bool begin_apart(const source *a, const vector *v, const source *b, const vector *w, double room)
+{
+    double x[FEW], y[FEW], least = INFINITY, most = -INFINITY;
+    const int64_t n = v->n < FEW ? v->n : FEW;
+    load(a, v->start, v->stride, n, x), load(b, w->start, w->stride, n, y);
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] && fabs(y[i]) > NORMAL) least = fmin(least, y[i] / x[i]), most = fmax(most, y[i] / x[i]);
+    return most - least > 4 * room * most;
+}
+
+static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
+{
+    const double room = room_between(a, b), small = room ? smallest_between(a, b) : 0;
+    double x[PORTION], y[PORTION];
+    if (a->scaled && begin_apart(a, v, b, w, room)) return false;
+    const double factor = factor_between(a, v, b, w);
+    for (int64_t at = 0; at < v->n; at += PORTION) {
+        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
+        load(a, v->start + at * v->stride, v->stride, n, x);
+        load(b, w->start + at * w->stride, w->stride, n, y);
+        for (int64_t i = 0; i < n && a->scaled; i++) x[i] *= factor;
         for (int64_t i = 0; i < n; i++)
-            if (x[i] != y[i] && (!room || !(fabs(x[i] - y[i]) <= room * fmax(fabs(x[i]), fabs(y[i])) + small)))
-                return false;
+            if (x[i] != y[i] && !(fabs(x[i] - y[i]) <= allowed(x[i], y[i], room, small))) return false;
     }
     return true;
 }
@@ -266,7 +306,7 @@ static vector vector_of(const holder *h, uint32_t row)
 }
 
 /* Of equal vectors behind each other (rows of zeros) the first one alone is in the index: the others are met as its
- * successors. */
+ * successors. Near ones have the hash of all that have their signs. */
 static bool add_vectors(holder *h, uint32_t tensor, cut how)
 {
     const vectors all = vectors_of(&h->a[tensor].tensor.layout, how);
@@ -278,7 +318,12 @@ static bool add_vectors(holder *h, uint32_t tensor, cut how)
     if (room && n) hash_vectors(&h->sources[tensor], how, hashes);
     for (size_t i = 0; i < n && room; i++) {
         h->list[h->n] = (place){tensor, (uint32_t)how, (int64_t)i};
-        if (!i || hashes[i] != hashes[i - 1]) room = lb_hash_add(&h->index, hashes[i], h->n);
+        bool again = i && hashes[i] == hashes[i - 1];
+        if (again && h->sources[tensor].digits != LB_NO_DTYPE) {
+            const vector now = vector_of(h, h->n);
+            again = is_constant(&h->sources[tensor], &now);
+        }
+        if (!again) room = lb_hash_add(&h->index, hashes[i], h->n);
         h->n++;
     }
     free(hashes);
@@ -292,9 +337,9 @@ static void close_holder(holder *h)
     lb_hash_release(&h->index);
 }
 
-/* Whole vectors, and those that are one but for what rounded them; then, behind those that go with matrices, vectors of
- * one number; then single elements. */
-typedef enum stage { VECTORS, ROUNDINGS, CONSTANTS, ELEMENTS } stage;
+/* Whole vectors, those that are one but for what rounded them, and but for a factor besides; then, behind those that go
+ * with matrices, vectors of one number; then single elements. */
+typedef enum stage { VECTORS, ROUNDINGS, SCALED, CONSTANTS, ELEMENTS } stage;
 
 /* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no
  * bias. */
@@ -315,6 +360,7 @@ static bool is_telling(int64_t n, double room)
 static bool is_asked_in(stage stage, const lb_tensor *t)
 {
     if (stage == VECTORS) return true;
+    if (stage == SCALED) return t->layout.ndim > 1 && lb_layout_numel(&t->layout) > 1;
     if (stage != ROUNDINGS) return may_be_bias(&t->layout);
     return lb_dtype_is_float(t->dtype) && lb_layout_numel(&t->layout) > 1;
 }
@@ -331,12 +377,13 @@ static bool is_rounded_elsewhere(const bool digits[LB_DTYPE_COUNT], lb_dtype own
 static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage,
                         const bool digits[LB_DTYPE_COUNT])
 {
-    const cut end = stage <= ROUNDINGS ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
+    const cut end = stage <= SCALED ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
     bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
         if (!can_hold(&a[i].tensor) || !is_asked_in(stage, &a[i].tensor)) continue;
         room = open_source(&h->sources[i], &a[i].tensor, as);
+        if (room && stage == SCALED) h->sources[i].scaled = true, h->sources[i].digits = LB_F64;
         if (room && stage == ROUNDINGS) {
             h->sources[i].digits = digits_of(&h->sources[i]);
             if (!is_rounded_elsewhere(digits, h->sources[i].digits)) continue;
@@ -424,9 +471,10 @@ bool lb_contents_add_run(lb_contents *contents, uint32_t first, lb_content_run r
     return true;
 }
 
+/* Vectors that each have a factor of their own stay apart. */
 static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
 {
-    f->failed |= !lb_contents_add_run(f->out, first,
+    f->failed |= !lb_contents_add_run(f->out, f->x.scaled ? f->out->n_runs : first,
                                       (lb_content_run){v->tensor, v->start, v->stride, w->start, w->stride, v->n});
 }
 
@@ -458,7 +506,7 @@ static void sort_runs(finder *f, uint32_t first)
     uint32_t kept = first;
     qsort(runs + first, out->n_runs - first, sizeof *runs, by_place);
     for (uint32_t k = first; k < out->n_runs; k++) {
-        if (kept > first && goes_on(&runs[kept - 1], &runs[k]))
+        if (kept > first && !f->x.scaled && goes_on(&runs[kept - 1], &runs[k]))
             runs[kept - 1].n += runs[k].n;
         else
             runs[kept++] = runs[k];
@@ -760,8 +808,10 @@ static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as) || !is_asked_in(stage, &b[i].tensor)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
-        if (!f.failed && stage == ROUNDINGS) f.x.digits = digits_of(&f.x), f.x.roundings = roundings;
-        if (!f.failed && !by_elements) match_tensor(&f, as || stage == ROUNDINGS, stage == CONSTANTS, &out->list[i]);
+        if (!f.failed && (stage == ROUNDINGS || stage == SCALED))
+            f.x.digits = digits_of(&f.x), f.x.roundings = roundings, f.x.scaled = stage == SCALED;
+        if (!f.failed && !by_elements)
+            match_tensor(&f, as || stage == ROUNDINGS || stage == SCALED, stage == CONSTANTS, &out->list[i]);
         if (!f.failed && by_elements) match_elements(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
@@ -827,6 +877,13 @@ lb_status lb_contents_match_roundings(const lb_content_tensor *a, uint32_t n_a, 
                                       uint32_t n_b, double roundings, lb_contents *out, lb_err *err)
 {
     const bool room = open_contents(b, n_b, out) && match_all(a, n_a, b, n_b, NULL, ROUNDINGS, roundings, out);
+    return close_contents(room, n_a, n_b, out, err);
+}
+
+lb_status lb_contents_match_scaled(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                                   double roundings, lb_contents *out, lb_err *err)
+{
+    const bool room = open_contents(b, n_b, out) && match_all(a, n_a, b, n_b, NULL, SCALED, roundings, out);
     return close_contents(room, n_a, n_b, out, err);
 }
 

@@ -74,6 +74,10 @@ lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_c
  * of some length. `roundings`: as many may lie between two numbers, each of both dtypes. */
 lb_status lb_contents_match_roundings(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b,
                                       uint32_t n_b, double roundings, lb_contents *out, lb_err *err);
+/* Those alone whose vectors are vectors of A times a positive number each, rounded to B's dtype: codes, and weights
+ * that were made of them and of scales. Each vector is a run of its own; A's numbers may be whole ones. */
+lb_status lb_contents_match_scaled(const lb_content_tensor *a, uint32_t n_a, const lb_content_tensor *b, uint32_t n_b,
+                                   double roundings, lb_contents *out, lb_err *err);
 /* Adds a run to those from row `first` on, or lengthens the last one that it goes on from. False: out of memory. */
 bool lb_contents_add_run(lb_contents *contents, uint32_t first, lb_content_run run);
 void lb_contents_release(lb_contents *contents);

@@ -1,6 +1,7 @@
 /* Two implementations of a step: see implementations.h. */
 #include "exact/scalars.h"
 #include "exact/token_rows.h"
+#include "counterparts/coded_weights.h"
 #include "counterparts/counterpart_exits.h"
 #include "counterparts/counterpart_orders.h"
 #include "implementations/counterpart_scales.h"
@@ -443,6 +444,10 @@ static lb_status run_from_tables(lb_implementations *x, lb_err *err)
     const lb_table_question asked = {
         {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {x->met[0], x->met[1]}};
     const uint32_t before = x->counterparts.n;
+    bool changed[2];
+    LB_TRY(lb_coded_weights_find(&asked, changed, err));
+    if (changed[0]) LB_TRY(lb_exact_side_run(&x->sides[0], err));
+    if (changed[0]) LB_TRY(lb_exact_side_run_disturbed(&x->sides[0], err));
     LB_TRY(lb_made_weights_find(&asked, &x->counterparts, err));
     LB_TRY(lb_tables_find(&asked, &x->counterparts, err));
     for (uint32_t i = before; i < x->counterparts.n; i++)
@@ -450,7 +455,7 @@ static lb_status run_from_tables(lb_implementations *x, lb_err *err)
             &x->sides[1], x->counterparts.list[i].b,
             lb_counterpart_taken(&x->counterparts, &x->counterparts.list[i], &x->sides[0], &x->sides[1]));
     x->tables += x->counterparts.n - before;
-    return x->counterparts.n > before ? run_free(x, err) : LB_OK;
+    return x->counterparts.n > before || changed[0] || changed[1] ? run_free(x, err) : LB_OK;
 }
 
 /* Are all tensors that one side alone holds those of adapters that are in the other side's weights? */

@@ -520,11 +520,18 @@ static bool makes_positions(const lb_region_frontier *f, int side, uint32_t op)
     return v != LB_NONE && is_made_of_positions(f->asked->sides[side], v);
 }
 
-/* Not to be named where there is another op: it makes positions, or what it gives is right elsewhere (a table that
- * other layers read, too). */
+/* A concatenation of one tensor gives that. */
+static bool joins_one(const lb_exact_side *s, uint32_t op)
+{
+    const lb_arg *parts = lb_op_args(s->program, &s->program->ops[op]);
+    return lb_op_is(s->program, &s->program->ops[op], "aten::cat") && parts->tag == LB_ARG_LIST && parts->count == 1;
+}
+
+/* Not to be named where there is another op: it makes positions, joins one tensor, or what it gives is right elsewhere
+ * (a table that other layers read, too). */
 static bool is_spared(const lb_region_frontier *f, int side, uint32_t op)
 {
-    return f->cleared[side][op] || makes_positions(f, side, op);
+    return f->cleared[side][op] || makes_positions(f, side, op) || joins_one(f->asked->sides[side], op);
 }
 
 /* An op that one side alone runs, where all ops of the other are among its own: something was left out. */

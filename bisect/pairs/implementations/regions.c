@@ -814,6 +814,17 @@ bool lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
     return true;
 }
 
+/* Per row of a side's sources: the other side holds these numbers, or the run goes on from numbers that both agree on
+ * (codes and scales of a weight of the other side). malloc'ed; NULL: out of memory. */
+static uint8_t *list_held(const lb_region_question *asked, int side)
+{
+    const lb_step_sources *sources = asked->sources[side];
+    uint8_t *held = lb_step_sources_held(asked->contents, side, sources->n, true);
+    for (uint32_t i = 0; held && i < sources->n; i++)
+        held[i] |= asked->sides[side]->held[sources->list[i].value] != NULL;
+    return held;
+}
+
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err)
 {
     finder f = {.asked = asked, .detached = lb_region_detached_find(asked), .out = out};
@@ -823,7 +834,7 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     for (int k = 0; k < 2; k++) {
         const uint32_t n = asked->sides[k]->program->n_values;
         f.same[k] = calloc(n + 1, 1), f.stamp[k] = calloc(n + 1, sizeof *f.stamp[k]);
-        f.held[k] = lb_step_sources_held(asked->contents, k, asked->sources[k]->n, true);
+        f.held[k] = list_held(asked, k);
         f.cleared[k] = calloc(asked->sides[k]->program->n_ops + 1, 1);
         room = room && f.same[k] && f.held[k] && f.stamp[k] && f.cleared[k];
         most = n > most ? n : most;

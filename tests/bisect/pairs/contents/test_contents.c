@@ -7,6 +7,7 @@
 
 #include "contents/contents.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -301,6 +302,70 @@ static void two_narrow_dtypes_are_casts_in_one_go(void **state)
     free(x), free(y);
 }
 
+/* Codes from -127 to 127, rows of them in another order, and weights of each times its scale, rounded to `dtype`; with
+ * `turned` the codes lie (columns, rows). */
+static lb_contents match_codes(lb_dtype dtype, bool turned, int wrong, int8_t *codes, char *weights)
+{
+    enum { LONG = 32 };
+    float scales[ROWS];
+    for (int r = 0; r < ROWS; r++) scales[r] = 0.001f + fabsf(number()) / 100;
+    for (int i = 0; i < ROWS * LONG; i++) codes[i] = (int8_t)(number() * 127 * (wrong < 0 || i % 3 ? 1 : -1));
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < LONG; c++) {
+            const int from = (ROWS - 1 - r) * LONG + c, at = turned ? c * ROWS + ROWS - 1 - r : from;
+            float x = (float)codes[at] * scales[r];
+            if (r * LONG + c == wrong) x += 20 * scales[r];
+            lb_convert(dtype, weights + (size_t)(r * LONG + c) * lb_dtype_bits(dtype) / 8, LB_F32, &x, 1, NULL);
+        }
+    lb_content_tensor a = matrix("codes", (float *)codes, turned ? LONG : ROWS, turned ? ROWS : LONG);
+    lb_content_tensor b = matrix("weight", (float *)weights, ROWS, LONG);
+    a.tensor.dtype = LB_I8, b.tensor.dtype = dtype;
+    lb_contents c;
+    assert_int_equal(lb_contents_match_scaled(&a, 1, &b, 1, 4, &c, NULL), LB_OK);
+    return c;
+}
+
+static void weights_are_rows_of_codes_times_a_scale_each(void **state)
+{
+    (void)state;
+    static const lb_dtype dtypes[] = {LB_F32, LB_F16, LB_BF16};
+    int8_t codes[ROWS * 32];
+    char weights[ROWS * 32 * sizeof(float)];
+    for (int k = 0; k < 3 * 2 * 20; k++) {
+        const lb_dtype dtype = dtypes[k % 3];
+        const bool turned = k / 3 % 2;
+        lb_contents c = match_codes(dtype, turned, -1, codes, weights);
+        assert_int_equal(c.list[0].found, ROWS * 32);
+        assert_int_equal(c.list[0].n, ROWS); /* each row has its own factor: none are put together */
+        for (int r = 0; r < ROWS; r++) {
+            const lb_content_run *run = &c.runs[c.list[0].first + (uint32_t)r];
+            assert_int_equal(run->to, r * 32);
+            assert_int_equal(run->from, turned ? ROWS - 1 - r : (ROWS - 1 - r) * 32);
+            assert_int_equal(run->from_stride, turned ? ROWS : 1);
+        }
+        lb_contents_release(&c);
+        c = match_codes(dtype, turned, (int)(seed >> 33) % (ROWS * 32), codes, weights);
+        assert_int_equal(c.list[0].relation, LB_CONTENT_NONE);
+        lb_contents_release(&c);
+    }
+}
+
+/* No rounding makes a number infinite, or an infinite one a number. */
+static void infinite_numbers_are_near_none(void **state)
+{
+    (void)state;
+    double *mask = malloc(COLS * sizeof *mask);
+    float *x = drawn(COLS);
+    for (int i = 0; i < COLS; i++) mask[i] = -INFINITY, x[i] = -1 - fabsf(x[i]);
+    lb_content_tensor a = vector("mask", (float *)mask, COLS), b = vector("decay", x, COLS);
+    a.tensor.dtype = LB_F64;
+    lb_contents c;
+    assert_int_equal(lb_contents_match_roundings(&a, 1, &b, 1, 4, &c, NULL), LB_OK);
+    assert_int_equal(c.list[0].relation, LB_CONTENT_NONE);
+    lb_contents_release(&c);
+    free(mask), free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,6 +381,8 @@ int main(void)
         cmocka_unit_test(a_view_is_read_as_it_lies),
         cmocka_unit_test(rows_of_zeros_are_found_behind_each_other),
         cmocka_unit_test(two_narrow_dtypes_are_casts_in_one_go),
+        cmocka_unit_test(weights_are_rows_of_codes_times_a_scale_each),
+        cmocka_unit_test(infinite_numbers_are_near_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
