@@ -29,8 +29,8 @@ static bool find(lb_cuda *device, CUdeviceptr memory, const void *pinned, cases 
         if (!lb_kernel_case(checked->n, (void *)(uintptr_t)memory, &checked->works[checked->n].item)) break;
         checked->list[checked->n] = &checked->works[checked->n];
     }
-    if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, memory, pinned, LB_KERNEL_CASE_BYTES, device->uploads)) return false;
-    device->base.ops->submit(&device->base, checked->list, checked->n, device->uploads, true);
+    if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, memory, pinned, LB_KERNEL_CASE_BYTES, device->trials)) return false;
+    device->base.ops->submit(&device->base, checked->list, checked->n, device->trials, true);
     device->base.ops->collect(&device->base, NULL, true);
     for (size_t i = 0; i < checked->n; i++)
         if (checked->works[i].state != LB_WORK_DONE) return false;

@@ -228,7 +228,7 @@ static void give_back(lb_cuda *device)
     if (device->captured) return;
     lb_cuda_free_memory(device);
     cuda->StreamDestroy(device->own);
-    cuda->StreamDestroy(device->uploads);
+    cuda->StreamDestroy(device->trials);
     cuda->ModuleUnload(device->kernels.module);
 }
 
@@ -283,7 +283,7 @@ static lb_status open_entered(lb_cuda *device)
     if (LB_CUDA_CALL(device, CtxGetDevice, &device->device) &&
         lb_cuda_kernels_load(&device->kernels, device->cuda, &code, device->device, &device->lost) == LB_OK &&
         LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING))
-        LB_CUDA_CALL(device, StreamCreate, &device->uploads, CU_STREAM_NON_BLOCKING);
+        LB_CUDA_CALL(device, StreamCreate, &device->trials, CU_STREAM_NON_BLOCKING);
     return device->lost.status;
 }
 

@@ -10,6 +10,7 @@ typedef struct plan {
     lb_cuda_piece pieces[LB_CUDA_RINGS]; /* only their sizes */
     lb_cuda_job jobs[LB_CUDA_BATCH];
     size_t n_jobs, n_items; /* the items are the device's */
+    uint64_t words, units;  /* of the launch */
 } plan;
 
 /* Where so many bytes more begin in the piece. */
@@ -27,16 +28,17 @@ static void add_job(lb_cuda *device, plan *plan, lb_device_work *work, bool copi
     *job = (lb_cuda_job){.work = work, .result = -1, .copied = copied};
     if (work->measured) {
         job->scratch_at = grow(&plan->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&device->items[plan->n_items]));
+        plan->words += lb_kernel_words(&device->items[plan->n_items]);
+        plan->units += lb_kernel_units(&device->items[plan->n_items]);
         job->result = (int64_t)plan->n_items++;
         grow(&plan->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
-        grow(&plan->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
-        grow(&plan->pieces[LB_CUDA_ITEMS], sizeof(lb_kernel_item));
     }
     if (copied) job->bytes_at = grow(&plan->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
 }
 
 static bool could_hold(const lb_cuda *device, const plan *plan)
 {
+    if (plan->words > LB_KERNEL_WORDS || plan->units > INT32_MAX) return false;
     for (int i = 0; i < LB_CUDA_RINGS; i++)
         if (!lb_ring_space_could_hold(&device->rings[i].space, plan->pieces[i].bytes)) return false;
     return true;
@@ -75,26 +77,20 @@ static char *on_host(const lb_cuda *device, const lb_cuda_flight *flight, lb_cud
     return device->rings[ring].host + flight->pieces[ring].at;
 }
 
-static bool measure(lb_cuda *device, lb_cuda_flight *flight, size_t n_items, uint32_t units)
+static bool measure(lb_cuda *device, lb_cuda_flight *flight, size_t n_items)
 {
-    const size_t bytes = n_items * sizeof(lb_kernel_item);
-    char *const request = on_host(device, flight, LB_CUDA_REQUESTS);
     for (size_t i = 0; i < flight->n; i++) {
         const lb_cuda_job *job = &flight->jobs[i];
         if (job->result < 0) continue;
         device->items[job->result].scratch = on_device(device, flight, LB_CUDA_SCRATCH) + job->scratch_at;
         device->items[job->result].slot = flight->first_slot + (uint64_t)job->result;
     }
-    memcpy(request, device->items, bytes);
-    lb_kernel_launch launch = {
-        .items = on_device(device, flight, LB_CUDA_ITEMS),
-        .results = device->rings[LB_CUDA_RESULTS].device,
-        .n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result),
-        .n_items = (uint32_t)n_items,
-        .n_units = units,
-    };
-    return LB_CUDA_CALL(device, MemcpyHtoDAsync, launch.items, request, bytes, flight->stream) &&
-           lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, &launch, flight->stream));
+    lb_kernel_launch *launch = &device->launch;
+    launch->results = device->rings[LB_CUDA_RESULTS].device;
+    launch->n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result);
+    launch->turn = 0;
+    return lb_kernel_pack(launch, device->items, n_items) && /* as it was planned */
+           lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, launch, flight->stream));
 }
 
 /* Bytes are copied aside on the program's stream, or straight to the host where there is no room for that. */
@@ -178,9 +174,7 @@ static void skip_jobs(lb_cuda *device, const plan *plan)
  * others. */
 static void start(lb_cuda *device, plan *plan, CUstream stream, bool may_wait)
 {
-    const uint32_t units = plan->n_items ? lb_kernel_batch(device->items, plan->n_items) : 0;
-
-    if ((plan->n_items && units == 0) || !take_room(device, plan->pieces, may_wait)) {
+    if (!take_room(device, plan->pieces, may_wait)) {
         skip_jobs(device, plan);
         return;
     }
@@ -194,8 +188,7 @@ static void start(lb_cuda *device, plan *plan, CUstream stream, bool may_wait)
     flight->first_slot = first_slot(device, flight);
     append(device, flight);
     flight->read = lb_cuda_take_event(device);
-    if (!flight->read || (plan->n_items && !measure(device, flight, plan->n_items, units)) ||
-        !read_bytes(device, flight))
+    if (!flight->read || (plan->n_items && !measure(device, flight, plan->n_items)) || !read_bytes(device, flight))
         return;
     if (LB_CUDA_CALL(device, EventRecord, flight->read, stream)) send_bytes(device, flight);
 }

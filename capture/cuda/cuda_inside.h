@@ -21,18 +21,16 @@ typedef enum lb_cuda_ring_name {
     LB_CUDA_RESULTS,
     /* Device memory: */
     LB_CUDA_SCRATCH, /* mirrored, for the leaves */
-    LB_CUDA_GRAPHS,  /* items and scratch of graphs */
+    LB_CUDA_GRAPHS,  /* scratch of graphs */
     LB_CUDA_ASIDE,   /* bytes that graphs copied aside */
-    LB_CUDA_ITEMS,
     LB_CUDA_STAGING, /* bytes copied aside */
     /* Pinned memory: */
-    LB_CUDA_REQUESTS, /* items on their way */
-    LB_CUDA_PINNED,   /* bytes on their way */
+    LB_CUDA_PINNED, /* bytes on their way */
     LB_CUDA_RINGS
 } lb_cuda_ring_name;
 #define LB_CUDA_ZEROED 3    /* rings */
 #define LB_CUDA_MIRRORED 4  /* … */
-#define LB_CUDA_OF_DEVICE 8 /* … */
+#define LB_CUDA_OF_DEVICE 7 /* … */
 
 typedef struct lb_cuda_ring {
     lb_ring_space space;
@@ -82,7 +80,7 @@ typedef struct lb_cuda_captured {
     lb_cuda_expected *expected; /* in no order */
     uint64_t before;            /* runs by the turn that it began with: of graphs that were here and are gone */
     uint64_t begun;             /* runs that the host program was heard to queue */
-    lb_cuda_piece pieces[LB_CUDA_RINGS]; /* a turn, results in each set of REPLAYS, items */
+    lb_cuda_piece pieces[LB_CUDA_RINGS]; /* a turn, results in each set of REPLAYS, scratch */
     uint64_t seen;                       /* runs that were given away, or lost */
     uint64_t first_value;
     bool launching; /* a run is about to be queued, or was, without our having been told that it was */
@@ -99,8 +97,8 @@ typedef struct lb_cuda {
     bool retained; /* the context: released when the back end is closed */
     CUdevice device;
     lb_cuda_kernels kernels;
-    CUstream own;     /* what is fetched */
-    CUstream uploads; /* what graphs need before they run; empty but while a launch is captured */
+    CUstream own;    /* what is fetched */
+    CUstream trials; /* of values that a device is tried with */
     CUdeviceptr arena;
     char *pinned;
     uint64_t arena_bytes;
@@ -117,7 +115,8 @@ typedef struct lb_cuda {
     uint64_t ours[LB_CUDA_STREAMS]; /* streams that are known to be of this context, by their ids; 0: none */
     unsigned n_ours;
     lb_err lost;
-    lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
+    lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made, */
+    lb_kernel_launch launch;             /* and what the kernel is given of them */
 } lb_cuda;
 
 /* ---- entering ---------------------------------------------------------------------------------------------------- */

@@ -67,7 +67,6 @@ static const fault faults[] = {
     {"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"},
     {"cuMemHostAlloc", 0, CUDA_ERROR_OUT_OF_MEMORY, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
     {"cuMemsetD8Async", 0, CUDA_ERROR_UNKNOWN, "cuMemsetD8Async"},
-    {"cuMemcpyHtoDAsync_v2", 3, CUDA_ERROR_UNKNOWN, "cuMemcpyHtoDAsync"},
     {"cuStreamSynchronize", 0, CUDA_ERROR_LAUNCH_FAILED, "cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED"},
     {"cuLaunchKernel", 0, CUDA_ERROR_LAUNCH_FAILED, "cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED"},
     {"cuLaunchKernel", 15, CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"},

@@ -76,12 +76,21 @@ def defined(name):
 
 
 @pytest.fixture(scope="module")
-def columns(tmp_path_factory):
-    """{architecture: the innermost loops that load 32 bytes a turn}"""
+def compiled(tmp_path_factory):
+    """{architecture: (the kernel, what the assembler says of it)}"""
     folder, made = tmp_path_factory.mktemp("code"), {}
     for name in MACHINES:
-        cubin = folder / f"{name}.cubin"
-        subprocess.run([NVCC, "-cubin", f"-arch={name}", "-std=c++17", "--fmad=false", "-o", cubin, DEVICE / "digest_kernel.cu"], check=True)
+        cubin, options = folder / f"{name}.cubin", ("-cubin", f"-arch={name}", "-std=c++17", "--fmad=false", "-Xptxas", "-v")
+        done = subprocess.run([NVCC, *options, "-o", cubin, DEVICE / "digest_kernel.cu"], check=True, capture_output=True, text=True)
+        made[name] = cubin, done.stderr[done.stderr.index("properties for lb_kernel_measure\n") :]
+    return made
+
+
+@pytest.fixture(scope="module")
+def columns(compiled):
+    """{architecture: the innermost loops that load 32 bytes a turn}"""
+    made = {}
+    for name, (cubin, _) in compiled.items():
         text = subprocess.run([NVDISASM, "-c", cubin], check=True, capture_output=True, text=True).stdout
         loops = machine_code.innermost_loops(text, "lb_kernel_measure")
         made[name] = [loop for loop in loops if loop.bytes == 32 and loop.count("IMAD.WIDE") >= 4]
@@ -90,6 +99,16 @@ def columns(tmp_path_factory):
 
 def loops_of(columns, name, kind):
     return [loop for loop in columns[name] if LOOPS[kind][0](loop)]
+
+
+def test_registers_suffice_and_parameters_stay_where_they_are(compiled):
+    """Two blocks of a multiprocessor have 65,536 registers. The stack has a column of blocks and no copy of the 4 KB of parameters."""
+    for name, (_, said) in compiled.items():
+        stack, stored, loaded = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said).groups())
+        registers = int(re.search(r"Used (\d+) registers", said).group(1))
+        print("%s: %d registers, %d bytes of stack, %d and %d of spills" % (name, registers, stack, stored, loaded))
+        assert registers * defined("LB_KERNEL_THREADS") * defined("LB_KERNEL_RESIDENT") <= 65536
+        assert stack <= 1024 and stored <= 8 and loaded <= 8, name
 
 
 @pytest.mark.parametrize("kind", LOOPS)
