@@ -449,7 +449,7 @@ static void read_aside(lb_cuda *device, lb_cuda_captured *captured, CUstream str
         cuda_expected->copy = (lb_device_work){.bytes = cuda_expected->work->bytes, .item = cuda_expected->work->item};
         cuda_expected->copy.item.dense = (const void *)(uintptr_t)(device->rings[LB_CUDA_ASIDE].device + aside->at);
         lb_device_work *work = &cuda_expected->copy;
-        lb_cuda_fly(device, &work, 1, stream, cuda_expected->may_wait);
+        lb_cuda_fly(device, &work, 1, stream, lb_cuda_stream_id(device, stream), cuda_expected->may_wait);
     }
 }
 

@@ -94,7 +94,7 @@ static bool allocate_arena(lb_cuda *device)
 bool lb_cuda_allocate(lb_cuda *device)
 {
     if (device->ready) return true;
-    if (!allocate_arena(device)) return false;
+    if (!lb_cuda_relax(device) || !allocate_arena(device)) return false;
     const uint64_t on_host = sum_of(device, is_on_host) + ring_bytes(device, LB_CUDA_TURNS);
     void *pinned = NULL;
     if (LB_CUDA_CALL(device, MemHostAlloc, &pinned, on_host, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) {
@@ -161,7 +161,7 @@ CUevent lb_cuda_take_event(lb_cuda *device)
 {
     CUevent event = NULL;
     if (device->n_events) return device->events[--device->n_events];
-    return LB_CUDA_CALL(device, EventCreate, &event, CU_EVENT_DISABLE_TIMING) ? event : NULL;
+    return lb_cuda_relax(device) && LB_CUDA_CALL(device, EventCreate, &event, CU_EVENT_DISABLE_TIMING) ? event : NULL;
 }
 
 void lb_cuda_give_event(lb_cuda *device, CUevent event)

@@ -68,6 +68,7 @@ static void one_work_is_waited_for_and_later_ones_are_not(void **state)
     lb_device *reader = host_reader(NULL);
     const CUdeviceptr memory = host_memory(MEMORY, 3);
     value *first = value_dense(memory, LB_F32, 5000, true), *second = value_dense(memory, LB_F32, 6000, false);
+    first->work.awaited = second->work.awaited = true; /* or they would be measured together */
     submit_values(reader, &first, 1, host_stream(), false);
     const CUstream stream = host_stream();
     submit_values(reader, &second, 1, stream, false);
@@ -178,6 +179,37 @@ static void full_ring_waits_where_it_may(void **state)
         value_free(values[i]);
     }
     assert_int_equal(skipped_by(reader), 0);
+    host_end(reader);
+}
+
+/* Its room in the ring is the oldest: what comes behind would find none, however often that is fetched. */
+static void a_value_that_no_other_joins_is_measured_when_room_is_short(void **state)
+{
+    (void)state;
+    host_begin(1, 4, 0);
+    lb_device *reader = host_reader(&small);
+    const CUdeviceptr memory = host_memory(MEMORY, 4);
+    const CUstream stream = host_stream();
+    value *alone = value_dense(memory, LB_F32, 300, true);
+    submit_values(reader, &alone, 1, stream, false);
+    enum { N = 40 };
+    value *others[N];
+    for (int i = 0; i < N; i++) {
+        others[i] = value_dense(memory, LB_F32, 900, true);
+        others[i]->work.awaited = true;
+        submit_values(reader, &others[i], 1, stream, false);
+        reader->ops->collect(reader, NULL, false);
+        host_synchronize();
+    }
+    assert_int_equal(alone->work.state, LB_WORK_DONE); /* and nothing has waited for it */
+    collect_all(reader);
+    for (int i = 0; i < N; i++) {
+        value_assert_same(others[i]);
+        value_free(others[i]);
+    }
+    assert_int_equal(skipped_by(reader), 0);
+    value_assert_same(alone);
+    value_free(alone);
     host_end(reader);
 }
 
@@ -513,6 +545,7 @@ int main(void)
         cmocka_unit_test(host_does_not_wait_inside_a_step),
         cmocka_unit_test(full_ring_skips_and_counts),
         cmocka_unit_test(full_ring_waits_where_it_may),
+        cmocka_unit_test(a_value_that_no_other_joins_is_measured_when_room_is_short),
         cmocka_unit_test(bytes_that_no_ring_holds),
         cmocka_unit_test(memory_of_the_device_is_bounded),
         cmocka_unit_test(side_streams_are_ordered_by_events),
