@@ -123,6 +123,7 @@ bool lb_cuda_gather(lb_cuda *device, lb_device_work *work, CUstream stream, uint
     const uint64_t bytes = work->item.dense_bytes;
     lb_cuda_piece aside = {.bytes = bytes};
     if (!work->measured || bytes > most_bytes(device) || !has_room(device, id)) return false;
+    if (!device->cuda->StreamGetId) return false; /* the event of a stream may be that of its handle's next one */
     if (bytes && !lb_cuda_take_piece(device, LB_CUDA_STAGING, &aside)) return false;
     if (!plan(device, work, &aside, may_wait)) {
         lb_cuda_give_piece(device, LB_CUDA_STAGING, &aside);

@@ -2,6 +2,7 @@
  * run, and the host waits where it may and nowhere else. All on the stand-in driver. */
 #include "host_program.h"
 #include "device_kernels.h"
+#include "cuda/cuda_inside.h"
 #include "device/digest_kernel.h"
 
 #include <lastbit/capture.h>
@@ -180,6 +181,27 @@ static void full_ring_waits_where_it_may(void **state)
     }
     assert_int_equal(skipped_by(reader), 0);
     host_end(reader);
+}
+
+/* Before CUDA 12. The event behind a copy would become that of the next stream that has the handle. */
+static void nothing_is_copied_aside_where_streams_have_no_ids(void **state)
+{
+    (void)state;
+    for (int nameless = 0; nameless < 2; nameless++) {
+        host_begin(1, 4, 0);
+        lb_device *reader = host_reader(NULL);
+        lb_cuda *device = (lb_cuda *)reader;
+        lb_cuda_driver driver = *device->cuda;
+        if (nameless) driver.StreamGetId = NULL;
+        device->cuda = &driver;
+        value *v = value_dense(host_memory(MEMORY, 4), LB_F32, 300, false);
+        submit_values(reader, &v, 1, host_stream(), false);
+        assert_int_equal(standin_calls("cuMemcpyDtoDAsync_v2"), !nameless);
+        collect_all(reader);
+        value_assert_same(v);
+        value_free(v);
+        host_end(reader);
+    }
 }
 
 /* Its room in the ring is the oldest: what comes behind would find none, however often that is fetched. */
@@ -545,6 +567,7 @@ int main(void)
         cmocka_unit_test(host_does_not_wait_inside_a_step),
         cmocka_unit_test(full_ring_skips_and_counts),
         cmocka_unit_test(full_ring_waits_where_it_may),
+        cmocka_unit_test(nothing_is_copied_aside_where_streams_have_no_ids),
         cmocka_unit_test(a_value_that_no_other_joins_is_measured_when_room_is_short),
         cmocka_unit_test(bytes_that_no_ring_holds),
         cmocka_unit_test(memory_of_the_device_is_bounded),
