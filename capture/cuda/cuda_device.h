@@ -30,8 +30,8 @@ typedef struct lb_cuda_options {
  * `unit`, which is what the runtime and every framework use. NULL and no error where the process has no driver, or has
  * made neither. */
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
-/* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The
- * host waits. */
+/* Measures values that the host knows, where they lie and copied aside, and fails where the device finds anything else
+ * in them than lb_measure does. The host waits. */
 lb_status lb_cuda_check(lb_device *base, lb_err *err);
 /* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results
  * are here. The host waits. */
