@@ -9,8 +9,8 @@
 enum { MOST = 128 };
 
 typedef struct cases {
-    lb_device_work works[MOST], *list[MOST];
-    size_t n;
+    lb_device_work works[MOST], *together[MOST];
+    size_t n, n_together;
 } cases;
 
 static bool same(const lb_measured *a, const lb_measured *b)
@@ -21,16 +21,21 @@ static bool same(const lb_measured *a, const lb_measured *b)
            (a->n_leaves == 0 || memcmp(a->leaves, b->leaves, a->n_leaves * sizeof a->leaves[0]) == 0);
 }
 
-/* What the device finds at `memory`, which is filled from `pinned`. */
+/* What the device finds at `memory`, which is filled from `pinned`: in every other case where it lies, with many
+ * others; in the rest in a copy, as a value that an op has alone. */
 static bool find(lb_cuda *device, CUdeviceptr memory, const void *pinned, cases *checked)
 {
     for (; checked->n < MOST; checked->n++) {
         checked->works[checked->n] = (lb_device_work){.measured = true};
         if (!lb_kernel_case(checked->n, (void *)(uintptr_t)memory, &checked->works[checked->n].item)) break;
-        checked->list[checked->n] = &checked->works[checked->n];
+        if (checked->n % 2 == 0) checked->together[checked->n_together++] = &checked->works[checked->n];
     }
-    if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, memory, pinned, LB_KERNEL_CASE_BYTES, device->uploads)) return false;
-    device->base.ops->submit(&device->base, checked->list, checked->n, device->uploads, true);
+    if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, memory, pinned, LB_KERNEL_CASE_BYTES, device->trials)) return false;
+    device->base.ops->submit(&device->base, checked->together, checked->n_together, device->trials, true);
+    for (size_t i = 1; i < checked->n; i += 2) {
+        lb_device_work *alone = &checked->works[i];
+        device->base.ops->submit(&device->base, &alone, 1, device->trials, true);
+    }
     device->base.ops->collect(&device->base, NULL, true);
     for (size_t i = 0; i < checked->n; i++)
         if (checked->works[i].state != LB_WORK_DONE) return false;

@@ -91,17 +91,6 @@ static bool fetch(lb_cuda *device, uint64_t serial)
     return true;
 }
 
-/* The last of those whose reads are done; 0 when there is none, or the device is lost. */
-static uint64_t last_read(lb_cuda *device)
-{
-    uint64_t serial = 0;
-    lb_cuda_flight *cuda_flight = device->first;
-    while (cuda_flight && cuda_flight->fetching) cuda_flight = cuda_flight->next;
-    for (; cuda_flight && is_done(device, cuda_flight->read); cuda_flight = cuda_flight->next)
-        serial = cuda_flight->serial;
-    return lb_cuda_is_lost(device) ? 0 : serial;
-}
-
 /* ---- copying on the host ----------------------------------------------------------------------------------------- */
 
 #define COPY_PART (4u << 20)
@@ -171,7 +160,9 @@ static void finish_first(lb_cuda *device)
     for (size_t i = 0; i < flight->n; i++) give_job(device, flight, &flight->jobs[i]);
     device->first = flight->next;
     if (!device->first) device->last = &device->first;
+    for (size_t i = 0; i < flight->n; i++) lb_cuda_give_piece(device, LB_CUDA_STAGING, &flight->jobs[i].aside);
     lb_cuda_give(device, flight->pieces);
+    lb_cuda_forget_reads(device, flight->serial);
     lb_cuda_give_event(device, flight->read);
     lb_cuda_give_event(device, flight->fetched);
     free(flight);
@@ -189,13 +180,14 @@ static bool finish_group(lb_cuda *device, bool wait)
     return true;
 }
 
+/* Without waiting: a fetch is queued behind all that is under way, one at a time. */
 void lb_cuda_drain(lb_cuda *device, uint64_t serial, bool wait)
 {
+    if (!device->first || !lb_cuda_relax(device)) return;
     while (!lb_cuda_is_lost(device) && finish_group(device, false)) {
     }
-    if (lb_cuda_is_lost(device)) return;
-    const uint64_t up_to = wait ? serial : last_read(device);
-    if (lb_cuda_is_lost(device) || !fetch(device, up_to)) return;
+    if (lb_cuda_is_lost(device) || (!wait && device->first && device->first->fetching)) return;
+    if (!fetch(device, wait ? serial : device->serial)) return;
     while (wait && device->first && device->first->serial <= serial && !lb_cuda_is_lost(device))
         if (!finish_group(device, true)) return;
 }
@@ -230,7 +222,7 @@ bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t
 {
     lb_cuda_ring *ring = &device->rings[LB_CUDA_PINNED];
     lb_cuda_drain(device, device->serial, true);
-    if (lb_cuda_is_lost(device)) return false;
+    if (!lb_cuda_relax(device)) return false;
     const uint64_t half = ring->space.size / 2;
     turns turns = {{ring->host, ring->host + half}, {lb_cuda_take_event(device), NULL}, half, from, bytes, stream};
     turns.there[1] = turns.there[0] ? lb_cuda_take_event(device) : NULL;

@@ -16,11 +16,11 @@ bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result)
 static bool enter(lb_cuda *device, lb_cuda_visit *visit)
 {
     CUcontext current = NULL;
-    *visit = (lb_cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    *visit = (lb_cuda_visit){.pushed = false};
+    device->visits++;
     if (lb_cuda_is_lost(device) || !LB_CUDA_CALL(device, CtxGetCurrent, &current)) return false;
     if (current != device->context) visit->pushed = LB_CUDA_CALL(device, CtxPushCurrent, device->context);
-    visit->relaxed = !lb_cuda_is_lost(device) && LB_CUDA_CALL(device, ThreadExchangeStreamCaptureMode, &visit->mode);
-    return visit->relaxed;
+    return !lb_cuda_is_lost(device);
 }
 
 /* What is under way stays where the device may still write to it; only its works learn that nothing comes. */
@@ -33,12 +33,30 @@ static void lose(lb_cuda *device)
         free(flight);
     }
     device->last = &device->first;
+    for (size_t i = 0; i < device->gathered.n_jobs; i++) device->gathered.jobs[i].work->state = LB_WORK_LOST;
+    device->gathered.n_jobs = 0;
+    device->n_reads = 0;
     lb_cuda_forget_expected(device, false);
+}
+
+bool lb_cuda_relax(lb_cuda *device)
+{
+    if (device->relaxed || lb_cuda_is_lost(device)) return !lb_cuda_is_lost(device);
+    device->mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+    device->relaxed = LB_CUDA_CALL(device, ThreadExchangeStreamCaptureMode, &device->mode_before);
+    return device->relaxed;
+}
+
+bool lb_cuda_enter_briefly(lb_cuda *device, lb_cuda_visit *visit)
+{
+    if (enter(device, visit)) return true;
+    lb_cuda_leave(device, visit);
+    return false;
 }
 
 bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
 {
-    if (enter(device, visit)) return true;
+    if (enter(device, visit) && lb_cuda_relax(device)) return true;
     lb_cuda_leave(device, visit);
     return false;
 }
@@ -46,8 +64,10 @@ bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
 void lb_cuda_leave(lb_cuda *device, const lb_cuda_visit *visit)
 {
     CUcontext ours;
-    CUstreamCaptureMode mode = visit->mode;
-    if (visit->relaxed) device->cuda->ThreadExchangeStreamCaptureMode(&mode);
+    if (--device->visits == 0 && device->relaxed) {
+        device->cuda->ThreadExchangeStreamCaptureMode(&device->mode_before);
+        device->relaxed = false;
+    }
     if (visit->pushed) device->cuda->CtxPopCurrent(&ours);
     if (lb_cuda_is_lost(device)) lose(device);
 }
@@ -69,9 +89,8 @@ uint64_t lb_cuda_stream_id(const lb_cuda *device, CUstream stream)
 }
 
 /* The driver is asked once for each stream, where it tells them apart: an id is that of no other stream later. */
-static bool is_foreign(lb_cuda *device, CUstream stream)
+static bool is_foreign(lb_cuda *device, CUstream stream, uint64_t id)
 {
-    const uint64_t id = lb_cuda_stream_id(device, stream);
     for (unsigned i = 0; device->cuda->StreamGetId && i < LB_CUDA_STREAMS; i++)
         if (device->ours[i] == id) return false;
     CUcontext context = NULL;
@@ -89,10 +108,11 @@ static bool is_foreign(lb_cuda *device, CUstream stream)
 typedef enum stream_state { IDLE, CAPTURING, BROKEN, FOREIGN } stream_state;
 
 /* The legacy stream cannot be used while another is captured: nothing can be queued then either. */
-static stream_state state_of(lb_cuda *device, CUstream stream)
+static stream_state state_of(lb_cuda *device, CUstream stream, uint64_t *id)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (is_foreign(device, stream)) return FOREIGN;
+    *id = lb_cuda_stream_id(device, stream);
+    if (is_foreign(device, stream, *id)) return FOREIGN;
     const CUresult result = device->cuda->StreamIsCapturing(stream, &status);
     if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return BROKEN;
     lb_cuda_ok(device, "cuStreamIsCapturing", result);
@@ -101,14 +121,30 @@ static stream_state state_of(lb_cuda *device, CUstream stream)
                                                      : BROKEN;
 }
 
+/* A few values are copied aside, where no thread waits for them; the others are measured where they lie. */
+static void read_works(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, uint64_t id,
+                       bool may_wait)
+{
+    lb_device_work *others[LB_CUDA_FEW];
+    size_t n_others = 0;
+    if (n > LB_CUDA_FEW) {
+        lb_cuda_fly(device, works, n, stream, id, may_wait);
+        return;
+    }
+    for (size_t i = 0; i < n && !lb_cuda_is_lost(device); i++)
+        if (works[i]->awaited || !lb_cuda_gather(device, works[i], stream, id, may_wait)) others[n_others++] = works[i];
+    if (n_others) lb_cuda_fly(device, others, n_others, stream, id, may_wait);
+}
+
 static void submit_entered(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
 {
-    const stream_state state = state_of(device, stream);
+    uint64_t id;
+    const stream_state state = state_of(device, stream, &id);
     if (lb_cuda_is_lost(device) || !lb_cuda_allocate(device)) return;
-    if (state == CAPTURING)
+    if (state == CAPTURING && lb_cuda_relax(device))
         lb_cuda_capture(device, works, n, stream);
     else if (state == IDLE)
-        lb_cuda_fly(device, works, n, stream, may_wait);
+        read_works(device, works, n, stream, id, may_wait);
     else
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
 }
@@ -118,7 +154,7 @@ static void submit(lb_device *base, lb_device_work *const *works, size_t n, void
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
     for (size_t i = 0; i < n; i++) works[i]->state = LB_WORK_NEW;
-    if (lb_cuda_enter(device, &visit)) {
+    if (lb_cuda_enter_briefly(device, &visit)) {
         submit_entered(device, works, n, stream, may_wait);
         lb_cuda_leave(device, &visit);
     }
@@ -131,16 +167,31 @@ static void capture(lb_device *base, lb_device_work *const *works, size_t n, voi
     submit(base, works, n, stream, false);
 }
 
+enum { RESERVED_HANDLES = 2 }; /* 1: the default stream, as NULL is; 2: the default one of each thread */
+
+/* Whether all that is read is read on that stream, so that nothing has to be ordered. The default stream is always the
+ * same one, the others are told apart by their ids. */
+static bool reads_there_alone(const lb_cuda *device, CUstream stream)
+{
+    if (device->unlisted || device->n_reads > 1) return false;
+    if (device->n_reads == 0) return true;
+    if (device->reads[0].stream != stream) return false;
+    return !stream ||
+           ((uintptr_t)stream > RESERVED_HANDLES && device->reads[0].stream_id == lb_cuda_stream_id(device, stream));
+}
+
 static void order_before(lb_device *base, void *stream)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
-    if (!device->first || !lb_cuda_enter(device, &visit)) return;
-    const stream_state state = state_of(device, stream);
-    if (state == IDLE && !lb_cuda_is_lost(device))
-        lb_cuda_wait_for_reads(device, stream, device->first, device->serial);
-    else if (state == FOREIGN)
+    uint64_t id;
+    if (lb_cuda_is_lost(device) || reads_there_alone(device, stream) || !lb_cuda_enter_briefly(device, &visit)) return;
+    const stream_state state = state_of(device, stream, &id);
+    if (state == IDLE && !lb_cuda_is_lost(device)) {
+        lb_cuda_wait_for_program(device, stream, id);
+    } else if (state == FOREIGN && lb_cuda_flush(device, true)) {
         lb_cuda_drain(device, device->serial, true); /* it cannot be told to wait */
+    }
     lb_cuda_leave(device, &visit);
 }
 
@@ -148,18 +199,45 @@ static bool is_capturing(lb_device *base, void *stream)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
+    uint64_t id;
     if (!lb_cuda_enter(device, &visit)) return false;
-    const stream_state state = state_of(device, stream);
+    const stream_state state = state_of(device, stream, &id);
     lb_cuda_leave(device, &visit);
     return state == CAPTURING || state == BROKEN;
+}
+
+#define OPS_BETWEEN_LOOKS 4
+
+/* Results take their room until they are fetched: half of it is time enough, with one fetch for many. A device that has
+ * not come so far is not asked at each op, before room is short. */
+static bool is_time_to_fetch(lb_cuda *device)
+{
+    bool half = false, more = false;
+    static const lb_cuda_ring_name rings[] = {LB_CUDA_RESULTS, LB_CUDA_SCRATCH, LB_CUDA_STAGING, LB_CUDA_PINNED};
+    for (size_t i = 0; i < sizeof rings / sizeof *rings; i++) {
+        const lb_ring_space *space = &device->rings[rings[i]].space;
+        half |= space->head - space->tail > space->size / 2;
+        more |= space->head - space->tail > space->size / 4 * 3;
+    }
+    return more || (half && device->looks++ % OPS_BETWEEN_LOOKS == 0);
+}
+
+/* What was gathered long ago would keep the room behind it in the ring. */
+static void collect_entered(lb_cuda *device, const lb_device_work *work, bool wait)
+{
+    const bool fetching = device->first && device->first->fetching;
+    const bool flushed = wait ? !work || work->slot == LB_CUDA_GATHERED : !fetching;
+    if (flushed) lb_cuda_flush(device, wait);
+    lb_cuda_drain(device, work ? work->slot : device->serial, wait);
 }
 
 static void collect(lb_device *base, const lb_device_work *work, bool wait)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
-    if (device->first && !(work && work->state != LB_WORK_UNDER_WAY) && lb_cuda_enter(device, &visit)) {
-        lb_cuda_drain(device, work ? work->slot : device->serial, wait);
+    const bool wanted = work ? work->state == LB_WORK_UNDER_WAY : device->first || device->gathered.n_jobs;
+    if (wanted && (wait || is_time_to_fetch(device)) && lb_cuda_enter(device, &visit)) {
+        collect_entered(device, work, wait);
         lb_cuda_leave(device, &visit);
     }
     if (wait) lb_cuda_give_expected(device);
@@ -224,11 +302,13 @@ static void abandon(lb_device *base)
 static void give_back(lb_cuda *device)
 {
     const lb_cuda_driver *const cuda = device->cuda;
+    lb_cuda_forget_reads(device, UINT64_MAX);
     while (device->n_events) cuda->EventDestroy(device->events[--device->n_events]);
     if (device->captured) return;
     lb_cuda_free_memory(device);
     cuda->StreamDestroy(device->own);
-    cuda->StreamDestroy(device->uploads);
+    cuda->StreamDestroy(device->side);
+    cuda->StreamDestroy(device->trials);
     cuda->ModuleUnload(device->kernels.module);
 }
 
@@ -282,8 +362,10 @@ static lb_status open_entered(lb_cuda *device)
     const lb_kernel_image code = device->options.code ? *device->options.code : lb_kernel_image_get();
     if (LB_CUDA_CALL(device, CtxGetDevice, &device->device) &&
         lb_cuda_kernels_load(&device->kernels, device->cuda, &code, device->device, &device->lost) == LB_OK &&
-        LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING))
-        LB_CUDA_CALL(device, StreamCreate, &device->uploads, CU_STREAM_NON_BLOCKING);
+        LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING) &&
+        LB_CUDA_CALL(device, StreamCreate, &device->side, CU_STREAM_NON_BLOCKING) &&
+        LB_CUDA_CALL(device, StreamCreate, &device->trials, CU_STREAM_NON_BLOCKING))
+        device->side_id = lb_cuda_stream_id(device, device->side);
     return device->lost.status;
 }
 

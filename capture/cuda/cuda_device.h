@@ -1,11 +1,12 @@
 /* The CUDA back end of the seam (see device.h): values are measured by kernels where they lie.
  *
- *     stream of the program   ──op──▶ measure ─▶ (copy aside) ──op──▶ …          the device orders; the host never waits
- *     stream of the back end                         └──▶ results, leaves, bytes ──▶ pinned memory ──▶ works   (collect)
+ *     stream of the program   ──op──▶ copy aside or measure ──op──▶ …              the device orders; the host never waits
+ *     streams of the back end            └──▶ measure ──▶ results, leaves, bytes ──▶ pinned memory ──▶ works   (collect)
  *
- * Measuring runs on the program's own stream, right behind what made the value: no later work can overwrite the value,
- * and no allocator give its memory anew, before it was read. Bytes are copied aside on the device first, so that the
- * way to the host runs beside the program.
+ * Reading runs on the program's own stream, right behind what made the value: no later work can overwrite the value,
+ * and no allocator give its memory anew, before it was read. Of an op with few values each of up to 4 MiB is copied
+ * aside, and up to 24 of them are measured by one launch beside the program; others are measured where they lie. Bytes
+ * are copied aside, too, so that the way to the host runs beside the program.
  *
  * While a stream is being captured into a graph, measuring becomes part of the graph: such a work is LB_WORK_SKIPPED,
  * for nothing was computed yet, and its `slot` is the name under which lb_cuda_replays gives what every run of the
@@ -29,8 +30,8 @@ typedef struct lb_cuda_options {
  * `unit`, which is what the runtime and every framework use. NULL and no error where the process has no driver, or has
  * made neither. */
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
-/* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The
- * host waits. */
+/* Measures values that the host knows, where they lie and copied aside, and fails where the device finds anything else
+ * in them than lb_measure does. The host waits. */
 lb_status lb_cuda_check(lb_device *base, lb_err *err);
 /* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results
  * are here. The host waits. */

@@ -6,12 +6,6 @@
 
 /* ---- the plan of a flight ---------------------------------------------------------------------------------------- */
 
-typedef struct plan {
-    lb_cuda_piece pieces[LB_CUDA_RINGS]; /* only their sizes */
-    lb_cuda_job jobs[LB_CUDA_BATCH];
-    size_t n_jobs, n_items; /* the items are the device's */
-} plan;
-
 /* Where so many bytes more begin in the piece. */
 static uint64_t grow(lb_cuda_piece *piece, uint64_t bytes)
 {
@@ -20,40 +14,56 @@ static uint64_t grow(lb_cuda_piece *piece, uint64_t bytes)
     return at;
 }
 
+/* Bytes for the host lie as they do in STAGING, where many values have a piece each. */
+static uint64_t grow_aligned(lb_cuda_piece *piece, uint64_t bytes)
+{
+    return grow(piece, (bytes + LB_SPACE_ALIGN - 1) / LB_SPACE_ALIGN * LB_SPACE_ALIGN);
+}
+
 /* Where the job's leaves will lie, what it measures, and its bytes, all from the beginning of the flight's pieces. */
-static void add_job(lb_cuda *device, plan *plan, lb_device_work *work, bool copied)
+static void add_job(lb_cuda_plan *plan, lb_device_work *work, bool copied)
 {
     lb_cuda_job *job = &plan->jobs[plan->n_jobs++];
     *job = (lb_cuda_job){.work = work, .result = -1, .copied = copied};
     if (work->measured) {
-        job->scratch_at = grow(&plan->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&device->items[plan->n_items]));
+        job->scratch_at = grow(&plan->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&plan->items[plan->n_items]));
+        plan->words += lb_kernel_words(&plan->items[plan->n_items]);
+        plan->units += lb_kernel_units(&plan->items[plan->n_items]);
         job->result = (int64_t)plan->n_items++;
         grow(&plan->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
-        grow(&plan->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
-        grow(&plan->pieces[LB_CUDA_ITEMS], sizeof(lb_kernel_item));
     }
-    if (copied) job->bytes_at = grow(&plan->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
+    if (copied) job->bytes_at = grow_aligned(&plan->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
 }
 
-static bool could_hold(const lb_cuda *device, const plan *plan)
+static bool could_hold(const lb_cuda *device, const lb_cuda_plan *plan)
 {
+    if (plan->words > LB_KERNEL_WORDS || plan->units > INT32_MAX) return false;
     for (int i = 0; i < LB_CUDA_RINGS; i++)
         if (!lb_ring_space_could_hold(&device->rings[i].space, plan->pieces[i].bytes)) return false;
     return true;
 }
 
-typedef enum outcome { TAKEN, FULL, TOO_LARGE, UNSUPPORTED } outcome;
-
-/* FULL: it goes into a flight of its own. */
-static outcome plan_work(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
+lb_cuda_planned lb_cuda_plan_work(lb_cuda *device, lb_cuda_plan *plan, lb_device_work *work, const lb_measuring *item,
+                                  bool copied)
 {
-    if (p->n_jobs == LB_CUDA_BATCH) return FULL;
-    if (work->measured && lb_kernel_item_of(&device->items[p->n_items], &work->item, NULL) != LB_OK) return UNSUPPORTED;
-    const plan before = *p;
-    add_job(device, p, work, copied);
-    if (could_hold(device, p)) return TAKEN;
-    *p = before;
-    return p->n_jobs ? FULL : TOO_LARGE;
+    if (plan->n_jobs == LB_CUDA_BATCH) return LB_CUDA_FULL;
+    if (work->measured && lb_kernel_item_of(&plan->items[plan->n_items], item, NULL) != LB_OK)
+        return LB_CUDA_UNSUPPORTED;
+    lb_cuda_piece pieces[LB_CUDA_RINGS];
+    const size_t n_items = plan->n_items;
+    const uint64_t words = plan->words, units = plan->units;
+    memcpy(pieces, plan->pieces, sizeof pieces);
+    add_job(plan, work, copied);
+    if (could_hold(device, plan)) return LB_CUDA_TAKEN;
+    memcpy(plan->pieces, pieces, sizeof pieces);
+    plan->words = words, plan->units = units, plan->n_items = n_items;
+    return --plan->n_jobs ? LB_CUDA_FULL : LB_CUDA_TOO_LARGE;
+}
+
+static void clear(lb_cuda_plan *plan)
+{
+    lb_kernel_item *items = plan->items;
+    *plan = (lb_cuda_plan){.items = items};
 }
 
 /* ---- queueing ---------------------------------------------------------------------------------------------------- */
@@ -75,26 +85,20 @@ static char *on_host(const lb_cuda *device, const lb_cuda_flight *flight, lb_cud
     return device->rings[ring].host + flight->pieces[ring].at;
 }
 
-static bool measure(lb_cuda *device, lb_cuda_flight *flight, size_t n_items, uint32_t units)
+bool lb_cuda_measure(lb_cuda *device, const lb_cuda_flight *flight, lb_kernel_item *items, size_t n_items)
 {
-    const size_t bytes = n_items * sizeof(lb_kernel_item);
-    char *const request = on_host(device, flight, LB_CUDA_REQUESTS);
     for (size_t i = 0; i < flight->n; i++) {
         const lb_cuda_job *job = &flight->jobs[i];
         if (job->result < 0) continue;
-        device->items[job->result].scratch = on_device(device, flight, LB_CUDA_SCRATCH) + job->scratch_at;
-        device->items[job->result].slot = flight->first_slot + (uint64_t)job->result;
+        items[job->result].scratch = on_device(device, flight, LB_CUDA_SCRATCH) + job->scratch_at;
+        items[job->result].slot = flight->first_slot + (uint64_t)job->result;
     }
-    memcpy(request, device->items, bytes);
-    lb_kernel_launch launch = {
-        .items = on_device(device, flight, LB_CUDA_ITEMS),
-        .results = device->rings[LB_CUDA_RESULTS].device,
-        .n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result),
-        .n_items = (uint32_t)n_items,
-        .n_units = units,
-    };
-    return LB_CUDA_CALL(device, MemcpyHtoDAsync, launch.items, request, bytes, flight->stream) &&
-           lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, &launch, flight->stream));
+    lb_kernel_launch *launch = &device->launch;
+    launch->results = device->rings[LB_CUDA_RESULTS].device;
+    launch->n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result);
+    launch->turn = 0;
+    return lb_kernel_pack(launch, items, n_items) && /* as it was planned */
+           lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, launch, flight->stream));
 }
 
 /* Bytes are copied aside on the program's stream, or straight to the host where there is no room for that. */
@@ -143,11 +147,11 @@ static uint64_t first_slot(lb_cuda *device, const lb_cuda_flight *flight)
     return ++device->slots * n + flight->pieces[LB_CUDA_RESULTS].at / sizeof(lb_kernel_result);
 }
 
-static lb_cuda_flight *new_flight(const lb_cuda *device, const plan *plan, CUstream stream)
+static lb_cuda_flight *new_flight(const lb_cuda_plan *plan, CUstream stream, uint64_t id)
 {
     lb_cuda_flight *flight = malloc(sizeof *flight + plan->n_jobs * sizeof flight->jobs[0]);
     if (!flight) return NULL;
-    *flight = (lb_cuda_flight){.stream = stream, .stream_id = lb_cuda_stream_id(device, stream), .n = plan->n_jobs};
+    *flight = (lb_cuda_flight){.stream = stream, .stream_id = id, .n = plan->n_jobs};
     memcpy(flight->pieces, plan->pieces, sizeof flight->pieces);
     memcpy(flight->jobs, plan->jobs, plan->n_jobs * sizeof plan->jobs[0]);
     return flight;
@@ -169,41 +173,53 @@ static void take_staging(lb_cuda *device, lb_cuda_flight *flight)
                    lb_ring_space_take(&device->rings[LB_CUDA_STAGING].space, piece->bytes, &piece->at, &piece->name);
 }
 
-static void skip_jobs(lb_cuda *device, const plan *plan)
+static void skip_jobs(lb_cuda *device, lb_cuda_plan *plan)
 {
-    for (size_t i = 0; i < plan->n_jobs; i++) lb_cuda_skip(device, plan->jobs[i].work);
+    for (size_t i = 0; i < plan->n_jobs; i++) {
+        lb_cuda_skip(device, plan->jobs[i].work);
+        lb_cuda_give_piece(device, LB_CUDA_STAGING, &plan->jobs[i].aside);
+    }
+    clear(plan);
+}
+
+lb_cuda_flight *lb_cuda_take_off(lb_cuda *device, lb_cuda_plan *plan, CUstream stream, uint64_t id, bool may_wait)
+{
+    if (!take_room(device, plan->pieces, may_wait)) return NULL;
+    lb_cuda_flight *flight = new_flight(plan, stream, id);
+    if (!flight) {
+        lb_cuda_give(device, plan->pieces);
+        skip_jobs(device, plan);
+        return NULL;
+    }
+    flight->first_slot = first_slot(device, flight);
+    append(device, flight);
+    clear(plan);
+    return flight;
 }
 
 /* Whatever fails here has ended measuring on the device: the flight is in the list, its works learn it with the
  * others. */
-static void start(lb_cuda *device, plan *plan, CUstream stream, bool may_wait)
+static void start(lb_cuda *device, lb_cuda_plan *plan, CUstream stream, uint64_t id, bool may_wait)
 {
-    const uint32_t units = plan->n_items ? lb_kernel_batch(device->items, plan->n_items) : 0;
-
-    if ((plan->n_items && units == 0) || !take_room(device, plan->pieces, may_wait)) {
-        skip_jobs(device, plan);
-        return;
-    }
-    lb_cuda_flight *flight = new_flight(device, plan, stream);
+    const size_t n_items = plan->n_items;
+    lb_cuda_flight *flight = lb_cuda_take_off(device, plan, stream, id, may_wait);
     if (!flight) {
-        lb_cuda_give(device, plan->pieces);
         skip_jobs(device, plan);
         return;
     }
     take_staging(device, flight);
-    flight->first_slot = first_slot(device, flight);
-    append(device, flight);
     flight->read = lb_cuda_take_event(device);
-    if (!flight->read || (plan->n_items && !measure(device, flight, plan->n_items, units)) ||
-        !read_bytes(device, flight))
+    if (!flight->read || (n_items && !lb_cuda_measure(device, flight, device->items, n_items)) ||
+        !read_bytes(device, flight) || !LB_CUDA_CALL(device, EventRecord, flight->read, stream))
         return;
-    if (LB_CUDA_CALL(device, EventRecord, flight->read, stream)) send_bytes(device, flight);
+    lb_cuda_note_read(device, flight);
+    send_bytes(device, flight);
 }
 
 /* Bytes that no ring holds: the host waits for them, where it may. */
-static void copy_large(lb_cuda *device, plan *plan, lb_device_work *work, CUstream stream, bool may_wait)
+static void copy_large(lb_cuda *device, lb_cuda_plan *plan, lb_device_work *work, CUstream stream, bool may_wait)
 {
-    if (!may_wait || (work->measured && plan_work(device, plan, work, false) != TAKEN)) {
+    if (!may_wait || (work->measured && lb_cuda_plan_work(device, plan, work, &work->item, false) != LB_CUDA_TAKEN)) {
         lb_cuda_skip(device, work);
         return;
     }
@@ -213,22 +229,21 @@ static void copy_large(lb_cuda *device, plan *plan, lb_device_work *work, CUstre
     if (!work->measured) work->state = LB_WORK_DONE;
 }
 
-void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
+void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, uint64_t id, bool may_wait)
 {
-    plan together = {.n_jobs = 0};
+    lb_cuda_plan together = {.items = device->items};
     for (size_t i = 0; i < n && !lb_cuda_is_lost(device);) {
         lb_device_work *work = works[i];
-        const outcome planned = plan_work(device, &together, work, work->bytes != NULL);
-        if (planned == FULL) {
-            start(device, &together, stream, may_wait);
-            together = (plan){.n_jobs = 0};
+        const lb_cuda_planned planned = lb_cuda_plan_work(device, &together, work, &work->item, work->bytes != NULL);
+        if (planned == LB_CUDA_FULL) {
+            start(device, &together, stream, id, may_wait);
             continue;
         }
         i++;
-        if (planned == TOO_LARGE && work->bytes)
+        if (planned == LB_CUDA_TOO_LARGE && work->bytes)
             copy_large(device, &together, work, stream, may_wait);
-        else if (planned != TAKEN)
+        else if (planned != LB_CUDA_TAKEN)
             lb_cuda_skip(device, work);
     }
-    if (together.n_jobs && !lb_cuda_is_lost(device)) start(device, &together, stream, may_wait);
+    if (together.n_jobs && !lb_cuda_is_lost(device)) start(device, &together, stream, id, may_wait);
 }

@@ -18,7 +18,7 @@
 
 typedef struct places {
     lb_cuda_piece pieces[LB_CUDA_RINGS];
-    uint64_t scratch_at[LB_CUDA_BATCH]; /* behind the items */
+    uint64_t scratch_at[LB_CUDA_BATCH];
 } places;
 
 static uint64_t set_bytes(const lb_cuda *device)
@@ -35,13 +35,12 @@ static bool give_back(lb_cuda *device);
 
 static bool take_places(lb_cuda *device, places *places, size_t n)
 {
-    uint64_t bytes = n * sizeof(lb_kernel_item);
+    uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++) {
         places->scratch_at[i] = bytes;
         bytes += lb_kernel_scratch_bytes(&device->items[i]);
     }
     places->pieces[LB_CUDA_GRAPHS].bytes = bytes;
-    places->pieces[LB_CUDA_REQUESTS].bytes = n * sizeof(lb_kernel_item);
     places->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
     places->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
     return lb_cuda_take(device, places->pieces) || (give_back(device) && lb_cuda_take(device, places->pieces));
@@ -58,35 +57,24 @@ static CUresult add_turn(lb_cuda *device, CUdeviceptr turn, uint64_t by, CUstrea
     return device->cuda->LaunchKernel(device->kernels.turn, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* The items are there before the graph runs for the first time; each run leaves them as they are now. */
-static bool upload_items(lb_cuda *device, places *places, size_t n)
+/* The graph has the items, too: they are parameters of its node. */
+static bool pack_items(lb_cuda *device, const places *places, size_t n)
 {
-    lb_cuda_piece *const request = &places->pieces[LB_CUDA_REQUESTS];
-    char *const from = device->rings[LB_CUDA_REQUESTS].host + request->at;
-    const CUdeviceptr to = place(device, places, LB_CUDA_GRAPHS);
+    lb_kernel_launch *launch = &device->launch;
     for (size_t i = 0; i < n; i++) {
-        device->items[i].scratch = to + places->scratch_at[i];
+        device->items[i].scratch = place(device, places, LB_CUDA_GRAPHS) + places->scratch_at[i];
         device->items[i].slot = places->pieces[LB_CUDA_REPLAYS].at / sizeof(lb_kernel_result) + i;
     }
-    memcpy(from, device->items, n * sizeof(lb_kernel_item));
-    const bool there = LB_CUDA_CALL(device, MemcpyHtoDAsync, to, from, n * sizeof(lb_kernel_item), device->uploads) &&
-                       LB_CUDA_CALL(device, StreamSynchronize, device->uploads);
-    lb_ring_space_give(&device->rings[LB_CUDA_REQUESTS].space, request->name);
-    request->taken = false;
-    return there;
+    launch->results = device->rings[LB_CUDA_REPLAYS].device;
+    launch->n_results = device->options.replays * set_slots(device);
+    launch->turn = place(device, places, LB_CUDA_TURNS);
+    return lb_kernel_pack(launch, device->items, n);
 }
 
-static CUresult add_nodes(lb_cuda *device, const places *places, size_t n, uint32_t units, CUstream stream)
+static CUresult add_nodes(lb_cuda *device, CUstream stream)
 {
-    const CUdeviceptr turn = place(device, places, LB_CUDA_TURNS);
-    lb_kernel_launch launch = {.items = place(device, places, LB_CUDA_GRAPHS),
-                               .results = device->rings[LB_CUDA_REPLAYS].device,
-                               .n_results = device->options.replays * set_slots(device),
-                               .turn = turn,
-                               .n_items = (uint32_t)n,
-                               .n_units = units};
-    const CUresult result = lb_cuda_launch(device, &launch, stream);
-    return result ? result : add_turn(device, turn, set_slots(device), stream);
+    const CUresult result = lb_cuda_launch(device, &device->launch, stream);
+    return result ? result : add_turn(device, device->launch.turn, set_slots(device), stream);
 }
 
 /* Runs that have ended, by one of the two copies of the turns. */
@@ -138,20 +126,21 @@ static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t 
 {
     places places;
     memset(&places, 0, sizeof places);
-    const uint32_t units = lb_kernel_batch(device->items, n);
-    lb_cuda_captured *captured = units ? calloc(1, sizeof *captured + n * sizeof captured->aside[0]) : NULL;
+    lb_cuda_captured *captured = calloc(1, sizeof *captured + n * sizeof captured->aside[0]);
     if (!captured || !take_places(device, &places, n)) {
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
         free(captured);
         return;
     }
-    if (!upload_items(device, &places, n)) {
-        free(captured);
-        return;
-    }
     memcpy(captured->pieces, places.pieces, sizeof places.pieces);
     captured->n = (uint32_t)n;
-    CUresult result = add_nodes(device, &places, n, units, stream);
+    if (!pack_items(device, &places, n)) {
+        give_pieces(device, captured);
+        free(captured);
+        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
+        return;
+    }
+    CUresult result = add_nodes(device, stream);
     if (result == CUDA_SUCCESS) result = add_copies(device, captured, works, stream);
     if (result == CUDA_SUCCESS) {
         note(device, captured, works);
@@ -169,16 +158,23 @@ void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CU
 {
     lb_device_work *batch[LB_CUDA_BATCH];
     size_t in_batch = 0;
+    uint64_t words = 0, units = 0;
     for (size_t i = 0; i < n && !lb_cuda_is_lost(device); i++) {
-        const bool can = works[i]->measured && !works[i]->bytes &&
-                         lb_kernel_item_of(&device->items[in_batch], &works[i]->item, NULL) == LB_OK;
-        if (can)
-            batch[in_batch++] = works[i];
-        else
+        lb_kernel_item item;
+        if (!works[i]->measured || works[i]->bytes || lb_kernel_item_of(&item, &works[i]->item, NULL) != LB_OK) {
             lb_cuda_skip(device, works[i]);
-        if (in_batch < LB_CUDA_BATCH) continue;
-        capture_batch(device, batch, in_batch, stream);
-        in_batch = 0;
+            continue;
+        }
+        const bool full = in_batch == LB_CUDA_BATCH || words + lb_kernel_words(&item) > LB_KERNEL_WORDS ||
+                          units + lb_kernel_units(&item) > INT32_MAX;
+        if (in_batch && full) {
+            capture_batch(device, batch, in_batch, stream);
+            in_batch = words = units = 0;
+        }
+        words += lb_kernel_words(&item);
+        units += lb_kernel_units(&item);
+        device->items[in_batch] = item;
+        batch[in_batch++] = works[i];
     }
     if (in_batch && !lb_cuda_is_lost(device)) capture_batch(device, batch, in_batch, stream);
 }
@@ -453,7 +449,7 @@ static void read_aside(lb_cuda *device, lb_cuda_captured *captured, CUstream str
         cuda_expected->copy = (lb_device_work){.bytes = cuda_expected->work->bytes, .item = cuda_expected->work->item};
         cuda_expected->copy.item.dense = (const void *)(uintptr_t)(device->rings[LB_CUDA_ASIDE].device + aside->at);
         lb_device_work *work = &cuda_expected->copy;
-        lb_cuda_fly(device, &work, 1, stream, cuda_expected->may_wait);
+        lb_cuda_fly(device, &work, 1, stream, lb_cuda_stream_id(device, stream), cuda_expected->may_wait);
     }
 }
 

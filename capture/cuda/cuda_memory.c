@@ -1,20 +1,19 @@
 /* Memory of the CUDA back end: one allocation of the device and one of pinned memory, cut into rings; and its events.
  *
- *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ASIDE ITEMS STAGING       left of the bar it begins as zeros
- *     pinned   mirrors of the first four, REQUESTS PINNED, turns_before */
+ *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ASIDE STAGING             left of the bar it begins as zeros
+ *     pinned   mirrors of the first four, PINNED, turns_before */
 #include "cuda/cuda_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Shares of the device's memory, one in so many. A result is 128 bytes, an item some 700, scratch about a thousandth of
- * the value; half is for bytes copied aside, by us and by graphs. */
+/* Shares of the device's memory, one in so many. A result is 128 bytes, scratch about a thousandth of the
+ * value; half is for bytes copied aside, by us and by graphs. */
 static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
 {
     static const unsigned share[LB_CUDA_RINGS] = {
-        [LB_CUDA_TURNS] = 256, [LB_CUDA_REPLAYS] = 16, [LB_CUDA_RESULTS] = 64,
-        [LB_CUDA_SCRATCH] = 8, [LB_CUDA_GRAPHS] = 8,   [LB_CUDA_ASIDE] = 4,
-        [LB_CUDA_ITEMS] = 16,  [LB_CUDA_STAGING] = 4,  [LB_CUDA_REQUESTS] = 16};
+        [LB_CUDA_TURNS] = 256, [LB_CUDA_REPLAYS] = 16, [LB_CUDA_RESULTS] = 64, [LB_CUDA_SCRATCH] = 8,
+        [LB_CUDA_GRAPHS] = 8,  [LB_CUDA_ASIDE] = 4,    [LB_CUDA_STAGING] = 4};
     const uint64_t all = name == LB_CUDA_PINNED ? device->options.pinned_bytes : device->options.device_bytes;
     return all / (name == LB_CUDA_PINNED ? 1 : share[name]) / LB_SPACE_ALIGN * LB_SPACE_ALIGN;
 }
@@ -95,7 +94,7 @@ static bool allocate_arena(lb_cuda *device)
 bool lb_cuda_allocate(lb_cuda *device)
 {
     if (device->ready) return true;
-    if (!allocate_arena(device)) return false;
+    if (!lb_cuda_relax(device) || !allocate_arena(device)) return false;
     const uint64_t on_host = sum_of(device, is_on_host) + ring_bytes(device, LB_CUDA_TURNS);
     void *pinned = NULL;
     if (LB_CUDA_CALL(device, MemHostAlloc, &pinned, on_host, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) {
@@ -162,7 +161,7 @@ CUevent lb_cuda_take_event(lb_cuda *device)
 {
     CUevent event = NULL;
     if (device->n_events) return device->events[--device->n_events];
-    return LB_CUDA_CALL(device, EventCreate, &event, CU_EVENT_DISABLE_TIMING) ? event : NULL;
+    return lb_cuda_relax(device) && LB_CUDA_CALL(device, EventCreate, &event, CU_EVENT_DISABLE_TIMING) ? event : NULL;
 }
 
 void lb_cuda_give_event(lb_cuda *device, CUevent event)

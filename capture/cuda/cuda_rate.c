@@ -37,7 +37,7 @@ static double time_all(lb_cuda *device, CUdeviceptr memory, uint64_t bytes)
     bool done = true;
     for (int i = 0; i < AT_ONCE; i++) works[i] = work_of(memory, bytes), list[i] = &works[i];
     const double began = now();
-    device->base.ops->submit(&device->base, list, AT_ONCE, device->uploads, true);
+    device->base.ops->submit(&device->base, list, AT_ONCE, device->trials, true);
     device->base.ops->collect(&device->base, NULL, true);
     const double took = now() - began;
     for (int i = 0; i < AT_ONCE; i++) {
@@ -62,7 +62,7 @@ static lb_status measure_rate(lb_cuda *device, uint64_t bytes, double *rate, lb_
     CUdeviceptr memory = 0;
     lb_status status = LB_ERR_IO;
     if (LB_CUDA_CALL(device, MemAlloc, &memory, bytes) &&
-        LB_CUDA_CALL(device, MemsetD8Async, memory, 0, bytes, device->uploads))
+        LB_CUDA_CALL(device, MemsetD8Async, memory, 0, bytes, device->trials))
         status = best_of(device, memory, bytes, rate, err);
     else
         lb_fail(err, status, "%s", device->lost.message);

@@ -36,6 +36,7 @@ typedef struct lb_device_work {
      * its leaves malloc'ed. */
     lb_measuring item;
     bool measured; /* wanted: digests and statistics. False: bytes alone */
+    bool awaited;  /* the caller waits for it next: it is not to wait for others */
     /* of a work that becomes part of a graph: bytes of each run are wanted; afterwards: they can be had */
     bool each_run;
     bool left_out;   /* LB_WORK_DONE: `bytes` did not come, no room was left on their way */

@@ -543,10 +543,8 @@ LB_DEVICE uint64_t rounds_of(const scratch_places *places)
 }
 
 /* All units of the item have ended. */
-LB_DEVICE void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item, const scratch_places *places,
-                           uint64_t ticket)
+LB_DEVICE void finish_item(lb_kernel_result *r, const scratch_places *places, uint64_t ticket)
 {
-    lb_kernel_result *r = (lb_kernel_result *)launch->results + (ticket - 1) % launch->n_results;
     const uint64_t *all = places->n_records ? add_records(places->records, places->n_records) : 0;
     if (threadIdx.x < FIELDS) set_statistics(r, threadIdx.x, all ? all[threadIdx.x] : field_begin(threadIdx.x));
     const bool second = threadIdx.x >= HALF;
@@ -560,7 +558,7 @@ LB_DEVICE void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item,
     __syncthreads();
     if (threadIdx.x == 0) {
         r->elements = places->n_records ? (int64_t)input.item.numbers : 0;
-        item->ended = 0;
+        r->ended = 0;
         __threadfence();
         set_visibly(&r->whole, ticket);
     }
@@ -568,26 +566,33 @@ LB_DEVICE void finish_item(const lb_kernel_launch *launch, lb_kernel_item *item,
 
 /* ---- the grid ---------------------------------------------------------------------------------------------------- */
 
-LB_DEVICE lb_kernel_item *item_of(const lb_kernel_launch *launch, uint32_t unit)
+/* The word where the item of the unit begins. */
+LB_DEVICE uint32_t item_of(const lb_kernel_launch &launch, uint32_t unit)
 {
-    lb_kernel_item *items = (lb_kernel_item *)launch->items;
-    uint32_t low = 0, high = launch->n_items;
+    uint32_t low = 0, high = launch.n_items;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
-        if (items[middle].first_unit <= unit)
+        if ((uint32_t)launch.words[middle] <= unit)
             low = middle;
         else
             high = middle;
     }
-    return items + low;
+    return (uint32_t)(launch.words[low] >> 32);
 }
 
-/* All at once, so that no thread waits for one field after the other; but for `ended`, which others count. */
-LB_DEVICE void load_item(const lb_kernel_item *item)
+/* All at once, so that no thread waits for one field after the other. */
+LB_DEVICE void load_item(const lb_kernel_launch &launch, uint32_t at)
 {
-    enum { WORDS = sizeof(lb_kernel_item) / 8 - 1 };
-    for (uint32_t i = threadIdx.x; i < WORDS; i += LB_KERNEL_THREADS)
-        ((uint64_t *)&input.item)[i] = ((const uint64_t *)item)[i];
+    enum { FIXED = LB_KERNEL_FIXED_WORDS };
+    const uint64_t counts = launch.words[at + FIXED - 1];
+    const uint32_t ndim = (uint32_t)counts, n_sizes = (uint32_t)(counts >> 32), i = threadIdx.x, sizes = FIXED + ndim,
+                   strides = sizes + n_sizes;
+    if (i < strides + n_sizes) {
+        const uint32_t to = i < sizes     ? i
+                            : i < strides ? FIXED + LB_KERNEL_DIMS + i - sizes
+                                          : FIXED + 2 * LB_KERNEL_DIMS + i - strides;
+        ((uint64_t *)&input.item)[to] = launch.words[at + i];
+    }
     if (threadIdx.x >= READERS && threadIdx.x < READERS + KEYS)
         shared.keys[threadIdx.x - READERS] = secret_words[threadIdx.x - READERS];
     __syncthreads();
@@ -610,10 +615,9 @@ LB_DEVICE void set_stream(uint32_t unit)
 }
 
 extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS, LB_KERNEL_RESIDENT)
-    lb_kernel_measure(lb_kernel_launch launch)
+    lb_kernel_measure(LB_PARAMETER(lb_kernel_launch) launch)
 {
-    lb_kernel_item *item = item_of(&launch, blockIdx.x);
-    load_item(item);
+    load_item(launch, item_of(launch, blockIdx.x));
     const uint32_t unit = blockIdx.x - input.item.first_unit, units = input.item.main + input.item.blob;
     set_stream(unit);
     /* No other run with this scratch has the number. */
@@ -622,13 +626,14 @@ extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS, LB_KERNEL_RESIDE
     do_unit(&places, unit);
     if (units > 1) __threadfence();
     __syncthreads();
+    lb_kernel_result *r = (lb_kernel_result *)launch.results + (ticket - 1) % launch.n_results;
     if (units > 1) {
-        if (threadIdx.x == 0) shared.last = count_one(&item->ended) + 1 == units;
+        if (threadIdx.x == 0) shared.last = count_one(&r->ended) + 1 == units;
         __syncthreads();
         if (!shared.last) return;
         __threadfence();
     }
-    finish_item(&launch, item, &places, ticket);
+    finish_item(r, &places, ticket);
 }
 
 extern "C" __global__ void lb_kernel_turn(uint64_t *turn, uint64_t by)

@@ -3,13 +3,14 @@
  * integer types.
  *
  *     host                                              device
- *     lb_kernel_item[n]  ── lb_kernel_batch ──▶ units   a block of threads a unit: leaves, into the item's scratch
- *     lb_kernel_launch   ── one kernel parameter ────▶  the block that ends an item's last unit: digests and sums of the whole
+ *     lb_kernel_item[n]  ── lb_kernel_pack ──▶ units    a block of threads a unit: leaves, into the item's scratch
+ *     lb_kernel_launch   ── the kernel's parameter ──▶  the block that ends an item's last unit: digests and sums of the whole
  *     lb_kernel_result   ◀── slot of the ring ───────   `whole` is written last
  *
- * One launch of lb_kernel_measure does it all, for any number of items: n_units blocks of LB_KERNEL_THREADS threads, no
- * dynamic shared memory, one parameter (lb_kernel_launch, by value). The definitions are
- * those of lastbit/digest.h and lastbit/statistics.h; results are those of lb_measure, bit by bit. */
+ * One launch of lb_kernel_measure does it all, for as many items as its parameter holds: n_units blocks of
+ * LB_KERNEL_THREADS threads, no dynamic shared memory, one parameter (lb_kernel_launch, by value), so that nothing is
+ * copied to the device before it. The definitions are those of lastbit/digest.h and lastbit/statistics.h; results are
+ * those of lb_measure, bit by bit. */
 #ifndef LB_DIGEST_KERNEL_H
 #define LB_DIGEST_KERNEL_H
 
@@ -60,9 +61,9 @@ enum lb_kernel_what {
     LB_KERNEL_BLOB = 2 /* of the dense range, where that is not the elements in their order */
 };
 
-/* One value. Made by lb_kernel_item_of; the caller adds `scratch` and `slot`, lb_kernel_batch the units. It lies in the
- * device's memory, for the kernel writes to `ended`. It may be launched again (a graph) after it is done, with
- * another slot or turn: slot + turn is another number in every run that has the same scratch. */
+/* One value. Made by lb_kernel_item_of; the caller adds `scratch` and `slot`, lb_kernel_pack the units. It may be
+ * launched again (a graph) after it is done, with another slot or turn: slot + turn is another number in every run that
+ * has the same scratch. */
 typedef struct lb_kernel_item {
     uint64_t data;               /* address of element 0 */
     uint64_t dense, dense_bytes; /* the dense range */
@@ -78,31 +79,35 @@ typedef struct lb_kernel_item {
     uint32_t dense_granule;
     uint32_t what, dtype, element, part_bits, width; /* width: bytes of an element, 0 where it is less than one */
     lb_kernel_small small;
-    uint32_t ndim, n_sizes;
+    uint32_t ndim, n_sizes;         /* n_sizes: 0 where it is contiguous */
     uint64_t shape[LB_KERNEL_DIMS]; /* as the logical digest has it */
     /* The view again, in chunks, without sizes of 1 and with neighbours merged where that changes nothing; the
      * outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
-    /* Last: the device's own count of units that have ended, 0 before the first launch and when the item is done. */
-    uint64_t ended;
 } lb_kernel_item;
+#define LB_KERNEL_FIXED_WORDS 18 /* of an item, before `shape` */
 
 typedef struct lb_kernel_result {
     uint64_t logical_hi, logical_lo, blob_hi, blob_lo; /* 0, 0: not computed */
     int64_t elements, nan, pos_inf, neg_inf, zero;     /* as lb_statistics */
     double min, max, sum, sum_squares;
-    uint64_t reserved[2];
+    uint64_t ended; /* the device's own count of units that have: 0 before the launch, and when the item is done */
+    uint64_t reserved;
     uint64_t whole; /* 1 + slot + turn, once all of the above is there */
 } lb_kernel_result;
 
+#define LB_KERNEL_WORDS 508 /* with what stands before them 4 KB, which every driver takes as parameters */
+
 /* The only parameter. */
 typedef struct lb_kernel_launch {
-    uint64_t items;     /* address of lb_kernel_item[n_items], in the order in which lb_kernel_batch saw them */
     uint64_t results;   /* address of lb_kernel_result[n_results]: a ring, slots are taken modulo its size */
     uint64_t n_results; /* not 0 */
     uint64_t turn; /* address of a uint64_t that is added to every slot, or 0: a graph's next run takes other slots */
     uint32_t n_items, n_units;
+    /* Of each item its first unit and, 32 bits up, at which word it lies: its fixed words, then as much as it has of
+     * shape, sizes and strides. */
+    uint64_t words[LB_KERNEL_WORDS];
 } lb_kernel_launch;
 
 /* lb_kernel_turn(uint64_t *turn, uint64_t by): one thread adds `by` to `*turn`; the last node of a graph. */

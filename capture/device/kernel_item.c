@@ -1,6 +1,7 @@
 /* See kernel_item.h. */
 #include "device/kernel_item.h"
 
+#include <stddef.h>
 #include <string.h>
 
 _Static_assert(LB_KERNEL_DIMS == LB_MAX_DIMS, "dimensions");
@@ -8,6 +9,8 @@ _Static_assert(LB_KERNEL_BLOCK == LB_STATISTICS_BLOCK && LB_KERNEL_LEAF == LB_DI
                "the definitions' own numbers");
 _Static_assert((int)LB_KERNEL_STATISTICS == (int)LB_MEASURE_STATISTICS && (int)LB_KERNEL_BLOB == (int)LB_MEASURE_BLOB,
                "what is wanted");
+_Static_assert(offsetof(lb_kernel_item, shape) == LB_KERNEL_FIXED_WORDS * 8, "words of an item");
+_Static_assert(sizeof(lb_kernel_launch) == 4096, "parameters of a kernel");
 
 /* lb_dtype_valid has been asked. */
 static void set_element(lb_kernel_item *item, lb_dtype part)
@@ -53,7 +56,7 @@ static void set_layout(lb_kernel_item *item, const lb_layout *layout)
     for (int d = 0; d < layout->ndim; d++) item->shape[d] = (uint64_t)layout->shape[d];
     const lb_rows rows = lb_rows_of(layout);
     const int64_t width = item->width;
-    if (rows.empty || width == 0) return;
+    if (rows.empty || width == 0 || item->contiguous) return;
     for (int d = 0; d < rows.ndim; d++) {
         item->sizes[d] = (uint64_t)rows.shape[d];
         item->strides[d] = rows.outer_stride[d] * width;
@@ -161,15 +164,41 @@ uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item)
     return (leaves + blob + records) * 8;
 }
 
-uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)
+uint32_t lb_kernel_words(const lb_kernel_item *item)
 {
-    uint64_t units = 0;
+    return 1 + LB_KERNEL_FIXED_WORDS + item->ndim + 2 * item->n_sizes;
+}
+
+uint64_t lb_kernel_units(const lb_kernel_item *item)
+{
+    return (uint64_t)item->main + item->blob;
+}
+
+static uint64_t *put(uint64_t *to, const void *words, size_t n)
+{
+    memcpy(to, words, n * sizeof *to);
+    return to + n;
+}
+
+bool lb_kernel_pack(lb_kernel_launch *launch, lb_kernel_item *items, size_t n)
+{
+    uint64_t units = 0, words = 0;
+    for (size_t i = 0; i < n; i++) units += lb_kernel_units(&items[i]), words += lb_kernel_words(&items[i]);
+    if (units > INT32_MAX || words > LB_KERNEL_WORDS) return false;
+    uint64_t *to = launch->words + n;
+    launch->n_items = (uint32_t)n;
+    launch->n_units = 0;
     for (size_t i = 0; i < n; i++) {
-        items[i].first_unit = (uint32_t)units;
-        units += (uint64_t)items[i].main + items[i].blob;
-        if (units > INT32_MAX) return 0;
+        lb_kernel_item *item = &items[i];
+        item->first_unit = launch->n_units;
+        launch->words[i] = item->first_unit | (uint64_t)(to - launch->words) << 32;
+        launch->n_units += (uint32_t)lb_kernel_units(item);
+        to = put(to, item, LB_KERNEL_FIXED_WORDS);
+        to = put(to, item->shape, item->ndim);
+        to = put(to, item->sizes, item->n_sizes);
+        to = put(to, item->strides, item->n_sizes);
     }
-    return (uint32_t)units;
+    return true;
 }
 
 lb_measured lb_kernel_measured(const lb_kernel_result *result)

@@ -13,8 +13,13 @@ lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring,
 /* The scratch that an item needs, a multiple of 8: about a thousandth of what it reads. */
 uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item);
 
-/* Gives each item of a launch its units, and returns how many they are. 0: more than a launch holds (2^31). */
-uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n);
+/* What an item takes of a launch: words of LB_KERNEL_WORDS, and units. */
+uint32_t lb_kernel_words(const lb_kernel_item *item);
+uint64_t lb_kernel_units(const lb_kernel_item *item);
+
+/* Gives each item its units and puts them all into the launch. False where they are more than it holds: words, or 2^31
+ * units. */
+bool lb_kernel_pack(lb_kernel_launch *launch, lb_kernel_item *items, size_t n);
 
 /* Digests and statistics; the leaves stay NULL: they lie in the item's scratch. */
 lb_measured lb_kernel_measured(const lb_kernel_result *result);

@@ -10,6 +10,12 @@
 /* What is called seldom, or not at all where it matters: one copy of its code is enough. */
 #define LB_SELDOM static __device__ __noinline__
 #define LB_TABLE static __device__ __constant__ const
+/* What is read where the driver has put it, word by word, and not copied to each thread's stack first. */
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1107
+#define LB_PARAMETER(type) const __grid_constant__ type
+#else
+#define LB_PARAMETER(type) const type
+#endif
 
 /* Of all threads of a warp, each of which takes part: what the one has whose number differs in this bit; the least, the
  * most and the sum. */

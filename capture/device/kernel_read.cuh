@@ -11,7 +11,7 @@ struct alignas(QUAD) quad {
 };
 /* What the block reads: a stream of bytes, elements in their order. */
 static __shared__ struct alignas(16) {
-    lb_kernel_item item; /* as it lies in the device's memory */
+    lb_kernel_item item;
     uint64_t address, bytes;
     uint32_t granule;     /* of a copy */
     bool strided, narrow; /* narrow: f32 has all numbers of the type */

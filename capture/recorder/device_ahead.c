@@ -37,6 +37,7 @@ static void add(lb_recorder *recorder, const lb_op_site *at, const lb_host_tenso
     list[ahead->n++] =
         (lb_ahead){.work = {.item = lb_value_bytes_measuring(storage, seen, first * width, last * width, what),
                             .measured = true,
+                            .awaited = true,
                             .storage = storage->key,
                             .first = (uint64_t)(first * width)},
                    .device = storage->device,

@@ -197,6 +197,7 @@ static bool run(lb_recorder *recorder, const lb_tracked *storage, lb_device_work
 {
     lb_device *device = storage->device;
     lb_device_work *works[] = {work};
+    work->awaited = true;
     device->ops->submit(device, works, 1, storage->stream, true);
     if (work->state == LB_WORK_UNDER_WAY) device->ops->collect(device, work, true);
     if (work->state == LB_WORK_DONE) return true;

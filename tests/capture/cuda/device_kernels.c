@@ -3,7 +3,6 @@
 #include "host_grid.h"
 #include "device/kernel_item.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static uint64_t twin(uint64_t address, uint64_t bytes)
@@ -11,7 +10,8 @@ static uint64_t twin(uint64_t address, uint64_t bytes)
     return (uint64_t)(uintptr_t)standin_twin(address, bytes);
 }
 
-/* What the host would find at the item's addresses; false where one is none of the device's. */
+/* What the host would find at the item's addresses; false where one is none of the device's. Nothing is read of it but
+ * its fixed words, */
 static bool translate(lb_kernel_item *item)
 {
     const uint64_t dense = item->dense_bytes ? twin(item->dense, item->dense_bytes) : item->dense;
@@ -21,22 +21,37 @@ static bool translate(lb_kernel_item *item)
     return item->dense_bytes == 0 ? item->scratch != 0 : item->scratch && dense;
 }
 
-static bool translate_launch(lb_kernel_launch *launch, lb_kernel_item *items)
+/* which is all that lies at that word. */
+static bool translate_at(uint64_t *words)
+{
+    lb_kernel_item item = {0};
+    memcpy(&item, words, 8 * LB_KERNEL_FIXED_WORDS);
+    const bool good = translate(&item);
+    memcpy(words, &item, 8 * LB_KERNEL_FIXED_WORDS);
+    return good;
+}
+
+static bool translate_launch(lb_kernel_launch *launch)
 {
     bool good = true;
-    launch->items = (uint64_t)(uintptr_t)items;
     launch->results = twin(launch->results, launch->n_results * sizeof(lb_kernel_result));
     const bool counted = launch->turn != 0;
     if (counted) launch->turn = twin(launch->turn, sizeof(uint64_t));
-    for (uint32_t i = 0; i < launch->n_items && good; i++) good = translate(&items[i]);
+    for (uint32_t i = 0; i < launch->n_items && good; i++)
+        good = translate_at(launch->words + (launch->words[i] >> 32));
     return good && launch->results && (!counted || launch->turn);
 }
 
-/* An item that is done could run again. */
-static bool are_done(const lb_kernel_item *items, uint32_t n)
+/* A slot whose item is done could have another. */
+static bool are_done(const lb_kernel_launch *launch)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (items[i].ended) return false;
+    const lb_kernel_result *results = (const lb_kernel_result *)(uintptr_t)launch->results;
+    const uint64_t turn = launch->turn ? *(const uint64_t *)(uintptr_t)launch->turn : 0;
+    for (uint32_t i = 0; i < launch->n_items; i++) {
+        lb_kernel_item item = {0};
+        memcpy(&item, launch->words + (launch->words[i] >> 32), 8 * LB_KERNEL_FIXED_WORDS);
+        if (results[(item.slot + turn) % launch->n_results].ended) return false;
+    }
     return true;
 }
 
@@ -45,17 +60,11 @@ static bool run_measure(const standin_launch *how)
     static uint64_t launches;
     lb_kernel_launch launch;
     memcpy(&launch, how->parameters[0], sizeof launch);
-    const lb_kernel_item *there = standin_twin(launch.items, launch.n_items * sizeof *there);
-    if (!there || how->block[0] != LB_KERNEL_THREADS) return false;
-    lb_kernel_item *items = malloc(launch.n_items * sizeof *items);
-    if (!items) abort();
-    memcpy(items, there, launch.n_items * sizeof *items);
-    bool good = translate_launch(&launch, items);
+    if (how->block[0] != LB_KERNEL_THREADS) return false;
+    const bool good = translate_launch(&launch);
     const uint64_t seed = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
     if (good) host_kernel_measure(&launch, (host_grid){.blocks = how->grid[0], .workers = 1, .seed = seed});
-    good = good && are_done(items, launch.n_items);
-    free(items);
-    return good;
+    return good && are_done(&launch);
 }
 
 static bool run_turn(const standin_launch *how)

@@ -2,6 +2,7 @@
  * run, and the host waits where it may and nowhere else. All on the stand-in driver. */
 #include "host_program.h"
 #include "device_kernels.h"
+#include "cuda/cuda_inside.h"
 #include "device/digest_kernel.h"
 
 #include <lastbit/capture.h>
@@ -68,6 +69,7 @@ static void one_work_is_waited_for_and_later_ones_are_not(void **state)
     lb_device *reader = host_reader(NULL);
     const CUdeviceptr memory = host_memory(MEMORY, 3);
     value *first = value_dense(memory, LB_F32, 5000, true), *second = value_dense(memory, LB_F32, 6000, false);
+    first->work.awaited = second->work.awaited = true; /* or they would be measured together */
     submit_values(reader, &first, 1, host_stream(), false);
     const CUstream stream = host_stream();
     submit_values(reader, &second, 1, stream, false);
@@ -178,6 +180,58 @@ static void full_ring_waits_where_it_may(void **state)
         value_free(values[i]);
     }
     assert_int_equal(skipped_by(reader), 0);
+    host_end(reader);
+}
+
+/* Before CUDA 12. The event behind a copy would become that of the next stream that has the handle. */
+static void nothing_is_copied_aside_where_streams_have_no_ids(void **state)
+{
+    (void)state;
+    for (int nameless = 0; nameless < 2; nameless++) {
+        host_begin(1, 4, 0);
+        lb_device *reader = host_reader(NULL);
+        lb_cuda *device = (lb_cuda *)reader;
+        lb_cuda_driver driver = *device->cuda;
+        if (nameless) driver.StreamGetId = NULL;
+        device->cuda = &driver;
+        value *v = value_dense(host_memory(MEMORY, 4), LB_F32, 300, false);
+        submit_values(reader, &v, 1, host_stream(), false);
+        assert_int_equal(standin_calls("cuMemcpyDtoDAsync_v2"), !nameless);
+        collect_all(reader);
+        value_assert_same(v);
+        value_free(v);
+        host_end(reader);
+    }
+}
+
+/* Its room in the ring is the oldest: what comes behind would find none, however often that is fetched. */
+static void a_value_that_no_other_joins_is_measured_when_room_is_short(void **state)
+{
+    (void)state;
+    host_begin(1, 4, 0);
+    lb_device *reader = host_reader(&small);
+    const CUdeviceptr memory = host_memory(MEMORY, 4);
+    const CUstream stream = host_stream();
+    value *alone = value_dense(memory, LB_F32, 300, true);
+    submit_values(reader, &alone, 1, stream, false);
+    enum { N = 40 };
+    value *others[N];
+    for (int i = 0; i < N; i++) {
+        others[i] = value_dense(memory, LB_F32, 900, true);
+        others[i]->work.awaited = true;
+        submit_values(reader, &others[i], 1, stream, false);
+        reader->ops->collect(reader, NULL, false);
+        host_synchronize();
+    }
+    assert_int_equal(alone->work.state, LB_WORK_DONE); /* and nothing has waited for it */
+    collect_all(reader);
+    for (int i = 0; i < N; i++) {
+        value_assert_same(others[i]);
+        value_free(others[i]);
+    }
+    assert_int_equal(skipped_by(reader), 0);
+    value_assert_same(alone);
+    value_free(alone);
     host_end(reader);
 }
 
@@ -423,6 +477,7 @@ static void device_that_finds_other_numbers_is_refused(void **state)
     lb_err err = LB_ERR_INIT;
     lb_device *reader = host_reader(NULL);
     assert_int_equal(lb_cuda_check(reader, &err), LB_OK);
+    assert_in_range(standin_calls("cuMemcpyDtoDAsync_v2"), 20, 60); /* cases that were copied aside, and others */
     host_end(reader);
     host_begin(1, 1, 0);
     standin_kernel lying[2] = {device_kernels[0], device_kernels[1]};
@@ -513,6 +568,8 @@ int main(void)
         cmocka_unit_test(host_does_not_wait_inside_a_step),
         cmocka_unit_test(full_ring_skips_and_counts),
         cmocka_unit_test(full_ring_waits_where_it_may),
+        cmocka_unit_test(nothing_is_copied_aside_where_streams_have_no_ids),
+        cmocka_unit_test(a_value_that_no_other_joins_is_measured_when_room_is_short),
         cmocka_unit_test(bytes_that_no_ring_holds),
         cmocka_unit_test(memory_of_the_device_is_bounded),
         cmocka_unit_test(side_streams_are_ordered_by_events),

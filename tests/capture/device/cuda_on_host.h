@@ -24,6 +24,7 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 #define LB_DEVICE static inline
 #define LB_SELDOM static
 #define LB_TABLE static const
+#define LB_PARAMETER(type) const type &
 
 void __syncwarp();
 void __threadfence(); /* other threads may go on while one stands at it */

@@ -68,14 +68,14 @@ typedef struct run {
 
 static void run_kernel(const run *r, uint64_t seed)
 {
-    const lb_kernel_launch launch = {.items = (uint64_t)(uintptr_t)r->items,
-                                     .results = (uint64_t)(uintptr_t)r->results,
-                                     .n_results = r->n_results,
-                                     .turn = (uint64_t)(uintptr_t)r->turn,
-                                     .n_items = (uint32_t)r->n,
-                                     .n_units = lb_kernel_batch(r->items, r->n)};
-    assert_true(launch.n_units > 0);
-    host_kernel_measure(&launch, (host_grid){.blocks = launch.n_units, .workers = WORKERS, .seed = seed});
+    for (size_t at = 0, n; at < r->n; at += n) {
+        lb_kernel_launch launch = {.results = (uint64_t)(uintptr_t)r->results,
+                                   .n_results = r->n_results,
+                                   .turn = (uint64_t)(uintptr_t)r->turn};
+        for (n = r->n - at; !lb_kernel_pack(&launch, r->items + at, n);) n--;
+        assert_true(n > 0 && launch.n_units > 0);
+        host_kernel_measure(&launch, (host_grid){.blocks = launch.n_units, .workers = WORKERS, .seed = seed});
+    }
 }
 
 static void assert_same(const lb_measured *host, const lb_kernel_result *r)
@@ -91,11 +91,10 @@ static void assert_same(const lb_measured *host, const lb_kernel_result *r)
 static void assert_scratch(const lb_measured *host, const lb_kernel_item *item)
 {
     const uint64_t *scratch = (const uint64_t *)(uintptr_t)item->scratch;
-    assert_int_equal(item->ended, 0);
     if (host->n_leaves) assert_memory_equal(host->leaves, scratch, host->n_leaves * sizeof *scratch);
 }
 
-/* All of them in one launch, and by lb_measure. */
+/* All of them in as few launches as hold them, and by lb_measure. */
 static void check(lb_measuring *all, size_t n)
 {
     static uint64_t next_slot;
@@ -110,6 +109,7 @@ static void check(lb_measuring *all, size_t n)
     for (size_t i = 0; i < n; i++) {
         const lb_kernel_result *result = &r.results[r.items[i].slot % n];
         assert_int_equal(result->whole, r.items[i].slot + 1);
+        assert_int_equal(result->ended, 0);
         assert_same(&all[i].out, result);
         assert_scratch(&all[i].out, &r.items[i]);
         free(all[i].out.leaves);
@@ -315,11 +315,16 @@ static void far_away(void **state)
         if (strided) { /* the way of strided views, over bytes whose leaves are known */
             item.contiguous = 0;
             item.granule = item.width;
+            item.n_sizes = 1;
+            item.sizes[0] = (uint64_t)n / 3 * 3;
+            item.strides[0] = 1;
         }
         uint64_t *scratch = calloc(lb_kernel_scratch_bytes(&item), 1);
         item.scratch = (uint64_t)(uintptr_t)scratch;
-        const uint32_t units = lb_kernel_batch(&item, 1);
-        const lb_kernel_launch launch = {(uint64_t)(uintptr_t)&item, 0, 1, 0, 1, units};
+        lb_kernel_result result = {0};
+        lb_kernel_launch launch = {.results = (uint64_t)(uintptr_t)&result, .n_results = 1};
+        assert_true(lb_kernel_pack(&launch, &item, 1));
+        const uint32_t units = launch.n_units;
         host_kernel_measure(&launch, (host_grid){.blocks = units, .first_block = units - 1});
 
         const size_t leaf = from / LB_DIGEST_LEAF, size = (size_t)(strided ? n / 3 * 3 : n) - from;
@@ -407,15 +412,16 @@ static void the_end_of_a_large_value(void **state)
     for (size_t i = 0; i < n_leaves; i++) scratch[i] = random_word();
     double sums[LB_KERNEL_TOGETHER * 8], *all = sums;
     item.scratch = (uint64_t)(uintptr_t)scratch;
-    const uint32_t units = lb_kernel_batch(&item, 1);
+    lb_kernel_launch launch = {.results = (uint64_t)(uintptr_t)&result, .n_results = 1};
+    assert_true(lb_kernel_pack(&launch, &item, 1));
+    const uint32_t units = launch.n_units;
     assert_in_range(units, LB_KERNEL_TOGETHER + 1, LB_KERNEL_TOGETHER * 8); /* so that there are two rounds */
     for (uint32_t u = 0; u < units; u++) {
         sums[u] = u + 1 < units ? (double)(int64_t)random_word() * 0x1p-40 : 0;
         memcpy(records + u * LB_KERNEL_RECORD_WORDS, &sums[u], 8);
         records[u * LB_KERNEL_RECORD_WORDS + 4] = 3 | 2ull << 32; /* zeros and NaN */
     }
-    item.ended = units - 1;
-    const lb_kernel_launch launch = {(uint64_t)(uintptr_t)&item, (uint64_t)(uintptr_t)&result, 1, 0, 1, units};
+    result.ended = units - 1;
     host_kernel_measure(&launch, (host_grid){.blocks = units, .first_block = units - 1});
     for (uint32_t left = units; left > 1; left = (left + 1) / 2)
         for (uint32_t i = 0; i < (left + 1) / 2; i++)
@@ -428,6 +434,48 @@ static void the_end_of_a_large_value(void **state)
     assert_int_equal(found.statistics.nan, 2 * (units - 1));
     free(scratch);
     munmap(bytes, (size_t)n);
+}
+
+/* Any items, as many as a launch says that it holds: the words are those of the items, one behind the other, and one
+ * more is refused. */
+static void a_launch_holds_what_it_says(void **state)
+{
+    (void)state;
+    enum { MOST = 64 };
+    for (int round = 0; round < 40; round++) {
+        lb_kernel_item items[MOST];
+        lb_kernel_launch launch = {.results = 0};
+        uint64_t words = 0;
+        size_t n = 0;
+        for (; n < MOST; n++) {
+            lb_measuring m = measuring_of(NULL, LB_F32, 0, NULL);
+            m.tensor.layout.ndim = (int)random_below(round % 2 ? LB_MAX_DIMS + 1 : 4);
+            for (int d = 0; d < m.tensor.layout.ndim; d++) {
+                m.tensor.layout.shape[d] = 1 + random_below(3);
+                m.tensor.layout.stride[d] = random_below(50);
+            }
+            assert_int_equal(lb_kernel_item_of(&items[n], &m, NULL), LB_OK);
+            words += lb_kernel_words(&items[n]);
+            assert_int_equal(lb_kernel_pack(&launch, items, n + 1), words <= LB_KERNEL_WORDS);
+            if (words > LB_KERNEL_WORDS) break;
+        }
+        assert_in_range(n, 7, MOST - 1);
+        assert_true(lb_kernel_pack(&launch, items, n));
+        assert_int_equal(launch.n_items, n);
+        for (size_t i = 0, at = n, unit = 0; i < n; i++) {
+            const lb_kernel_item *item = &items[i];
+            assert_int_equal(launch.words[i], unit | at << 32);
+            assert_memory_equal(launch.words + at, item, 8 * LB_KERNEL_FIXED_WORDS);
+            at += LB_KERNEL_FIXED_WORDS;
+            assert_memory_equal(launch.words + at, item->shape, 8 * item->ndim);
+            at += item->ndim;
+            assert_memory_equal(launch.words + at, item->sizes, 8 * item->n_sizes);
+            at += item->n_sizes;
+            assert_memory_equal(launch.words + at, item->strides, 8 * item->n_sizes);
+            at += item->n_sizes;
+            unit += lb_kernel_units(item);
+        }
+    }
 }
 
 static void a_value_without_digest_is_refused(void **state)
@@ -463,6 +511,7 @@ int main(void)
         cmocka_unit_test(orders_of_threads_do_not_matter),
         cmocka_unit_test(many_leaves),
         cmocka_unit_test(the_end_of_a_large_value),
+        cmocka_unit_test(a_launch_holds_what_it_says),
         cmocka_unit_test(a_value_without_digest_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,6 +53,9 @@ MUTANTS = {
         "case 4: fetch_dense<uint32_t>(to, from + 4); return;",
     ),
     "chunks of two bytes": ("kernel_read.cuh", "case 2: fetch_chunks<uint16_t>(to, &w); return;", "case 2: fetch_chunks<uint32_t>(to, &w); return;"),
+    "the item of a unit": ("digest_kernel.cu", "(uint32_t)launch.words[middle] <= unit", "(uint32_t)launch.words[middle] < unit"),
+    "strides of an item": ("digest_kernel.cu", "FIXED + 2 * LB_KERNEL_DIMS + i - strides", "FIXED + 2 * LB_KERNEL_DIMS + i - sizes"),
+    "a count that stays": ("digest_kernel.cu", "        r->ended = 0;\n", ""),
     "the dense range": ("digest_kernel.cu", "main ? input.item.bytes : input.item.dense_bytes", "input.item.bytes"),
 }
 SHORT = sorted(MUTANTS)[::4]
