@@ -393,6 +393,19 @@ def test_lines_have_120_columns():
     assert not wide, "\n".join(wide)
 
 
+# Tests of what many rooms do together: power cuts and kills, faults to order.
+ACROSS = ("tests/bisect/faults", "tests/capture/crashes")
+
+
+def test_tests_stand_in_the_folder_of_their_room():
+    """tests/AREA/ROOM tests AREA/ROOM, which has sources of its own; a folder that has nothing but rooms has no tests beside theirs."""
+    homes = {path.rsplit("/", 1)[0] for path in tracked(*(f"{area}/*.{kind}" for area in AREAS for kind in ("c", "h", "py", "cu")))}
+    found = [path for path in tracked(*(f"tests/{area}/*" for area in AREAS)) if re.search(r"/(test|make|bench)_\w+\.(c|py)$", path)]
+    assert len(found) > 380
+    strays = [path for path in found if not path.startswith(ACROSS) and path.removeprefix("tests/").rsplit("/", 1)[0] not in homes]
+    assert not strays, "\n".join(strays)
+
+
 def rooms():
     """(library, room) -> (path, rooms that it uses), from CMakeLists.txt."""
     built, found = (ROOT / "CMakeLists.txt").read_text(), {}
