@@ -4,6 +4,7 @@
 
 #include "runs/diff_record.h"
 #include "runs/diff_steps.h"
+#include "runs/exchange_calls.h"
 #include "exchanges/collective_results.h"
 #include "parts/parts_each.h"
 
@@ -37,21 +38,6 @@ typedef struct member {
     uint32_t exchange;
 } member;
 
-/* An op of a collective, and its exchange. */
-typedef struct op_exchange {
-    int32_t rank;
-    uint32_t op, exchange;
-} op_exchange;
-
-/* The calls of all ranks in one step of one side, and what meets there. */
-typedef struct step_exchanges {
-    lb_collective_extract *ranks;
-    bool met;
-    lb_collective_meetings all;
-    op_exchange *ops; /* by rank and op, so that a step is looked through once */
-    uint32_t n_ops;
-} step_exchanges;
-
 typedef struct many {
     lb_diff_session *session;
     const lb_diff_half *halves[2];
@@ -63,7 +49,7 @@ typedef struct many {
     uint32_t n_members;
     int64_t step; /* the one whose collectives are asked about, and from which exchange on they are */
     uint32_t first_exchange;
-    step_exchanges at[2];
+    lb_exchange_calls at[2];
     uint64_t shared;
 } many;
 
@@ -148,83 +134,12 @@ static lb_status fold_rank(void *context, uint64_t unit, lb_part_record *record,
 
 /* ---- which collectives differ ------------------------------------------------------------------------------------ */
 
-static void release_step(step_exchanges *at, uint32_t n_ranks)
-{
-    if (at->met) lb_collective_meetings_release(&at->all);
-    for (uint32_t r = 0; at->ranks && r < n_ranks; r++) lb_collective_extract_release(&at->ranks[r]);
-    free(at->ranks), free(at->ops);
-    *at = (step_exchanges){0};
-}
-
-static int by_rank_and_op(const void *x, const void *y)
-{
-    const op_exchange *a = x, *b = y;
-    if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-    return (a->op > b->op) - (a->op < b->op);
-}
-
-static lb_status index_step(step_exchanges *at, lb_err *err)
-{
-    at->ops = calloc(at->all.n_members + 1, sizeof *at->ops);
-    if (!at->ops) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
-    for (uint32_t i = 0; i < at->all.n; i++)
-        for (uint32_t k = 0; k < at->all.list[i].n; k++) {
-            const lb_collective_member *m = &at->all.list[i].members[k];
-            at->ops[at->n_ops++] = (op_exchange){m->program->rank, m->number, i};
-        }
-    if (at->n_ops) qsort(at->ops, at->n_ops, sizeof *at->ops, by_rank_and_op);
-    return LB_OK;
-}
-
-/* What a rank called in the step, on both sides. No program is kept for it. */
-static lb_status write_calls(lb_capture *capture, int32_t rank, int64_t step, lb_part_record *record, lb_err *err)
-{
-    const lb_program *whole = NULL;
-    lb_collective_extract calls = {0};
-    void *bytes = NULL;
-    size_t size = 0;
-    if (lb_capture_program(capture, rank, step, &whole, NULL) != LB_OK) whole = NULL;
-    if (whole) LB_TRY(lb_collective_extract_make(whole, &calls, err));
-    lb_status status = whole ? lb_program_encode(calls.program, &bytes, &size, err) : LB_OK;
-    uint32_t n = whole ? calls.program->n_ops : 0;
-    const void *written = bytes;
-    lb_part_record_bytes(record, &written, &size);
-    lb_part_record_count(record, &n);
-    for (uint32_t i = 0; i < n; i++) lb_part_record_u32(record, &calls.numbers[i]);
-    free(bytes);
-    lb_collective_extract_release(&calls);
-    lb_capture_drop_program(capture, rank, step);
-    lb_capture_unload_rank(capture, rank);
-    return status;
-}
-
-static lb_status read_calls(lb_part_record *record, int32_t rank, int64_t step, lb_collective_extract *calls,
-                            lb_err *err)
-{
-    const void *bytes = NULL;
-    size_t size = 0;
-    uint32_t n = 0;
-    lb_part_record_bytes(record, &bytes, &size);
-    lb_err why = LB_ERR_INIT;
-    const lb_status decoded =
-        record->status == LB_OK && size ? lb_program_decode(bytes, size, &calls->program, &why) : LB_OK;
-    if (decoded == LB_ERR_NOMEM) return lb_fail(err, decoded, "%s", why.message);
-    if (decoded != LB_OK) lb_part_record_refuse(record, "calls", "%.150s", why.message);
-    if (calls->program && (calls->program->rank != rank || calls->program->step != step))
-        lb_part_record_refuse(record, "calls", "of another rank or step");
-    calls->numbers = lb_part_record_rows(record, NULL, &n, sizeof *calls->numbers);
-    for (uint32_t i = 0; i < n; i++) lb_part_record_u32(record, &calls->numbers[i]);
-    if (n != (calls->program ? calls->program->n_ops : 0))
-        lb_part_record_refuse(record, "calls", "%u numbers of a program of %u ops", n,
-                              calls->program ? calls->program->n_ops : 0);
-    return record->status;
-}
-
 static lb_status work_calls(void *context, uint64_t unit, lb_part_record *record, lb_err *err)
 {
     const many *many = context;
     for (int side = 0; side < 2; side++)
-        LB_TRY(write_calls(many->halves[side]->capture, many->halves[side]->ranks[unit], many->step, record, err));
+        LB_TRY(lb_exchange_calls_write(many->halves[side]->capture, many->halves[side]->ranks[unit], many->step, record,
+                                       err));
     return LB_OK;
 }
 
@@ -232,33 +147,18 @@ static lb_status fold_calls(void *context, uint64_t unit, lb_part_record *record
 {
     many *many = context;
     for (int side = 0; side < 2; side++)
-        LB_TRY(read_calls(record, many->halves[side]->ranks[unit], many->step, &many->at[side].ranks[unit], err));
+        LB_TRY(lb_exchange_calls_read(record, many->halves[side]->ranks[unit], many->step, &many->at[side].ranks[unit],
+                                      err));
     return LB_OK;
 }
 
 static lb_status open_step(many *many, lb_err *err)
 {
     const lb_parts_loop calls = {"calls", many->n_ranks, work_calls, fold_calls, many};
-    for (int side = 0; side < 2; side++) {
-        many->at[side].ranks = calloc(many->n_ranks + 1, sizeof *many->at[side].ranks);
-        if (!many->at[side].ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", many->n_ranks);
-    }
+    for (int side = 0; side < 2; side++) LB_TRY(lb_exchange_calls_open(&many->at[side], many->n_ranks, err));
     LB_TRY(lb_parts_each(many->session->options->parts, &calls, err));
-    for (int side = 0; side < 2; side++) {
-        step_exchanges *at = &many->at[side];
-        LB_TRY(lb_collective_meetings_find_extracts(at->ranks, many->n_ranks, &at->all, err));
-        at->met = true;
-        LB_TRY(index_step(at, err));
-    }
+    for (int side = 0; side < 2; side++) LB_TRY(lb_exchange_calls_meet(&many->at[side], err));
     return LB_OK;
-}
-
-/* The exchange of the step in which this rank runs this op; LB_NONE. */
-static uint32_t exchange_of(const step_exchanges *at, int32_t rank, uint32_t op)
-{
-    const op_exchange key = {rank, op, 0};
-    const op_exchange *found = at->n_ops ? bsearch(&key, at->ops, at->n_ops, sizeof key, by_rank_and_op) : NULL;
-    return found ? found->exchange : LB_NONE;
 }
 
 static int by_exchange(const void *x, const void *y)
@@ -295,7 +195,7 @@ static lb_status gather_step(many *many, int64_t step, lb_err *err)
         for (uint32_t i = 0; i < many->ranks[r].exchanges.n; i++) {
             const lb_diff_row *row = &many->ranks[r].exchanges.list[i].row;
             if (row->step != step) continue;
-            const uint32_t found = exchange_of(&many->at[0], row->rank, row->index);
+            const uint32_t found = lb_exchange_calls_find(&many->at[0], row->rank, row->index);
             LB_TRY(add_member(many, (member){r, i, found == LB_NONE ? lone++ : found}, err));
         }
     if (many->n_members > before)
@@ -361,8 +261,8 @@ static lb_status work_exchange(void *context, uint64_t unit, lb_part_record *rec
         lb_collective_results results = {0};
         lb_collective_bits bits = {0};
         const uint32_t number = !asked ? LB_NONE
-                                : side ? exchange_of(&many->at[1], row->other_rank, row->other)
-                                       : exchange_of(&many->at[0], row->rank, row->index);
+                                : side ? lb_exchange_calls_find(&many->at[1], row->other_rank, row->other)
+                                       : lb_exchange_calls_find(&many->at[0], row->rank, row->index);
         if (number != LB_NONE)
             LB_TRY(lb_collective_results_check_one(many->halves[side]->capture, x->step, &many->at[side].all, number,
                                                    &results, &bits, err));
@@ -465,7 +365,7 @@ static lb_status judge_step(many *many, int64_t step, lb_err *err)
     const lb_parts_loop exchanges = {"collective", many->n_exchanges - many->first_exchange, work_exchange,
                                      fold_exchange, many};
     if (status == LB_OK) status = lb_parts_each(many->session->options->parts, &exchanges, err);
-    for (int side = 0; side < 2; side++) release_step(&many->at[side], many->n_ranks);
+    for (int side = 0; side < 2; side++) lb_exchange_calls_release(&many->at[side]);
     return status;
 }
 
