@@ -14,6 +14,7 @@
 #include "diff/diff_nonfinite.h"
 #include "diff/diff_order.h"
 #include "diff/diff_place.h"
+#include "diff/diff_reordered.h"
 #include "diff/diff_rows.h"
 #include "diff/diff_sources.h"
 #include "diff/diff_values.h"
@@ -25,64 +26,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- what flows in and out ---- */
-
-static lb_diff_flow_source inflow_of(lb_diff_walk *walk, uint32_t ia, int element)
-{
-    lb_diff_flow_source in = LB_INFLOW_NONE;
-    const lb_alignment *al = &walk->alignment;
-    const uint32_t b = al->b_of_a[ia];
-    if (walk->collective_matches[0].of_op && walk->collective_matches[0].of_op[ia] != LB_NONE) return walk->brought;
-    lb_flow_in(walk, 0, ia, b, element, &in);
-    if (b != LB_NONE) lb_flow_in(walk, 1, b, ia, element, &in);
-    if (al->join_of_a[ia] == LB_NONE) return in;
-    const lb_reassembly *join = &al->joins.list[al->join_of_a[ia]];
-    for (uint32_t k = 0; k < join->parts; k++)
-        lb_flow_in(walk, 1, al->joins.part_ops[join->first + k], LB_NONE, element, &in);
-    return in;
-}
-
-/* What a collective gives to one member, all of them have brought. */
-static void meet(lb_diff_walk *walk, const lb_collective_match *exchange)
-{
-    walk->brought = LB_INFLOW_NONE;
-    for (uint32_t k = 0; k < exchange->n; k++) {
-        const uint32_t member = walk->collective_matches[0].ops[exchange->first + k],
-                       b = walk->alignment.b_of_a[member];
-        lb_flow_in(walk, 0, member, b, LB_ALL_ELEMENTS, &walk->brought);
-        if (b != LB_NONE) lb_flow_in(walk, 1, b, member, LB_ALL_ELEMENTS, &walk->brought);
-    }
-}
-
-static void flow_out_all(lb_diff_walk *walk, int side, uint32_t op, const lb_diff_flow_source *left)
-{
-    const lb_program *p = lb_diff_walk_side(walk, side);
-    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) lb_flow_out(walk, side, op, i, left);
-}
-
-/* Into the outcomes of a pair (or join) that have different bits; the others are clean. */
-static void flow_out_pair(lb_diff_walk *walk, uint32_t ia, const lb_diff_flow_source *left)
-{
-    const lb_alignment *al = &walk->alignment;
-    const lb_op *a = &walk->pa->ops[ia];
-    const uint32_t ib = al->b_of_a[ia];
-    const lb_diff_flow_source clean = LB_INFLOW_NONE;
-    for (uint32_t i = 0; ib != LB_NONE && i < lb_op_outcomes(a); i++) {
-        const uint32_t va = lb_op_outcome(walk->pa, a, i), vb = i < lb_op_outcomes(&walk->pb->ops[ib])
-                                                                    ? lb_op_outcome(walk->pb, &walk->pb->ops[ib], i)
-                                                                    : LB_NONE;
-        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(walk->pa->values[va].logical) &&
-                          !lb_diff_walk_value_differs(walk, va, vb);
-        lb_flow_out(walk, 0, ia, i, same ? &clean : left);
-        if (vb != LB_NONE) lb_flow_out(walk, 1, ib, i, same ? &clean : left);
-    }
-    if (ib != LB_NONE) return;
-    flow_out_all(walk, 0, ia, left);
-    if (al->join_of_a[ia] == LB_NONE) return;
-    const lb_reassembly *join = &al->joins.list[al->join_of_a[ia]];
-    for (uint32_t k = 0; k < join->parts; k++) flow_out_all(walk, 1, al->joins.part_ops[join->first + k], left);
-}
 
 /* ---- numbers that Python read ---- */
 
@@ -159,77 +102,6 @@ static void meet_again(lb_diff_flow_source *in)
 
 /* ---- pairs ---- */
 
-/* What is written in place is a result, too. */
-static bool is_repeated(const lb_program *p, const lb_op *op, uint32_t outcome)
-{
-    for (uint32_t i = 0; i < outcome; i++)
-        if (lb_op_outcome(p, op, i) == lb_op_outcome(p, op, outcome)) return true;
-    return false;
-}
-
-static int64_t outcome_elements(const lb_diff_walk *walk, const lb_op *op)
-{
-    int64_t n = 0;
-    for (uint32_t i = 0; i < lb_op_outcomes(op); i++)
-        if (lb_op_outcome(walk->pa, op, i) != LB_NONE && !is_repeated(walk->pa, op, i))
-            n += lb_layout_numel(&walk->pa->values[lb_op_outcome(walk->pa, op, i)].layout);
-    return n;
-}
-
-/* Both sides' bits come from the same inputs in an order that has a name. How many elements bear it out is said, for a
- * single one may do so by chance. */
-static void note_order(lb_diff_walk *walk, uint32_t ia, lb_diff_row *row)
-{
-    const lb_reordering *r = walk->reorderings ? &walk->reorderings[ia] : NULL;
-    if (!r || !r->order[0][0] || !r->order[1][0]) return;
-    char why[240];
-    int64_t n = outcome_elements(walk, &walk->pa->ops[ia]);
-    snprintf(why, sizeof why,
-             "the same terms in another order: the first side's bits are those of %s, the second's of %s (%lld "
-             "element%s)",
-             r->order[walk->swapped], r->order[!walk->swapped], (long long)n, n == 1 ? "" : "s");
-    row->why = lb_report_keep(walk->report, why);
-    row->local = LB_VERDICT_REORDERED;
-}
-
-static const char *told_order(const lb_program_view *side, uint32_t op)
-{
-    const lb_program *recorded;
-    if (op == LB_NONE || !(side->program->ops[op].flags & LB_OP_COLLECTIVE)) return "";
-    const lb_collective *row = lb_collective_of_side(side, op, &recorded);
-    return row && row->algorithm != LB_NONE ? lb_program_text(recorded, row->algorithm) : "";
-}
-
-/* The order that gives a side's bits again: as recorded, found by trial, or replay's own; "": it is not known. */
-static const char *order_of(const lb_program_view *side, uint32_t op, lb_verdict own, const char *found)
-{
-    const char *told = told_order(side, op);
-    if (own == LB_VERDICT_REORDERED && found && *found) return found;
-    if (own != LB_VERDICT_IDENTICAL || op == LB_NONE || !(side->program->ops[op].flags & LB_OP_COLLECTIVE)) return "";
-    const char *name = lb_op_name(side->program, &side->program->ops[op]);
-    return *told ? told : !strncmp(name, "nccl::", 6) ? "ring" : strstr(name, "c10d") ? "gloo" : "";
-}
-
-/* Each side's recording says in which order its members' terms were added, or an order was found that gives its bits:
- * in that order they come out again. */
-static void note_told_order(lb_diff_walk *walk, uint32_t ia, const lb_evidence *evidence, lb_diff_row *row)
-{
-    const uint32_t ib = lb_diff_rows_partner(walk, ia);
-    const char *told[2] = {order_of(walk->a, ia, evidence->own[0], evidence->order[0]),
-                           order_of(walk->b, ib, evidence->own[1], evidence->order[1])};
-    const bool recorded = *told_order(walk->a, ia) && *told_order(walk->b, ib) && evidence->own[0] == evidence->own[1];
-    char why[240];
-    if (!*told[0] || !*told[1] || !strcmp(told[0], told[1])) return;
-    const int64_t n = outcome_elements(walk, &walk->pa->ops[ia]);
-    snprintf(why, sizeof why,
-             "the same terms in another order: the first side's bits are those of %s, the second's of %s%s "
-             "(%lld element%s)",
-             told[walk->swapped], told[!walk->swapped], recorded ? ", as recorded" : "", (long long)n,
-             n == 1 ? "" : "s");
-    row->why = lb_report_keep(walk->report, why);
-    row->local = LB_VERDICT_REORDERED;
-}
-
 /* Worth knowing: with different inputs these bits may part. */
 static void note_other_args(lb_diff_walk *walk, uint32_t ia)
 {
@@ -300,8 +172,8 @@ static void judge_local(lb_diff_walk *walk, uint32_t ia, const lb_evidence *evid
     if (waits_for_others(walk, ia) && row->local != LB_VERDICT_DIVERGED && !in->differ)
         row->local = LB_VERDICT_MISSING, row->why = "what the other ranks brought to it was not recorded";
     if (row->local == LB_VERDICT_ROUNDING) name_types(walk, ia, lb_diff_rows_partner(walk, ia), row);
-    if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_order(walk, ia, row);
-    if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_told_order(walk, ia, evidence, row);
+    if (row->local == LB_VERDICT_ROUNDING && !in->differ) lb_diff_reordered_found(walk, ia, row);
+    if (row->local == LB_VERDICT_ROUNDING && !in->differ) lb_diff_reordered_told(walk, ia, evidence, row);
 }
 
 /* A number that both shadows take over ends what was made, and begins what came in. */
@@ -337,7 +209,7 @@ static void flow_out_elements(lb_diff_walk *walk, uint32_t ia, const lb_evidence
     for (uint32_t i = 0; i < n; i++) {
         /* Lists that are written come one behind the other: parameters, then moments. */
         uint32_t length = lb_op_args(walk->pa, a)[0].tag == LB_ARG_LIST ? lb_op_args(walk->pa, a)[0].count : lists;
-        lb_diff_flow_source in = inflow_of(walk, ia, length ? (int)(i % length) : (int)i);
+        lb_diff_flow_source in = lb_flow_in_all(walk, ia, length ? (int)(i % length) : (int)i);
         if (evidence->agreement == LB_SHADOW_AGREES) meet_again(&in);
         const lb_diff_flow_source left = left_by(walk, ia, evidence, &in, local);
         const uint32_t va = lb_op_outcome(walk->pa, a, i), vb = i < lb_op_outcomes(&walk->pb->ops[ib])
@@ -382,7 +254,7 @@ static void walk_clean(lb_diff_walk *walk, uint32_t ia)
         walk->report->identical++;
     else
         walk->report->unseen++;
-    flow_out_pair(walk, ia, &clean);
+    lb_flow_out_pair(walk, ia, &clean);
     lb_diff_rows_report_layer(walk, &row);
 }
 
@@ -420,14 +292,14 @@ static void walk_exchange(lb_diff_walk *walk, uint32_t ia, const lb_diff_flow_so
     walk->storages[0].failed |= !list;
     if (list) all->list = list, all->list[all->n++] = exchange;
     const lb_diff_flow_source left = {LB_VERDICT_IDENTICAL, LB_VERDICT_ROUNDING, true, {LB_NONE, LB_NONE}, all->n};
-    flow_out_pair(walk, ia, &left);
+    lb_flow_out_pair(walk, ia, &left);
 }
 
 static void walk_pair(lb_diff_walk *walk, uint32_t ia)
 {
     const lb_op *a = &walk->pa->ops[ia];
     const uint32_t ib = walk->alignment.b_of_a[ia];
-    lb_diff_flow_source in = inflow_of(walk, ia, LB_ALL_ELEMENTS);
+    lb_diff_flow_source in = lb_flow_in_all(walk, ia, LB_ALL_ELEMENTS);
     walk->report->ops++;
     if (walk->past->exchanges && waits_for_others(walk, ia) && (walk->differs[ia] || in.differ)) {
         walk_exchange(walk, ia, &in);
@@ -472,7 +344,7 @@ static void walk_pair(lb_diff_walk *walk, uint32_t ia)
         return;
     }
     const lb_diff_flow_source left = left_by(walk, ia, &evidence, &in, row.local);
-    flow_out_pair(walk, ia, &left);
+    lb_flow_out_pair(walk, ia, &left);
 }
 
 /* ---- joins ---- */
@@ -501,7 +373,7 @@ static lb_verdict judge_joined(const lb_diff_walk *walk, const lb_evidence *evid
 static void walk_join(lb_diff_walk *walk, uint32_t ia, const lb_reassembly *join)
 {
     const lb_op *a = &walk->pa->ops[ia];
-    lb_diff_flow_source in = inflow_of(walk, ia, LB_ALL_ELEMENTS);
+    lb_diff_flow_source in = lb_flow_in_all(walk, ia, LB_ALL_ELEMENTS);
     walk->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(walk, ia, &in);
     if (!walk->differs[ia] || lb_op_counts_anew(walk->pa, a)) {
@@ -526,7 +398,7 @@ static void walk_join(lb_diff_walk *walk, uint32_t ia, const lb_reassembly *join
     row.verdict = lb_verdict_worse(row.local, row.inherited);
     lb_diff_rows_report(walk, &row);
     const lb_diff_flow_source left = left_by(walk, ia, &evidence, &in, row.local);
-    flow_out_pair(walk, ia, &left);
+    lb_flow_out_pair(walk, ia, &left);
 }
 
 /* ---- ops of one side alone ---- */
@@ -539,7 +411,7 @@ static void walk_lone(lb_diff_walk *walk, int side, uint32_t op)
     if (in.lone[side] == LB_NONE) in.lone[side] = op; /* casts as well: they round */
     in.differ = true;
     if (p->ops[op].flags & LB_OP_DECISION && side == 0) note_decision(walk, op, &in);
-    flow_out_all(walk, side, op, &in);
+    lb_flow_out_all(walk, side, op, &in);
 }
 
 /* What B alone runs before `end`, in the part of that op. */
@@ -659,7 +531,7 @@ static lb_status walk_all(lb_diff_walk *walk, uint32_t *at, lb_err *err)
         const uint32_t op = order ? order[k] : k,
                        number = walk->collective_matches[0].of_op ? walk->collective_matches[0].of_op[op] : LB_NONE;
         if (number != LB_NONE && walk->collective_matches[0].ops[walk->collective_matches[0].list[number].first] == op)
-            meet(walk, &walk->collective_matches[0].list[number]);
+            lb_flow_meet(walk, &walk->collective_matches[0].list[number]);
         walk_op(walk, at, op);
     }
     free(order);
