@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more)
+static void add_flow(lb_diff_flow_source *in, const lb_diff_flow_source *more)
 {
     in->verdict = lb_verdict_worse(in->verdict, more->verdict);
     in->carried = lb_verdict_worse(in->carried, more->carried);
@@ -31,7 +31,7 @@ static void note_input(lb_diff_walk *walk, int side, lb_diff_flow_source *in, ui
                          lb_digest_is_none(lb_diff_walk_side(walk, !side)->values[theirs].logical);
     if (!unknown && !values_differ(walk, side, mine, theirs)) return;
     const lb_taint *taint = lb_taint_of(&walk->storages[side], value->storage);
-    lb_diff_flow_add(
+    add_flow(
         in,
         &(lb_diff_flow_source){
             taint->verdict, taint->carried, !unknown || taint->differs, {taint->lone[0], taint->lone[1]}, taint->met});

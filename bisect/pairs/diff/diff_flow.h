@@ -21,6 +21,5 @@ void lb_flow_meet(lb_diff_walk *walk, const lb_collective_match *exchange);
 void lb_flow_out_all(lb_diff_walk *walk, int side, uint32_t op, const lb_diff_flow_source *left);
 /* Into the outcomes of a pair (or join) that have different bits; the others are clean. */
 void lb_flow_out_pair(lb_diff_walk *walk, uint32_t ia, const lb_diff_flow_source *left);
-void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more);
 
 #endif

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const double *lb_smaller_sets_numbers(const lb_implementations *x, const lb_region *r)
+/* B's numbers at a counterpart of which no element is A's to begin with; NULL: not known. */
+static const double *numbers_at(const lb_implementations *x, const lb_region *r)
 {
     const lb_counterpart *counterpart = &x->counterparts.list[r->counterpart];
     return r->numbers ? r->numbers : x->sides[1].kept[counterpart->b];
@@ -121,8 +122,7 @@ static lb_status extend(subsets *subsets, uint32_t chosen, uint32_t next, double
     for (uint32_t i = next; i < subsets->n; i++) {
         const lb_region *r = &subsets->x->regions.list[subsets->order[i]];
         const lb_counterpart *counterpart = &subsets->x->counterparts.list[r->counterpart];
-        LB_TRY(go_on_with(subsets, chosen, i,
-                          numbers ? numbers[counterpart->b] : lb_smaller_sets_numbers(subsets->x, r), err));
+        LB_TRY(go_on_with(subsets, chosen, i, numbers ? numbers[counterpart->b] : numbers_at(subsets->x, r), err));
     }
     return LB_OK;
 }
