@@ -160,7 +160,7 @@ def test_workers_that_a_launcher_started(place, alone, name):
 
 
 def test_the_places_are_named(alone):
-    """By many ranks judged one by one as by few taken together (tests/capture/test_make_ranks.py)."""
+    """By many ranks judged one by one as by few taken together (tests/capture/recorder/test_make_ranks.py)."""
     answers = {name: json.loads(alone[f"diff, {name}"][1].stdout) for name in FAULTS}
     poisoned = answers["poisoned"]["first"]
     assert (poisoned["step"], poisoned["rank"], poisoned["layer"], poisoned["op"]) == (0, 13, "layers.2", "aten::mm")

@@ -166,134 +166,134 @@ typedef struct column {
     const char **bytes; /* gets where the column lies */
 } column;
 
-static lb_status read_column(lb_cursor *c, const char *table, const column *column, int64_t rows)
+static lb_status read_column(lb_cursor *cursor, const char *table, const column *column, int64_t rows)
 {
     const void *bytes;
     size_t length;
     char field[64];
     snprintf(field, sizeof field, "%s.%s", table, column->name);
-    LB_TRY(lb_cursor_bin(c, field, &bytes, &length));
+    LB_TRY(lb_cursor_bin(cursor, field, &bytes, &length));
     if (rows < 0 || length != (uint64_t)rows * column->width)
-        return lb_cursor_fail(c, field, "%zu bytes for %" PRId64 " rows of %" PRIu32, length, rows, column->width);
+        return lb_cursor_fail(cursor, field, "%zu bytes for %" PRId64 " rows of %" PRIu32, length, rows, column->width);
     *column->bytes = (const char *)bytes;
     return LB_OK;
 }
 
 /* A map of "rows", which comes first and once, and a BIN per column; all of `columns` must be there. */
-static lb_status read_columns(lb_cursor *c, const char *table, const column *columns, uint32_t n, uint64_t *rows)
+static lb_status read_columns(lb_cursor *cursor, const char *table, const column *columns, uint32_t n, uint64_t *rows)
 {
     uint32_t pairs, length;
     const char *key;
     int64_t number = -1;
-    LB_TRY(lb_cursor_map(c, table, &pairs));
+    LB_TRY(lb_cursor_map(cursor, table, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
         uint32_t k = 0;
-        LB_TRY(lb_cursor_str(c, table, &key, &length));
+        LB_TRY(lb_cursor_str(cursor, table, &key, &length));
         if (lb_text_is(key, length, "rows")) {
-            if (number >= 0) return lb_cursor_fail(c, table, "\"rows\" stands there twice");
-            LB_TRY(lb_cursor_int_in(c, table, 0, INT64_MAX / 64, &number));
+            if (number >= 0) return lb_cursor_fail(cursor, table, "\"rows\" stands there twice");
+            LB_TRY(lb_cursor_int_in(cursor, table, 0, INT64_MAX / 64, &number));
             continue;
         }
         while (k < n && !lb_text_is(key, length, columns[k].name)) k++;
-        LB_TRY(k < n ? read_column(c, table, &columns[k], number) : lb_cursor_skip(c, table));
+        LB_TRY(k < n ? read_column(cursor, table, &columns[k], number) : lb_cursor_skip(cursor, table));
     }
     for (uint32_t k = 0; k < n; k++)
-        if (!*columns[k].bytes) return lb_cursor_fail(c, table, "has no column '%s'", columns[k].name);
+        if (!*columns[k].bytes) return lb_cursor_fail(cursor, table, "has no column '%s'", columns[k].name);
     *rows = (uint64_t)number;
     return LB_OK;
 }
 
 /* ---- the closing index as bytes ---------------------------------------------------------------------------------- */
 
-static void encode_segments(msgpack_packer *p, const char *key, const lb_segment_row *rows, uint32_t n, bool tables)
+static void encode_segments(msgpack_packer *to, const char *key, const lb_segment_row *rows, uint32_t n, bool tables)
 {
     char digest[16];
-    pack_text(p, key);
-    msgpack_pack_array(p, n);
+    pack_text(to, key);
+    msgpack_pack_array(to, n);
     for (uint32_t i = 0; i < n; i++) {
         const lb_segment_row *row = &rows[i];
-        msgpack_pack_map(p, tables ? 7 : 8);
+        msgpack_pack_map(to, tables ? 7 : 8);
         digest_to_bytes(row->digest, digest);
-        pack_bin(p, "digest", digest, 16);
-        pack_int(p, "offset", (int64_t)row->offset);
-        pack_int(p, "stored", (int64_t)row->stored);
-        pack_int(p, "size", (int64_t)row->size);
-        pack_int(p, "coding", row->coding);
-        pack_int(p, "rank", row->rank);
+        pack_bin(to, "digest", digest, 16);
+        pack_int(to, "offset", (int64_t)row->offset);
+        pack_int(to, "stored", (int64_t)row->stored);
+        pack_int(to, "size", (int64_t)row->size);
+        pack_int(to, "coding", row->coding);
+        pack_int(to, "rank", row->rank);
         if (tables) {
-            pack_text(p, "name");
-            pack_text(p, row->name);
+            pack_text(to, "name");
+            pack_text(to, row->name);
         } else {
-            pack_int(p, "step", row->step);
-            pack_int(p, "complete", row->complete);
+            pack_int(to, "step", row->step);
+            pack_int(to, "complete", row->complete);
         }
     }
 }
 
 /* Of an index that has any; they come last. */
-static void encode_leaves(msgpack_packer *p, byte_buffer *bytes)
+static void encode_leaves(msgpack_packer *to, byte_buffer *bytes)
 {
     byte_buffer hashes = {0};
     const uint64_t n = bytes->size / LB_DIGEST_LEAF;
     for (uint64_t i = 0; i < n && !bytes->failed; i++)
         buffer_add_u64(&hashes, lb_digest_leaf(bytes->bytes + i * LB_DIGEST_LEAF, LB_DIGEST_LEAF, i));
     bytes->failed |= hashes.failed;
-    pack_bin(p, "leaves", hashes.bytes, hashes.size);
+    pack_bin(to, "leaves", hashes.bytes, hashes.size);
     buffer_release(&hashes);
 }
 
 lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err)
 {
-    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
+    msgpack_packer packer = buffer_packer(bytes), *to = &packer;
     const bool leaves = index->blobs.rows * BLOB_ROW_BYTES >= LB_DIGEST_LEAF;
     buffer_clear(bytes);
-    msgpack_pack_map(p, leaves ? 5 : 4);
-    pack_text(p, "blobs");
-    msgpack_pack_map(p, 8);
-    pack_int(p, "rows", (int64_t)index->blobs.rows);
-#define PUT(column, width) pack_bin(p, #column, index->blobs.column, index->blobs.rows *width);
+    msgpack_pack_map(to, leaves ? 5 : 4);
+    pack_text(to, "blobs");
+    msgpack_pack_map(to, 8);
+    pack_int(to, "rows", (int64_t)index->blobs.rows);
+#define PUT(column, width) pack_bin(to, #column, index->blobs.column, index->blobs.rows *width);
     BLOB_COLUMNS(PUT)
 #undef PUT
-    pack_text(p, "packs");
-    msgpack_pack_array(p, index->n_packs);
+    pack_text(to, "packs");
+    msgpack_pack_array(to, index->n_packs);
     for (uint32_t i = 0; i < index->n_packs; i++) {
-        msgpack_pack_map(p, 4);
-        pack_int(p, "offset", (int64_t)index->packs[i].offset);
-        pack_int(p, "stored", (int64_t)index->packs[i].stored);
-        pack_int(p, "size", (int64_t)index->packs[i].size);
-        pack_int(p, "coding", index->packs[i].coding);
+        msgpack_pack_map(to, 4);
+        pack_int(to, "offset", (int64_t)index->packs[i].offset);
+        pack_int(to, "stored", (int64_t)index->packs[i].stored);
+        pack_int(to, "size", (int64_t)index->packs[i].size);
+        pack_int(to, "coding", index->packs[i].coding);
     }
-    encode_segments(p, "programs", index->programs, index->n_programs, false);
-    encode_segments(p, "tables", index->tables, index->n_tables, true);
-    if (leaves) encode_leaves(p, bytes);
+    encode_segments(to, "programs", index->programs, index->n_programs, false);
+    encode_segments(to, "tables", index->tables, index->n_tables, true);
+    if (leaves) encode_leaves(to, bytes);
     return bytes->failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the index") : LB_OK;
 }
 
-static lb_status read_segment(lb_cursor *c, const char *field, lb_segment_row *row)
+static lb_status read_segment(lb_cursor *cursor, const char *field, lb_segment_row *row)
 {
     uint32_t pairs, n;
     const char *key;
     const void *bytes;
     size_t length;
-    int64_t v;
+    int64_t number;
     memset(row, 0, sizeof *row);
-    LB_TRY(lb_cursor_map(c, field, &pairs));
+    LB_TRY(lb_cursor_map(cursor, field, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
-        LB_TRY(lb_cursor_str(c, field, &key, &n));
+        LB_TRY(lb_cursor_str(cursor, field, &key, &n));
         if (lb_text_is(key, n, "digest")) {
-            LB_TRY(lb_cursor_bin(c, field, &bytes, &length));
-            if (length != 16) return lb_cursor_fail(c, field, "digest of %zu bytes, expected 16", length);
+            LB_TRY(lb_cursor_bin(cursor, field, &bytes, &length));
+            if (length != 16) return lb_cursor_fail(cursor, field, "digest of %zu bytes, expected 16", length);
             row->digest = digest_from_bytes(bytes);
         } else if (lb_text_is(key, n, "name")) {
-            LB_TRY(lb_cursor_str(c, field, &key, &n));
-            if (n >= sizeof row->name) return lb_cursor_fail(c, field, "name of %u bytes", (unsigned)n);
+            LB_TRY(lb_cursor_str(cursor, field, &key, &n));
+            if (n >= sizeof row->name) return lb_cursor_fail(cursor, field, "name of %u bytes", (unsigned)n);
             memcpy(row->name, key, n);
         }
 #define INTEGER(name, low, high)                                                                                       \
     else if (lb_text_is(key, n, #name))                                                                                \
     {                                                                                                                  \
-        LB_TRY(lb_cursor_int_in(c, field, low, high, &v));                                                             \
-        row->name = (__typeof__(row->name))v;                                                                          \
+        LB_TRY(lb_cursor_int_in(cursor, field, low, high, &number));                                                   \
+        row->name = (__typeof__(row->name))number;                                                                     \
     }
         INTEGER(offset, 0, INT64_MAX)
         INTEGER(stored, 0, INT64_MAX)
@@ -303,46 +303,46 @@ static lb_status read_segment(lb_cursor *c, const char *field, lb_segment_row *r
         INTEGER(step, INT64_MIN, INT64_MAX)
         INTEGER(complete, 0, 1)
 #undef INTEGER
-        else LB_TRY(lb_cursor_skip(c, field));
+        else LB_TRY(lb_cursor_skip(cursor, field));
     }
     return LB_OK;
 }
 
-static lb_status read_blobs(lb_cursor *c, lb_index *index)
+static lb_status read_blobs(lb_cursor *cursor, lb_index *index)
 {
     lb_blob_columns found = {0, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
 #define COLUMN(name, width) {#name, width, &found.name},
     const column columns[] = {BLOB_COLUMNS(COLUMN)};
 #undef COLUMN
-    LB_TRY(read_columns(c, "blobs", columns, sizeof columns / sizeof *columns, &found.rows));
+    LB_TRY(read_columns(cursor, "blobs", columns, sizeof columns / sizeof *columns, &found.rows));
     index->blobs = found;
     return LB_OK;
 }
 
-static lb_status read_leaves(lb_cursor *c, lb_index *index)
+static lb_status read_leaves(lb_cursor *cursor, lb_index *index)
 {
     const void *hashes;
     size_t size;
-    LB_TRY(lb_cursor_bin(c, "leaves", &hashes, &size));
-    if (size % 8) return lb_cursor_fail(c, "leaves", "%zu bytes, of 8 each", size);
-    index->leaves = (lb_index_leaves){.bytes = (const char *)c->start, .hashes = hashes, .n = size / 8};
+    LB_TRY(lb_cursor_bin(cursor, "leaves", &hashes, &size));
+    if (size % 8) return lb_cursor_fail(cursor, "leaves", "%zu bytes, of 8 each", size);
+    index->leaves = (lb_index_leaves){.bytes = (const char *)cursor->start, .hashes = hashes, .n = size / 8};
     return LB_OK;
 }
 
-static lb_status read_segments(lb_cursor *c, const char *key, uint32_t n, lb_index_rows *rows)
+static lb_status read_segments(lb_cursor *cursor, const char *key, uint32_t n, lb_index_rows *rows)
 {
     uint32_t count;
     bool packs = lb_text_is(key, n, "packs"), programs = lb_text_is(key, n, "programs");
-    if (!packs && !programs && !lb_text_is(key, n, "tables")) return lb_cursor_skip(c, "index");
-    LB_TRY(lb_cursor_array(c, "index", &count));
+    if (!packs && !programs && !lb_text_is(key, n, "tables")) return lb_cursor_skip(cursor, "index");
+    LB_TRY(lb_cursor_array(cursor, "index", &count));
     for (uint32_t i = 0; i < count; i++) {
         lb_segment_row row;
-        LB_TRY(read_segment(c, packs ? "packs" : programs ? "programs" : "tables", &row));
+        LB_TRY(read_segment(cursor, packs ? "packs" : programs ? "programs" : "tables", &row));
         lb_pack_row pack = {row.offset, row.stored, row.size, row.coding};
         bool added = packs      ? lb_index_add_pack(rows, &pack)
                      : programs ? lb_index_add_program(rows, &row)
                                 : lb_index_add_table(rows, &row);
-        if (!added) return lb_fail(c->err, LB_ERR_NOMEM, "%s: no memory for its index", c->source);
+        if (!added) return lb_fail(cursor->err, LB_ERR_NOMEM, "%s: no memory for its index", cursor->source);
     }
     return LB_OK;
 }
@@ -350,19 +350,19 @@ static lb_status read_segments(lb_cursor *c, const char *key, uint32_t n, lb_ind
 lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index,
                           lb_err *err)
 {
-    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    lb_cursor cursor = lb_cursor_of(bytes, size, source, offset, err);
     lb_index_rows rows;
     memset(index, 0, sizeof *index);
     memset(&rows, 0, sizeof rows);
     uint32_t pairs = 0, n;
     const char *key;
-    lb_status status = lb_cursor_map(&c, "index", &pairs);
+    lb_status status = lb_cursor_map(&cursor, "index", &pairs);
     for (uint32_t i = 0; i < pairs && status == LB_OK; i++) {
-        status = lb_cursor_str(&c, "index", &key, &n);
+        status = lb_cursor_str(&cursor, "index", &key, &n);
         if (status != LB_OK) break;
-        status = lb_text_is(key, n, "blobs")    ? read_blobs(&c, index)
-                 : lb_text_is(key, n, "leaves") ? read_leaves(&c, index)
-                                                : read_segments(&c, key, n, &rows);
+        status = lb_text_is(key, n, "blobs")    ? read_blobs(&cursor, index)
+                 : lb_text_is(key, n, "leaves") ? read_leaves(&cursor, index)
+                                                : read_segments(&cursor, key, n, &rows);
     }
     index->packs = rows.packs, index->n_packs = rows.n_packs;
     index->programs = rows.programs, index->n_programs = rows.n_programs;
@@ -422,23 +422,23 @@ lb_status lb_index_check(lb_index *index, const void *bytes, size_t size, lb_dig
 /* ---- packs and commits ------------------------------------------------------------------------------------------- */
 
 /* Empties `column`. */
-static void pack_column(msgpack_packer *p, const char *name, byte_buffer *column, byte_buffer *bytes)
+static void pack_column(msgpack_packer *to, const char *name, byte_buffer *column, byte_buffer *bytes)
 {
-    pack_bin(p, name, column->bytes, column->size);
+    pack_bin(to, name, column->bytes, column->size);
     bytes->failed |= column->failed;
     buffer_clear(column);
 }
 
 #define COLUMN(name, type, of_row_i)                                                                                   \
     for (uint64_t i = 0; i < n; i++) buffer_add_##type(&column, of_row_i);                                             \
-    pack_column(p, name, &column, bytes);
+    pack_column(to, name, &column, bytes);
 
 void lb_index_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes)
 {
     byte_buffer column = {0};
-    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
-    msgpack_pack_map(p, 5);
-    pack_int(p, "rows", (int64_t)n);
+    msgpack_packer packer = buffer_packer(bytes), *to = &packer;
+    msgpack_pack_map(to, 5);
+    pack_int(to, "rows", (int64_t)n);
     COLUMN("digest", digest, rows[i].digest)
     COLUMN("offset", u64, rows[i].offset)
     COLUMN("size", u64, rows[i].size)
@@ -449,18 +449,18 @@ void lb_index_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer 
 lb_status lb_index_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
                                     const lb_directory_area *area, lb_index_rows *rows, lb_err *err)
 {
-    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    lb_cursor cursor = lb_cursor_of(bytes, size, source, offset, err);
     const char *digest = NULL, *at = NULL, *sizes = NULL, *dtype = NULL;
     const column columns[] = {{"digest", 16, &digest}, {"offset", 8, &at}, {"size", 8, &sizes}, {"dtype", 1, &dtype}};
     uint64_t n;
-    LB_TRY(read_columns(&c, "directory", columns, 4, &n));
+    LB_TRY(read_columns(&cursor, "directory", columns, 4, &n));
     for (uint64_t i = 0; i < n; i++) {
         lb_blob_row row = {
             .digest = digest_from_bytes(digest + i * 16), .pack = area->pack, .dtype = (lb_dtype)dtype[i]};
         memcpy(&row.offset, at + i * 8, 8);
         memcpy(&row.size, sizes + i * 8, 8);
         if (row.size > area->bytes || row.offset > area->bytes - row.size)
-            return lb_cursor_fail(&c, "directory.offset",
+            return lb_cursor_fail(&cursor, "directory.offset",
                                   "row %" PRIu64 ": blob of %" PRIu64 " bytes at %" PRIu64
                                   " ends after the pack's %" PRIu64,
                                   i, row.size, row.offset, area->bytes);
@@ -474,11 +474,11 @@ lb_status lb_index_directory_decode(const void *bytes, size_t size, const char *
 void lb_index_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes)
 {
     byte_buffer column = {0};
-    msgpack_packer packer = buffer_packer(bytes), *p = &packer;
-    msgpack_pack_map(p, 7);
-    pack_int(p, "number", (int64_t)number);
-    pack_int(p, "previous", previous);
-    pack_int(p, "rows", (int64_t)n);
+    msgpack_packer packer = buffer_packer(bytes), *to = &packer;
+    msgpack_pack_map(to, 7);
+    pack_int(to, "number", (int64_t)number);
+    pack_int(to, "previous", previous);
+    pack_int(to, "rows", (int64_t)n);
     COLUMN("kind", u8, (uint8_t)rows[i].kind)
     COLUMN("header", u64, rows[i].header)
     COLUMN("size", u64, rows[i].size)
@@ -489,10 +489,10 @@ void lb_index_commit_encode(uint64_t number, int64_t previous, const lb_entry_ro
 lb_status lb_index_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
                                  lb_entry_row **rows, uint64_t *n, lb_err *err)
 {
-    lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
+    lb_cursor cursor = lb_cursor_of(bytes, size, source, offset, err);
     const char *kind = NULL, *header = NULL, *sizes = NULL, *digest = NULL;
     const column columns[] = {{"kind", 1, &kind}, {"header", 8, &header}, {"size", 8, &sizes}, {"digest", 16, &digest}};
-    LB_TRY(read_columns(&c, "commit", columns, 4, n));
+    LB_TRY(read_columns(&cursor, "commit", columns, 4, n));
     *rows = (lb_entry_row *)calloc(*n + 1, sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
     for (uint64_t i = 0; i < *n; i++) {

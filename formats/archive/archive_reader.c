@@ -51,18 +51,20 @@ static lb_status map_file(lb_archive *a, lb_err *err)
 /* LB_OK with `closed` set when the index at the end is there and whole; no index is no failure. */
 static lb_status use_closing_index(lb_archive *a, lb_err *err)
 {
-    lb_locator l;
-    if (a->size < LB_LOCATOR_FROM_END || !lb_record_locator_decode(a->map + a->size - LB_LOCATOR_FROM_END, &l))
+    lb_locator locator;
+    if (a->size < LB_LOCATOR_FROM_END || !lb_record_locator_decode(a->map + a->size - LB_LOCATOR_FROM_END, &locator))
         return LB_OK;
-    if (l.major > LB_FORMAT_MAJOR)
+    if (locator.major > LB_FORMAT_MAJOR)
         return lb_fail(err, LB_ERR_VERSION, "%s: format %u.%u, this program reads %d.x: use a newer lastbit", a->path,
-                       (unsigned)l.major, (unsigned)l.minor, LB_FORMAT_MAJOR);
-    if (l.file_bytes != a->size || l.index_size > a->size || l.index_data > a->size - l.index_size) return LB_OK;
-    const char *bytes = a->map + l.index_data;
-    a->index_at = l.index_data;
+                       (unsigned)locator.major, (unsigned)locator.minor, LB_FORMAT_MAJOR);
+    if (locator.file_bytes != a->size || locator.index_size > a->size ||
+        locator.index_data > a->size - locator.index_size)
+        return LB_OK;
+    const char *bytes = a->map + locator.index_data;
+    a->index_at = locator.index_data;
     lb_err why = LB_ERR_INIT;
-    lb_status status = lb_index_decode(bytes, l.index_size, a->path, l.index_data, &a->index, &why);
-    if (status == LB_OK) status = lb_index_check(&a->index, bytes, l.index_size, l.index_digest);
+    lb_status status = lb_index_decode(bytes, locator.index_size, a->path, locator.index_data, &a->index, &why);
+    if (status == LB_OK) status = lb_index_check(&a->index, bytes, locator.index_size, locator.index_digest);
     if (status == LB_ERR_NOMEM) lb_fail(&why, status, "%s: no memory for its index", a->path);
     a->closed = status == LB_OK;
     if (!a->closed) lb_index_release(&a->index);
@@ -304,29 +306,29 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
     return LB_OK;
 }
 
-void lb_archive_unload(const lb_archive *a)
+void lb_archive_unload(const lb_archive *archive)
 {
-    const lb_archive *rescued = atomic_load(&a->rescue);
-    if (a->map) madvise((void *)(uintptr_t)a->map, a->size, MADV_DONTNEED);
+    const lb_archive *rescued = atomic_load(&archive->rescue);
+    if (archive->map) madvise((void *)(uintptr_t)archive->map, archive->size, MADV_DONTNEED);
     if (rescued) lb_archive_unload(rescued);
 }
 
-lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes, size_t *size, lb_err *err)
+lb_status lb_archive_blob_row(lb_archive *archive, uint64_t number, const void **bytes, size_t *size, lb_err *err)
 {
-    lb_blob_row row = lb_index_blob(&a->index, number);
+    lb_blob_row row = lb_index_blob(&archive->index, number);
     char what[48] = "blob ", found[33];
     lb_digest_format(row.digest, what + 5);
-    LB_TRY(locate_blob(a, number, &row, what, bytes, err));
+    LB_TRY(locate_blob(archive, number, &row, what, bytes, err));
     *size = row.size;
-    if (atomic_load_explicit(&a->checked[number], memory_order_relaxed)) return LB_OK;
+    if (atomic_load_explicit(&archive->checked[number], memory_order_relaxed)) return LB_OK;
     lb_digest digest = lb_digest_bytes(*bytes, row.size);
     if (!lb_digest_equal(digest, row.digest)) {
         lb_digest_format(digest, found);
         return lb_fail(err, LB_ERR_CORRUPT,
-                       "%s: offset %" PRIu64 ": %s: its bytes have digest %s: the file is damaged there", a->path,
+                       "%s: offset %" PRIu64 ": %s: its bytes have digest %s: the file is damaged there", archive->path,
                        row.offset, what, found);
     }
-    atomic_store_explicit(&a->checked[number], 1, memory_order_relaxed);
+    atomic_store_explicit(&archive->checked[number], 1, memory_order_relaxed);
     return LB_OK;
 }
 
@@ -342,20 +344,20 @@ static lb_status rescue(lb_archive *a, lb_archive **rescued, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_archive_find(lb_archive *a, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
+lb_status lb_archive_find(lb_archive *archive, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
 {
-    *holder = a;
-    *row = lb_index_find(&a->index, digest);
+    *holder = archive;
+    *row = lb_index_find(&archive->index, digest);
     if (*row != LB_DAMAGED_ROW) return LB_OK;
-    LB_TRY(rescue(a, holder, err));
+    LB_TRY(rescue(archive, holder, err));
     *row = lb_index_find(&(*holder)->index, digest);
     return LB_OK;
 }
 
-lb_status lb_archive_sound(lb_archive *a, lb_archive **sound, lb_err *err)
+lb_status lb_archive_sound(lb_archive *archive, lb_archive **sound, lb_err *err)
 {
-    *sound = a;
-    return lb_index_holds_all(&a->index) ? LB_OK : rescue(a, sound, err);
+    *sound = archive;
+    return lb_index_holds_all(&archive->index) ? LB_OK : rescue(archive, sound, err);
 }
 
 lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
@@ -372,29 +374,29 @@ lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **by
 /* A blob of this size is checked piece by piece. */
 #define STREAMED_FROM (8u << 20)
 
-lb_status lb_archive_check_row(lb_archive *a, uint64_t number, lb_err *err)
+lb_status lb_archive_check_row(lb_archive *archive, uint64_t number, lb_err *err)
 {
-    const lb_blob_row row = lb_index_blob(&a->index, number);
+    const lb_blob_row row = lb_index_blob(&archive->index, number);
     const void *bytes;
     size_t size;
     char what[48] = "blob ", where[320], found[33];
     if (row.coding == 0 || row.size < STREAMED_FROM) {
-        const lb_status status = lb_archive_blob_row(a, number, &bytes, &size, err);
-        lb_archive_drop_row(a, number);
+        const lb_status status = lb_archive_blob_row(archive, number, &bytes, &size, err);
+        lb_archive_drop_row(archive, number);
         return status;
     }
     lb_digest_format(row.digest, what + 5);
     const stored_bytes b = {row.offset, row.stored, row.size, row.coding, what};
-    LB_TRY(check_range(a, &b, err));
-    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, row.offset, what);
-    LB_TRY(lb_decode_limit_pass(&a->limit, row.size, where, err));
-    const lb_coded coded = {row.coding, a->map + row.offset, row.stored, row.size, where};
+    LB_TRY(check_range(archive, &b, err));
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", archive->path, row.offset, what);
+    LB_TRY(lb_decode_limit_pass(&archive->limit, row.size, where, err));
+    const lb_coded coded = {row.coding, archive->map + row.offset, row.stored, row.size, where};
     lb_digest digest;
     lb_err own = LB_ERR_INIT;
     lb_status status = lb_coding_digest(&coded, &digest, &own);
     if (status == LB_ERR_UNSUPPORTED) { /* its frame can only be decoded whole */
-        status = lb_archive_blob_row(a, number, &bytes, &size, err);
-        lb_archive_drop_row(a, number);
+        status = lb_archive_blob_row(archive, number, &bytes, &size, err);
+        lb_archive_drop_row(archive, number);
         return status;
     }
     if (status != LB_OK) return lb_fail(err, status, "%s", own.message);
@@ -403,22 +405,23 @@ lb_status lb_archive_check_row(lb_archive *a, uint64_t number, lb_err *err)
     return lb_fail(err, LB_ERR_CORRUPT, "%s: its bytes have digest %s: the file is damaged there", where, found);
 }
 
-void lb_archive_drop_row(lb_archive *a, uint64_t number)
+void lb_archive_drop_row(lb_archive *archive, uint64_t number)
 {
-    const lb_blob_row row = lb_index_blob(&a->index, number);
-    _Atomic(void *) *decoded = atomic_load(&a->decoded);
+    const lb_blob_row row = lb_index_blob(&archive->index, number);
+    _Atomic(void *) *decoded = atomic_load(&archive->decoded);
     if (row.pack == LB_NO_PACK && row.coding != 0 && decoded)
-        drop(a, atomic_exchange(&decoded[number], NULL), row.size);
+        drop(archive, atomic_exchange(&decoded[number], NULL), row.size);
 }
 
-void lb_archive_drop_pack(lb_archive *a, uint32_t pack)
+void lb_archive_drop_pack(lb_archive *archive, uint32_t pack)
 {
-    if (pack < a->index.n_packs) drop(a, atomic_exchange(&a->packs[pack], NULL), a->index.packs[pack].size);
+    if (pack < archive->index.n_packs)
+        drop(archive, atomic_exchange(&archive->packs[pack], NULL), archive->index.packs[pack].size);
 }
 
-lb_program *lb_archive_take_program(lb_archive *a, uint32_t index)
+lb_program *lb_archive_take_program(lb_archive *archive, uint32_t index)
 {
-    return atomic_exchange(&a->programs[index], NULL);
+    return atomic_exchange(&archive->programs[index], NULL);
 }
 
 /* ---- programs and tables ----------------------------------------------------------------------------------------- */
@@ -433,23 +436,23 @@ typedef struct segment {
     char decompressed[320];
 } segment;
 
-static lb_status open_segment(lb_archive *a, const lb_segment_row *row, const char *what, segment *s, lb_err *err)
+static lb_status open_segment(lb_archive *a, const lb_segment_row *row, const char *what, segment *opened, lb_err *err)
 {
     const stored_bytes stored = {row->offset, row->stored, row->size, row->coding, what};
     LB_TRY(check_range(a, &stored, err));
-    *s = (segment){a->map + row->offset, row->size, NULL, a->path, row->offset, ""};
+    *opened = (segment){a->map + row->offset, row->size, NULL, a->path, row->offset, ""};
     if (!lb_digest_equal(lb_digest_bytes(a->map + row->offset, row->stored), row->digest))
         return lb_fail(err, LB_ERR_CORRUPT,
                        "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
                        a->path, row->offset, what);
     if (row->coding == 0) return LB_OK;
-    LB_TRY(decode(a, &stored, &s->owned, err));
-    s->bytes = s->owned;
+    LB_TRY(decode(a, &stored, &opened->owned, err));
+    opened->bytes = opened->owned;
     /* Offsets in decompressed bytes are none in the file. */
-    snprintf(s->decompressed, sizeof s->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed", a->path,
-             row->offset, what);
-    s->source = s->decompressed;
-    s->base = 0;
+    snprintf(opened->decompressed, sizeof opened->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed",
+             a->path, row->offset, what);
+    opened->source = opened->decompressed;
+    opened->base = 0;
     return LB_OK;
 }
 
@@ -467,10 +470,10 @@ int64_t lb_archive_step(const lb_archive *archive, uint32_t index)
 enum { PROGRAM_GROWTH = 16, TABLE_GROWTH = 32 };
 
 /* What reading a segment takes beside it. What was stored as it is cannot grow beyond the share of the file itself. */
-static uint64_t growth_of(const segment *s, uint64_t times)
+static uint64_t growth_of(const segment *segment, uint64_t times)
 {
     uint64_t growth;
-    return __builtin_mul_overflow(s->owned ? s->size : 0, times, &growth) ? UINT64_MAX : growth;
+    return __builtin_mul_overflow(segment->owned ? segment->size : 0, times, &growth) ? UINT64_MAX : growth;
 }
 
 lb_status lb_archive_read_program(lb_archive *archive, uint32_t index, lb_program **program, lb_err *err)
@@ -478,15 +481,15 @@ lb_status lb_archive_read_program(lb_archive *archive, uint32_t index, lb_progra
     const lb_segment_row *row = &archive->index.programs[index];
     char what[64];
     snprintf(what, sizeof what, "program of step %" PRId64, row->step);
-    segment s;
-    LB_TRY(open_segment(archive, row, what, &s, err));
-    const uint64_t growth = growth_of(&s, PROGRAM_GROWTH);
-    lb_status status = lb_decode_limit_hold(&archive->limit, growth, s.source, err);
+    segment segment;
+    LB_TRY(open_segment(archive, row, what, &segment, err));
+    const uint64_t growth = growth_of(&segment, PROGRAM_GROWTH);
+    lb_status status = lb_decode_limit_hold(&archive->limit, growth, segment.source, err);
     if (status == LB_OK) {
-        status = lb_program_decode_from(s.bytes, s.size, s.source, s.base, program, err);
+        status = lb_program_decode_from(segment.bytes, segment.size, segment.source, segment.base, program, err);
         lb_decode_limit_drop(&archive->limit, growth);
     }
-    drop(archive, s.owned, s.size);
+    drop(archive, segment.owned, segment.size);
     return status;
 }
 
@@ -513,20 +516,20 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     return LB_OK;
 }
 
-lb_status lb_archive_read_table(lb_archive *a, const lb_segment_row *row, char **json, lb_err *err)
+lb_status lb_archive_read_table(lb_archive *archive, const lb_segment_row *row, char **json, lb_err *err)
 {
-    segment s;
+    segment segment;
     char what[80];
     *json = NULL;
     snprintf(what, sizeof what, "table '%.60s'", row->name);
-    LB_TRY(open_segment(a, row, what, &s, err));
-    const uint64_t growth = growth_of(&s, TABLE_GROWTH);
-    lb_status status = lb_decode_limit_hold(&a->limit, growth, s.source, err);
+    LB_TRY(open_segment(archive, row, what, &segment, err));
+    const uint64_t growth = growth_of(&segment, TABLE_GROWTH);
+    lb_status status = lb_decode_limit_hold(&archive->limit, growth, segment.source, err);
     if (status == LB_OK) {
-        status = lb_table_decode(s.bytes, s.size, s.source, s.base, json, err);
-        lb_decode_limit_drop(&a->limit, growth);
+        status = lb_table_decode(segment.bytes, segment.size, segment.source, segment.base, json, err);
+        lb_decode_limit_drop(&archive->limit, growth);
     }
-    drop(a, s.owned, s.size);
+    drop(archive, segment.owned, segment.size);
     return status;
 }
 

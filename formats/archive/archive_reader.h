@@ -42,14 +42,14 @@ void lb_archive_unload(const lb_archive *archive);
 lb_status lb_archive_find(lb_archive *archive, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err);
 /* The one of the two of which any row can be read. */
 lb_status lb_archive_sound(lb_archive *archive, lb_archive **sound, lb_err *err);
-/* Blob by row, digest checked the first time. */
-lb_status lb_archive_blob_row(lb_archive *archive, uint64_t row, const void **bytes, size_t *size, lb_err *err);
+/* Blob by the number of its row, digest checked the first time. */
+lb_status lb_archive_blob_row(lb_archive *archive, uint64_t number, const void **bytes, size_t *size, lb_err *err);
 /* Only that check, of a blob that is not in a pack: what is decoded for it is not kept, and a large blob never whole in
  * memory. */
-lb_status lb_archive_check_row(lb_archive *archive, uint64_t row, lb_err *err);
+lb_status lb_archive_check_row(lb_archive *archive, uint64_t number, lb_err *err);
 /* Frees what was decoded of a row, or of a pack. For a caller that alone uses the archive: bytes it was given are
  * gone. */
-void lb_archive_drop_row(lb_archive *archive, uint64_t row);
+void lb_archive_drop_row(lb_archive *archive, uint64_t number);
 void lb_archive_drop_pack(lb_archive *archive, uint32_t pack);
 /* The same of a program that was given: it is the caller's now. NULL: it is not in memory; none is read for it. */
 lb_program *lb_archive_take_program(lb_archive *archive, uint32_t index);

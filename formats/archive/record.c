@@ -113,11 +113,11 @@ static lb_status read_field(lb_cursor *cursor, lb_descriptor *descriptor, bool *
         descriptor->digest = digest_from_bytes(bytes);
         return LB_OK;
     }
-    int64_t v;
+    int64_t number;
 #define INTEGER(field, low, high)                                                                                      \
     if (lb_text_is(key, n, #field)) {                                                                                  \
-        LB_TRY(lb_cursor_int_in(cursor, #field, low, high, &v));                                                       \
-        descriptor->field = (__typeof__(descriptor->field))v;                                                          \
+        LB_TRY(lb_cursor_int_in(cursor, #field, low, high, &number));                                                  \
+        descriptor->field = (__typeof__(descriptor->field))number;                                                     \
         return LB_OK;                                                                                                  \
     }
     INTEGER(major, 0, UINT32_MAX)

@@ -76,8 +76,9 @@ void lb_output_place_forget(lb_output_place *place)
     }
 }
 
-/* As readdir does it, without memory of its own: of a folder the files, then itself. */
-void lb_output_place_remove(int folder, const char *name)
+/* As readdir does it, without memory of its own, for it may run in a signal handler: of a folder the files, then
+ * itself. */
+static void remove_name(int folder, const char *name)
 {
     struct entry {
         uint64_t inode;
@@ -102,7 +103,7 @@ void lb_output_place_remove(int folder, const char *name)
 void lb_output_place_drop(lb_output_place *place)
 {
     if (!place->draft[0]) return;
-    if (place->owner == getpid()) lb_output_place_remove(place->folder, place->draft);
+    if (place->owner == getpid()) remove_name(place->folder, place->draft);
     lb_output_place_forget(place); /* last: a signal in between removes what is left of it */
     place->draft[0] = '\0';
 }
@@ -111,7 +112,7 @@ void lb_output_remove_drafts(void)
 {
     for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
         const lb_output_place *place = atomic_load(&drafts[i]);
-        if (place && place->draft[0] && place->owner == getpid()) lb_output_place_remove(place->folder, place->draft);
+        if (place && place->draft[0] && place->owner == getpid()) remove_name(place->folder, place->draft);
     }
 }
 

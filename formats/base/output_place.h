@@ -40,8 +40,6 @@ void lb_output_place_remember(lb_output_place *place);
 void lb_output_place_forget(lb_output_place *place);
 /* Removes the draft, of a folder with the files in it; in a forked child nothing. */
 void lb_output_place_drop(lb_output_place *place);
-/* The same of any name in the folder. It may run in a signal handler. */
-void lb_output_place_remove(int folder, const char *name);
 /* Has the system write the folder to the disk; 0 or errno. */
 int lb_output_place_sync(const lb_output_place *place);
 void lb_output_place_close(lb_output_place *place);

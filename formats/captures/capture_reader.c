@@ -45,14 +45,14 @@ char *lb_capture_reader_path(const char *folder, const lb_archive_name *archive)
 
 /* ---- members ----------------------------------------------------------------------------------------------------- */
 
-static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_err *err)
+static lb_status add_member(lb_capture *capture, const char *path, int32_t rank, lb_err *err)
 {
-    lb_capture_reader_member *grown = lb_array_grow(c->members, c->n_members, sizeof *grown);
+    lb_capture_reader_member *grown = lb_array_grow(capture->members, capture->n_members, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    c->members = grown;
-    LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
-    grown[c->n_members].archive->shelf = c->shelf;
-    grown[c->n_members++].rank = rank;
+    capture->members = grown;
+    LB_TRY(lb_archive_open(path, &grown[capture->n_members].archive, err));
+    grown[capture->n_members].archive->shelf = capture->shelf;
+    grown[capture->n_members++].rank = rank;
     return LB_OK;
 }
 
@@ -120,36 +120,36 @@ static bool is_unwritten(const lb_archive_name *archive, bool last, const char *
     return archive->part >= 0 && last && lb_input_look(path, &st, NULL) == LB_OK && st.st_size == 0;
 }
 
-static lb_status open_folder(lb_capture *c, const lb_rank_choice *choice, lb_err *err)
+static lb_status open_folder(lb_capture *capture, const lb_rank_choice *choice, lb_err *err)
 {
     lb_archive_name *names;
     uint32_t n;
-    lb_status status = lb_capture_reader_list_folder(c->path, &names, &n, err);
+    lb_status status = lb_capture_reader_list_folder(capture->path, &names, &n, err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         if (choice && !choice->holds(choice->context, names[i].rank)) continue;
-        char *path = lb_capture_reader_path(c->path, &names[i]);
+        char *path = lb_capture_reader_path(capture->path, &names[i]);
         if (!path)
-            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", capture->path);
         else if (!is_unwritten(&names[i], i + 1 == n || names[i + 1].rank != names[i].rank, path))
-            status = add_member(c, path, names[i].rank, err);
+            status = add_member(capture, path, names[i].rank, err);
         free(path);
     }
     free(names);
     return status;
 }
 
-static lb_status open_path(lb_capture *c, const lb_rank_choice *choice, lb_err *err)
+static lb_status open_path(lb_capture *capture, const lb_rank_choice *choice, lb_err *err)
 {
     struct stat st;
-    LB_TRY(lb_input_look(c->path, &st, err));
+    LB_TRY(lb_input_look(capture->path, &st, err));
     bool foreign;
-    LB_TRY(lb_foreign_recognises(c->path, S_ISDIR(st.st_mode), &foreign, err));
-    if (foreign) return lb_foreign_open(c->path, &c->foreign, err);
-    if (S_ISDIR(st.st_mode)) return open_folder(c, choice, err);
-    const char *slash = strrchr(c->path, '/');
+    LB_TRY(lb_foreign_recognises(capture->path, S_ISDIR(st.st_mode), &foreign, err));
+    if (foreign) return lb_foreign_open(capture->path, &capture->foreign, err);
+    if (S_ISDIR(st.st_mode)) return open_folder(capture, choice, err);
+    const char *slash = strrchr(capture->path, '/');
     lb_archive_name name = {LB_NO_RANK, -1};
-    lb_capture_reader_parse_name(slash ? slash + 1 : c->path, &name);
-    return add_member(c, c->path, name.rank, err);
+    lb_capture_reader_parse_name(slash ? slash + 1 : capture->path, &name);
+    return add_member(capture, capture->path, name.rank, err);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -163,33 +163,35 @@ static int by_rank_and_step(const void *a, const void *b)
     return (x->program > y->program) - (x->program < y->program);
 }
 
-static lb_status list_rows(lb_capture *c, lb_err *err)
+static lb_status list_rows(lb_capture *capture, lb_err *err)
 {
-    uint64_t n = c->foreign ? 1 : 0;
-    for (uint32_t m = 0; m < c->n_members; m++) n += lb_archive_programs(c->members[m].archive);
-    uint64_t ranks = n + c->n_members;
-    if (n > UINT32_MAX - c->n_members) return lb_fail(err, LB_ERR_CORRUPT, "%s: %" PRIu64 " programs", c->path, n);
-    c->rows = (lb_program_row *)calloc(n + 1, sizeof *c->rows);
-    c->ranks = (int32_t *)calloc(ranks + 1, sizeof *c->ranks);
-    c->steps = (int64_t *)calloc(n + 1, sizeof *c->steps);
-    if (!c->rows || !c->ranks || !c->steps) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-    if (c->foreign) c->n_rows = 1; /* rank 0, step 0 */
-    for (uint32_t m = 0; m < c->n_members; m++) {
-        const lb_archive *a = c->members[m].archive;
-        int32_t named = c->members[m].rank;
+    uint64_t n = capture->foreign ? 1 : 0;
+    for (uint32_t m = 0; m < capture->n_members; m++) n += lb_archive_programs(capture->members[m].archive);
+    uint64_t ranks = n + capture->n_members;
+    if (n > UINT32_MAX - capture->n_members)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: %" PRIu64 " programs", capture->path, n);
+    capture->rows = (lb_program_row *)calloc(n + 1, sizeof *capture->rows);
+    capture->ranks = (int32_t *)calloc(ranks + 1, sizeof *capture->ranks);
+    capture->steps = (int64_t *)calloc(n + 1, sizeof *capture->steps);
+    if (!capture->rows || !capture->ranks || !capture->steps)
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", capture->path);
+    if (capture->foreign) capture->n_rows = 1; /* rank 0, step 0 */
+    for (uint32_t m = 0; m < capture->n_members; m++) {
+        const lb_archive *a = capture->members[m].archive;
+        int32_t named = capture->members[m].rank;
         for (uint32_t p = 0; p < a->index.n_programs; p++) {
             int32_t rank = named != LB_NO_RANK ? named : a->index.programs[p].rank;
-            c->rows[c->n_rows++] = (lb_program_row){rank, a->index.programs[p].step, m, p};
+            capture->rows[capture->n_rows++] = (lb_program_row){rank, a->index.programs[p].step, m, p};
         }
-        if (named != LB_NO_RANK) c->ranks[c->n_ranks++] = named; /* also one that recorded no step */
+        if (named != LB_NO_RANK) capture->ranks[capture->n_ranks++] = named; /* also one that recorded no step */
     }
-    qsort(c->rows, c->n_rows, sizeof *c->rows, by_rank_and_step);
-    for (uint32_t i = 0; i < c->n_rows; i++) {
-        c->ranks[c->n_ranks++] = c->rows[i].rank;
-        c->steps[c->n_steps++] = c->rows[i].step;
+    qsort(capture->rows, capture->n_rows, sizeof *capture->rows, by_rank_and_step);
+    for (uint32_t i = 0; i < capture->n_rows; i++) {
+        capture->ranks[capture->n_ranks++] = capture->rows[i].rank;
+        capture->steps[capture->n_steps++] = capture->rows[i].step;
     }
-    qsort(c->ranks, c->n_ranks, sizeof *c->ranks, by_rank);
-    qsort(c->steps, c->n_steps, sizeof *c->steps, lb_by_i64);
+    qsort(capture->ranks, capture->n_ranks, sizeof *capture->ranks, by_rank);
+    qsort(capture->steps, capture->n_steps, sizeof *capture->steps, lb_by_i64);
 #define UNIQUE(array, count)                                                                                           \
     do {                                                                                                               \
         uint32_t kept = 0;                                                                                             \
@@ -197,8 +199,8 @@ static lb_status list_rows(lb_capture *c, lb_err *err)
             if (kept == 0 || (array)[kept - 1] != (array)[i]) (array)[kept++] = (array)[i];                            \
         (count) = kept;                                                                                                \
     } while (0)
-    UNIQUE(c->ranks, c->n_ranks);
-    UNIQUE(c->steps, c->n_steps);
+    UNIQUE(capture->ranks, capture->n_ranks);
+    UNIQUE(capture->steps, capture->n_steps);
 #undef UNIQUE
     return LB_OK;
 }
@@ -212,18 +214,18 @@ lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
 
 lb_status lb_capture_reader_open(const char *path, const lb_rank_choice *choice, lb_capture **capture, lb_err *err)
 {
-    lb_capture *c = (lb_capture *)calloc(1, sizeof *c);
-    if (!c || !(c->path = strdup(path)) || !(c->covering = lb_covering_new()) ||
-        !(c->shelf = lb_program_shelf_new(LB_SHELF_MEMORY))) {
-        lb_capture_close(c);
+    lb_capture *opened = (lb_capture *)calloc(1, sizeof *opened);
+    if (!opened || !(opened->path = strdup(path)) || !(opened->covering = lb_covering_new()) ||
+        !(opened->shelf = lb_program_shelf_new(LB_SHELF_MEMORY))) {
+        lb_capture_close(opened);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    lb_status status = open_path(c, choice, err);
-    if (status == LB_OK) status = list_rows(c, err);
+    lb_status status = open_path(opened, choice, err);
+    if (status == LB_OK) status = list_rows(opened, err);
     if (status == LB_OK)
-        *capture = c;
+        *capture = opened;
     else
-        lb_capture_close(c);
+        lb_capture_close(opened);
     return status;
 }
 
@@ -260,13 +262,13 @@ uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps)
     return capture->n_steps;
 }
 
-lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_err *err)
+lb_status lb_capture_lacks(const lb_capture *capture, int64_t first, int64_t last, lb_err *err)
 {
-    if (!c->n_steps || !c->n_ranks)
+    if (!capture->n_steps || !capture->n_ranks)
         return lb_fail(err, LB_ERR_NOT_CAPTURED,
                        "%s: no step was recorded to its end, so that there is nothing to run again; "
                        "`lastbit ls` says how the recording ended, `lastbit recover` may find what was cut off",
-                       c->path);
+                       capture->path);
     char asked[96];
     const bool below = first != INT64_MIN, above = last != INT64_MAX;
     if (below && above && first == last)
@@ -280,23 +282,24 @@ lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_
     else
         snprintf(asked, sizeof asked, "no step of the ranks asked for");
     char span[64];
-    if (c->n_steps == 1)
-        snprintf(span, sizeof span, "step %" PRId64, c->steps[0]);
+    if (capture->n_steps == 1)
+        snprintf(span, sizeof span, "step %" PRId64, capture->steps[0]);
     else
-        snprintf(span, sizeof span, "steps %" PRId64 " to %" PRId64, c->steps[0], c->steps[c->n_steps - 1]);
-    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: %s was recorded; it has %s of %" PRIu32 " rank%s", c->path, asked, span,
-                   c->n_ranks, c->n_ranks == 1 ? "" : "s");
+        snprintf(span, sizeof span, "steps %" PRId64 " to %" PRId64, capture->steps[0],
+                 capture->steps[capture->n_steps - 1]);
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: %s was recorded; it has %s of %" PRIu32 " rank%s", capture->path, asked,
+                   span, capture->n_ranks, capture->n_ranks == 1 ? "" : "s");
 }
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
-static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t step)
+static const lb_program_row *find_row(const lb_capture *capture, int32_t rank, int64_t step)
 {
     lb_program_row wanted = {rank, step, 0, 0};
-    uint32_t low = 0, high = c->n_rows;
+    uint32_t low = 0, high = capture->n_rows;
     while (low < high) { /* the first row behind (rank, step) */
         uint32_t middle = low + (high - low) / 2;
-        const lb_program_row *row = &c->rows[middle];
+        const lb_program_row *row = &capture->rows[middle];
         bool behind = row->rank != wanted.rank ? row->rank > wanted.rank : row->step > wanted.step;
         if (behind)
             high = middle;
@@ -304,7 +307,7 @@ static const lb_program_row *find_row(const lb_capture *c, int32_t rank, int64_t
             low = middle + 1;
     }
     if (low == 0) return NULL;
-    const lb_program_row *row = &c->rows[low - 1]; /* the youngest of equal ones */
+    const lb_program_row *row = &capture->rows[low - 1]; /* the youngest of equal ones */
     return row->rank == rank && row->step == step ? row : NULL;
 }
 
@@ -396,13 +399,13 @@ bool lb_capture_has_program(const lb_capture *capture, int32_t rank, int64_t ste
 }
 
 /* The first member of a rank, or n_members. A file alone has one, whatever rank is asked for. */
-static uint32_t first_member(const lb_capture *c, int32_t rank)
+static uint32_t first_member(const lb_capture *capture, int32_t rank)
 {
-    uint32_t low = 0, high = c->n_members;
+    uint32_t low = 0, high = capture->n_members;
     if (high == 1) return 0;
     while (low < high) { /* they stand by rank */
         const uint32_t middle = low + (high - low) / 2;
-        if (c->members[middle].rank < rank)
+        if (capture->members[middle].rank < rank)
             low = middle + 1;
         else
             high = middle;
@@ -410,9 +413,9 @@ static uint32_t first_member(const lb_capture *c, int32_t rank)
     return low;
 }
 
-static bool is_member_of(const lb_capture *c, uint32_t member, int32_t rank)
+static bool is_member_of(const lb_capture *capture, uint32_t member, int32_t rank)
 {
-    return member < c->n_members && (c->n_members == 1 || c->members[member].rank == rank);
+    return member < capture->n_members && (capture->n_members == 1 || capture->members[member].rank == rank);
 }
 
 static bool add_digests(lb_blob_filter *filter, lb_archive *archive)
@@ -425,32 +428,32 @@ static bool add_digests(lb_blob_filter *filter, lb_archive *archive)
 }
 
 /* Made when a rank is first asked for what it does not hold; NULL when out of memory, and then all are searched. */
-static const lb_blob_filter *filter_of(lb_capture *c)
+static const lb_blob_filter *filter_of(lb_capture *capture)
 {
-    lb_blob_filter *filter = atomic_load(&c->filter), *none = NULL;
+    lb_blob_filter *filter = atomic_load(&capture->filter), *none = NULL;
     uint64_t n = 0;
     bool added = true;
     if (filter) return filter;
-    for (uint32_t m = 0; m < c->n_members; m++) n += c->members[m].archive->index.blobs.rows;
+    for (uint32_t m = 0; m < capture->n_members; m++) n += capture->members[m].archive->index.blobs.rows;
     if (!(filter = lb_blob_filter_new(n))) return NULL;
-    for (uint32_t m = 0; m < c->n_members && added; m++) added = add_digests(filter, c->members[m].archive);
-    if (added && atomic_compare_exchange_strong(&c->filter, &none, filter)) return filter;
+    for (uint32_t m = 0; m < capture->n_members && added; m++) added = add_digests(filter, capture->members[m].archive);
+    if (added && atomic_compare_exchange_strong(&capture->filter, &none, filter)) return filter;
     lb_blob_filter_free(filter); /* another thread was faster */
     return none;
 }
 
 /* In the archive that had the last one, then in all: replicas keep the same. */
-static lb_status find_elsewhere(lb_capture *c, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
+static lb_status find_elsewhere(lb_capture *capture, lb_digest digest, lb_archive **holder, uint64_t *row, lb_err *err)
 {
-    const lb_blob_filter *filter = filter_of(c);
-    const uint32_t last = atomic_load_explicit(&c->found_in, memory_order_relaxed);
+    const lb_blob_filter *filter = filter_of(capture);
+    const uint32_t last = atomic_load_explicit(&capture->found_in, memory_order_relaxed);
     *row = LB_NO_ROW;
     if (filter && !lb_blob_filter_may_hold(filter, digest)) return LB_OK;
-    for (uint32_t i = 0; i <= c->n_members; i++) {
+    for (uint32_t i = 0; i <= capture->n_members; i++) {
         const uint32_t m = i ? i - 1 : last;
-        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+        LB_TRY(lb_archive_find(capture->members[m].archive, digest, holder, row, err));
         if (*row == LB_NO_ROW) continue;
-        atomic_store_explicit(&c->found_in, m, memory_order_relaxed);
+        atomic_store_explicit(&capture->found_in, m, memory_order_relaxed);
         return LB_OK;
     }
     return LB_OK;
@@ -458,15 +461,15 @@ static lb_status find_elsewhere(lb_capture *c, lb_digest digest, lb_archive **ho
 
 /* Row of the blob, or LB_NO_ROW, and the archive that has it: the rank's own first, then any, for equal digests are
  * equal bytes. */
-static lb_status find_blob(lb_capture *c, int32_t rank, lb_digest digest, lb_archive **holder, uint64_t *row,
+static lb_status find_blob(lb_capture *capture, int32_t rank, lb_digest digest, lb_archive **holder, uint64_t *row,
                            lb_err *err)
 {
     *row = LB_NO_ROW;
-    for (uint32_t m = first_member(c, rank); is_member_of(c, m, rank); m++) {
-        LB_TRY(lb_archive_find(c->members[m].archive, digest, holder, row, err));
+    for (uint32_t m = first_member(capture, rank); is_member_of(capture, m, rank); m++) {
+        LB_TRY(lb_archive_find(capture->members[m].archive, digest, holder, row, err));
         if (*row != LB_NO_ROW) return LB_OK;
     }
-    return c->n_members > 1 ? find_elsewhere(c, digest, holder, row, err) : LB_OK;
+    return capture->n_members > 1 ? find_elsewhere(capture, digest, holder, row, err) : LB_OK;
 }
 
 lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,
@@ -508,14 +511,15 @@ static bool has_table(const lb_capture_reader_member *member, int32_t rank, cons
 }
 
 /* Whether a table of that name and rank stands later: in that archive behind table `i`, or in one after it. */
-static bool is_told_later(const lb_capture *c, int32_t rank, uint32_t member, uint32_t i)
+static bool is_told_later(const lb_capture *capture, int32_t rank, uint32_t member, uint32_t i)
 {
-    const char *name = c->members[member].archive->index.tables[i].name;
-    for (uint32_t m = member; m < c->n_members; m++) {
-        const lb_index *x = &c->members[m].archive->index;
-        if (m > member && c->members[m].rank != rank) break;
+    const char *name = capture->members[member].archive->index.tables[i].name;
+    for (uint32_t m = member; m < capture->n_members; m++) {
+        const lb_index *x = &capture->members[m].archive->index;
+        if (m > member && capture->members[m].rank != rank) break;
         for (uint32_t k = m == member ? i + 1 : 0; k < x->n_tables; k++)
-            if (has_table(&c->members[m], rank, &x->tables[k]) && strcmp(x->tables[k].name, name) == 0) return true;
+            if (has_table(&capture->members[m], rank, &x->tables[k]) && strcmp(x->tables[k].name, name) == 0)
+                return true;
     }
     return false;
 }
@@ -534,16 +538,16 @@ const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint3
 }
 
 /* The kept value that holds the bytes of a value: itself, or one it is a view of. */
-static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t value, size_t *offset)
+static uint32_t find_holder(lb_capture *capture, const lb_program *program, uint32_t value, size_t *offset)
 {
     *offset = 0;
     const lb_value *v = &program->values[value];
     const bool named = !lb_digest_is_none(v->blob);
-    if (named && (c->foreign || v->flags & LB_VALUE_KEPT)) return value;
-    const lb_program_row *row = find_row(c, program->rank, program->step);
-    const bool lasting =
-        row && !c->foreign && lb_archive_has_program(c->members[row->member].archive, row->program, program);
-    uint32_t holder = lb_covering_find(c->covering, program, lasting, value, offset);
+    if (named && (capture->foreign || v->flags & LB_VALUE_KEPT)) return value;
+    const lb_program_row *row = find_row(capture, program->rank, program->step);
+    const bool lasting = row && !capture->foreign &&
+                         lb_archive_has_program(capture->members[row->member].archive, row->program, program);
+    uint32_t holder = lb_covering_find(capture->covering, program, lasting, value, offset);
     return holder == LB_NONE && named ? value : holder;
 }
 
@@ -575,12 +579,12 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
     return status == LB_OK && row != LB_NO_ROW;
 }
 
-static lb_status not_kept(const lb_capture *c, const lb_program *p, uint32_t value, lb_err *err)
+static lb_status not_kept(const lb_capture *capture, const lb_program *p, uint32_t value, lb_err *err)
 {
     static const char *const levels[] = {"stats", "sources", "layers", "ops"};
     return lb_fail(err, LB_ERR_NOT_CAPTURED,
-                   "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept (level %s)%s", c->path,
-                   p->rank, p->step, value, levels[p->level & 3],
+                   "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept (level %s)%s",
+                   capture->path, p->rank, p->step, value, levels[p->level & 3],
                    p->level < 3 ? ": record with --level ops, or --keep its layer" : "");
 }
 

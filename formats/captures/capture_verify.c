@@ -27,7 +27,7 @@ typedef struct check {
 } check;
 
 static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *format, ...) LB_PRINTF(4, 5);
-static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *format, ...)
+static void report(check *check, lb_damage_kind kind, uint64_t offset, const char *format, ...)
 {
     char message[480];
     va_list args;
@@ -35,19 +35,19 @@ static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *f
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     if (kind == LB_DAMAGE_MISSING)
-        c->result->missing++;
+        check->result->missing++;
     else
-        c->result->damages++;
-    if (c->found) c->found(c->context, &(lb_damage){kind, c->file, offset, message});
+        check->result->damages++;
+    if (check->found) check->found(check->context, &(lb_damage){kind, check->file, offset, message});
 }
 
 /* What failed is a finding; unless the system refused it, which says nothing about the file. */
-static void report_failure(check *c, lb_damage_kind kind, uint64_t offset, const lb_err *why)
+static void report_failure(check *check, lb_damage_kind kind, uint64_t offset, const lb_err *why)
 {
     if (lb_is_refusal(why->status))
-        lb_fail(&c->refused, why->status, "%s", why->message);
+        lb_fail(&check->refused, why->status, "%s", why->message);
     else
-        report(c, kind, offset, "%s", why->message);
+        report(check, kind, offset, "%s", why->message);
 }
 
 /* ---- records ----------------------------------------------------------------------------------------------------- */
@@ -59,13 +59,13 @@ static const lb_scan_entry *entry_at(const lb_scan *scan, uint64_t header)
 }
 
 /* What a commit promised must stand where it said. */
-static void check_commit(check *c, const char *map, const lb_scan *scan, const lb_scan_entry *commit)
+static void check_commit(check *check, const char *map, const lb_scan *scan, const lb_scan_entry *commit)
 {
     lb_entry_row *rows = NULL;
     uint64_t n;
     lb_err err = LB_ERR_INIT;
-    if (lb_index_commit_decode(map + commit->data, commit->size, c->file, commit->data, &rows, &n, &err) != LB_OK) {
-        report_failure(c, LB_DAMAGE_RECORD, commit->data, &err);
+    if (lb_index_commit_decode(map + commit->data, commit->size, check->file, commit->data, &rows, &n, &err) != LB_OK) {
+        report_failure(check, LB_DAMAGE_RECORD, commit->data, &err);
         return;
     }
     for (uint64_t i = 0; i < n; i++) {
@@ -73,9 +73,9 @@ static void check_commit(check *c, const char *map, const lb_scan *scan, const l
         if (entry && entry->descriptor.kind == rows[i].kind && entry->size == rows[i].size &&
             lb_digest_equal(entry->descriptor.digest, rows[i].digest))
             continue;
-        report(c, LB_DAMAGE_RECORD, rows[i].header,
+        report(check, LB_DAMAGE_RECORD, rows[i].header,
                "%s: offset %" PRIu64 ": the commit at %" PRIu64 " names a %s of %" PRIu64 " bytes here, which %s",
-               c->file, rows[i].header, commit->header, lb_record_kind_name(rows[i].kind), rows[i].size,
+               check->file, rows[i].header, commit->header, lb_record_kind_name(rows[i].kind), rows[i].size,
                entry ? "is another record" : "is gone");
     }
     free(rows);
@@ -91,26 +91,26 @@ static void say_entry(const lb_descriptor *d, char *text, size_t size)
                  d->kind == LB_RECORD_TABLE ? d->name : "");
 }
 
-static void check_gaps(check *c, const lb_scan *scan)
+static void check_gaps(check *check, const lb_scan *scan)
 {
     if (scan->damages)
-        report(c, LB_DAMAGE_RECORD, scan->damaged_at,
-               "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for", c->file,
+        report(check, LB_DAMAGE_RECORD, scan->damaged_at,
+               "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for", check->file,
                scan->damaged_at);
 }
 
-static void check_record(check *c, const char *map, const lb_scan *scan, uint64_t i)
+static void check_record(check *check, const char *map, const lb_scan *scan, uint64_t i)
 {
     const lb_scan_entry *entry = &scan->entries[i];
     char which[200];
-    c->result->records++;
-    c->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
+    check->result->records++;
+    check->result->uncommitted += i >= scan->committed && lb_scan_is_content(entry);
     say_entry(&entry->descriptor, which, sizeof which);
     if (!lb_scan_entry_holds(map, entry))
-        report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest", c->file,
-               entry->data, which);
+        report(check, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest",
+               check->file, entry->data, which);
     else if (entry->descriptor.kind == LB_RECORD_COMMIT)
-        check_commit(c, map, scan, entry);
+        check_commit(check, map, scan, entry);
 }
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
@@ -129,11 +129,11 @@ static int by_pack(const void *a, const void *b)
 }
 
 /* A limit that is met is no damage: nothing is known of what stands behind it. */
-static lb_status tell_blob(check *c, const lb_blob_row *row, lb_status status, const lb_err *why, lb_err *err)
+static lb_status tell_blob(check *check, const lb_blob_row *row, lb_status status, const lb_err *why, lb_err *err)
 {
     if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why->message);
-    if (status != LB_OK) report_failure(c, LB_DAMAGE_BYTES, row->offset, why);
-    if (status == LB_OK) c->result->bytes += row->size;
+    if (status != LB_OK) report_failure(check, LB_DAMAGE_BYTES, row->offset, why);
+    if (status == LB_OK) check->result->bytes += row->size;
     return LB_OK;
 }
 
@@ -172,7 +172,7 @@ static lb_status list_blobs(const lb_archive *a, blob_list *list, lb_err *err)
     return LB_OK;
 }
 
-static lb_status check_run(check *c, lb_archive *a, const blob_list *list, uint64_t run, lb_err *err)
+static lb_status check_run(check *check, lb_archive *a, const blob_list *list, uint64_t run, lb_err *err)
 {
     const void *bytes;
     size_t size;
@@ -183,65 +183,66 @@ static lb_status check_run(check *c, lb_archive *a, const blob_list *list, uint6
         const lb_blob_row row = lb_index_blob(&a->index, at->row);
         const lb_status found = at->pack == LB_NO_PACK ? lb_archive_check_row(a, at->row, &why)
                                                        : lb_archive_blob_row(a, at->row, &bytes, &size, &why);
-        status = tell_blob(c, &row, found, &why, err);
+        status = tell_blob(check, &row, found, &why, err);
     }
     if (list->rows[list->firsts[run]].pack != LB_NO_PACK) lb_archive_drop_pack(a, list->rows[list->firsts[run]].pack);
-    c->result->blobs += list->firsts[run + 1] - list->firsts[run];
+    check->result->blobs += list->firsts[run + 1] - list->firsts[run];
     return status;
 }
 
-static void check_values(check *c, const lb_archive *a, const lb_program *p)
+static void check_values(check *check, const lb_archive *a, const lb_program *program)
 {
-    for (uint32_t v = 0; v < p->n_values; v++) {
-        const lb_value *value = &p->values[v];
+    for (uint32_t v = 0; v < program->n_values; v++) {
+        const lb_value *value = &program->values[v];
         int64_t first, last;
         if (!(value->flags & LB_VALUE_KEPT) || lb_digest_is_none(value->blob)) continue;
         lb_layout_dense_range(&value->layout, &first, &last, NULL);
         size_t expected = lb_dtype_bytes(value->dtype, (size_t)(last - first));
         uint64_t row = lb_index_find(&a->index, value->blob);
         char which[160];
-        snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", p->rank, p->step,
-                 v, value->name == LB_NONE ? "" : " ", lb_program_text(p, value->name));
-        if (row == LB_NO_ROW && !(c->whole && lb_capture_has_value(c->whole, p, v)))
-            report(c, LB_DAMAGE_MISSING, 0, "%s: %s: its bytes were kept once and are not here", c->file, which);
+        snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", program->rank,
+                 program->step, v, value->name == LB_NONE ? "" : " ", lb_program_text(program, value->name));
+        if (row == LB_NO_ROW && !(check->whole && lb_capture_has_value(check->whole, program, v)))
+            report(check, LB_DAMAGE_MISSING, 0, "%s: %s: its bytes were kept once and are not here", check->file,
+                   which);
         else if (row != LB_NO_ROW && last > first && lb_index_blob(&a->index, row).size != expected)
-            report(c, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset,
-                   "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", c->file, which,
+            report(check, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset,
+                   "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", check->file, which,
                    lb_index_blob(&a->index, row).size, expected);
     }
 }
 
-static lb_status check_program(check *c, lb_archive *a, uint32_t i, lb_err *err)
+static lb_status check_program(check *check, lb_archive *a, uint32_t i, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    lb_program *p;
-    const lb_status status = lb_archive_read_program(a, i, &p, &why);
+    lb_program *program;
+    const lb_status status = lb_archive_read_program(a, i, &program, &why);
     if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
-    c->result->programs++;
+    check->result->programs++;
     if (status != LB_OK) {
-        report_failure(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, &why);
+        report_failure(check, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, &why);
         return LB_OK;
     }
-    check_values(c, a, p);
-    lb_program_free(p);
+    check_values(check, a, program);
+    lb_program_free(program);
     return LB_OK;
 }
 
-static lb_status check_table(check *c, lb_archive *a, uint32_t i, lb_err *err)
+static lb_status check_table(check *check, lb_archive *a, uint32_t i, lb_err *err)
 {
     const lb_segment_row *row = &a->index.tables[i];
     lb_err why = LB_ERR_INIT;
     char *json;
     const lb_status status = lb_archive_read_table(a, row, &json, &why);
     if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
-    if (status != LB_OK) report_failure(c, LB_DAMAGE_BYTES, row->offset, &why);
-    c->result->tables++;
+    if (status != LB_OK) report_failure(check, LB_DAMAGE_BYTES, row->offset, &why);
+    check->result->tables++;
     free(json);
     return LB_OK;
 }
 
 /* The closing index must say what the records say. */
-static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned)
+static void check_index(check *check, const lb_scan *scan, const lb_archive *scanned)
 {
     bool has_index = false;
     uint64_t at = 0;
@@ -253,15 +254,15 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
     lb_err why = LB_ERR_INIT;
     if (lb_archive_open(scanned->path, &indexed, &why) !=
         LB_OK) { /* the scan has said why, unless it could not be read again */
-        if (lb_is_refusal(why.status)) report_failure(c, LB_DAMAGE_INDEX, at, &why);
+        if (lb_is_refusal(why.status)) report_failure(check, LB_DAMAGE_INDEX, at, &why);
         return;
     }
     const bool usable = indexed->closed && lb_index_holds_all(&indexed->index);
     if (!usable && has_index)
-        report(c, LB_DAMAGE_INDEX, at,
+        report(check, LB_DAMAGE_INDEX, at,
                "%s: offset %" PRIu64
                ": the closing index cannot be used; nothing is lost, `lastbit recover` writes one",
-               c->file, at);
+               check->file, at);
     const lb_index *x = &indexed->index, *y = &scanned->index;
     bool same = x->blobs.rows == y->blobs.rows && x->n_programs == y->n_programs && x->n_tables == y->n_tables;
     for (uint64_t i = 0; usable && same && i < x->blobs.rows; i++) {
@@ -269,10 +270,10 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
         same = lb_digest_equal(p.digest, q.digest) && p.offset == q.offset && p.size == q.size && p.coding == q.coding;
     }
     if (usable) {
-        c->result->closed++;
+        check->result->closed++;
         if (!same && scanned->damages == 0)
-            report(c, LB_DAMAGE_INDEX, at,
-                   "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
+            report(check, LB_DAMAGE_INDEX, at,
+                   "%s: offset %" PRIu64 ": the closing index does not list what the records hold", check->file, at);
     }
     lb_archive_close(indexed);
 }
@@ -296,34 +297,34 @@ static uint64_t units_of(const contents *x)
     return x->scan.n + x->blobs.runs + x->archive->index.n_programs + x->archive->index.n_tables;
 }
 
-static lb_status check_unit(check *c, const contents *x, uint64_t unit, lb_err *err)
+static lb_status check_unit(check *check, const contents *x, uint64_t unit, lb_err *err)
 {
     lb_archive *a = x->archive;
-    if (unit < x->scan.n) return check_record(c, a->map, &x->scan, unit), LB_OK;
+    if (unit < x->scan.n) return check_record(check, a->map, &x->scan, unit), LB_OK;
     unit -= x->scan.n;
-    if (unit < x->blobs.runs) return check_run(c, a, &x->blobs, unit, err);
+    if (unit < x->blobs.runs) return check_run(check, a, &x->blobs, unit, err);
     unit -= x->blobs.runs;
-    if (unit < a->index.n_programs) return check_program(c, a, (uint32_t)unit, err);
-    return check_table(c, a, (uint32_t)(unit - a->index.n_programs), err);
+    if (unit < a->index.n_programs) return check_program(check, a, (uint32_t)unit, err);
+    return check_table(check, a, (uint32_t)(unit - a->index.n_programs), err);
 }
 
-static lb_status refusal_of(const check *c, lb_err *err)
+static lb_status refusal_of(const check *check, lb_err *err)
 {
-    return c->refused.status == LB_OK ? LB_OK : lb_fail(err, c->refused.status, "%s", c->refused.message);
+    return check->refused.status == LB_OK ? LB_OK : lb_fail(err, check->refused.status, "%s", check->refused.message);
 }
 
-static lb_status open_contents(check *c, const char *path, contents *x, lb_err *err)
+static lb_status open_contents(check *check, const char *path, contents *x, lb_err *err)
 {
-    c->file = path;
-    *x = (contents){.whole = c->whole, .found = c->found, .context = c->context, .result = c->result};
+    check->file = path;
+    *x = (contents){.whole = check->whole, .found = check->found, .context = check->context, .result = check->result};
     LB_TRY(lb_archive_open_scanned(path, false, &x->archive, err));
     lb_status status = lb_scan_run(x->archive->map, x->archive->size, path, &x->scan, err);
     if (status == LB_OK) status = list_blobs(x->archive, &x->blobs, err);
     if (status != LB_OK) return status;
-    c->result->archives++;
+    check->result->archives++;
     const uint32_t minor = x->scan.entries[0].descriptor.minor;
-    if (minor > c->result->minor) c->result->minor = minor;
-    check_gaps(c, &x->scan);
+    if (minor > check->result->minor) check->result->minor = minor;
+    check_gaps(check, &x->scan);
     return LB_OK;
 }
 
@@ -334,14 +335,14 @@ static void close_contents(contents *x)
     lb_archive_close(x->archive);
 }
 
-static lb_status verify_archive(check *c, const char *path, lb_err *err)
+static lb_status verify_archive(check *check, const char *path, lb_err *err)
 {
     contents x;
-    lb_status status = open_contents(c, path, &x, err);
-    for (uint64_t i = 0; status == LB_OK && i < units_of(&x); i++) status = check_unit(c, &x, i, err);
-    if (status == LB_OK) check_index(c, &x.scan, x.archive);
+    lb_status status = open_contents(check, path, &x, err);
+    for (uint64_t i = 0; status == LB_OK && i < units_of(&x); i++) status = check_unit(check, &x, i, err);
+    if (status == LB_OK) check_index(check, &x.scan, x.archive);
     close_contents(&x);
-    return status == LB_OK ? refusal_of(c, err) : status;
+    return status == LB_OK ? refusal_of(check, err) : status;
 }
 
 /* ---- records of units -------------------------------------------------------------------------------------------- */
@@ -432,17 +433,17 @@ static uint64_t weigh_content(void *context, uint64_t unit)
     return bytes;
 }
 
-static lb_status verify_in_units(check *c, const char *path, lb_parts *parts, lb_err *err)
+static lb_status verify_in_units(check *check, const char *path, lb_parts *parts, lb_err *err)
 {
     contents x;
-    lb_status status = open_contents(c, path, &x, err);
+    lb_status status = open_contents(check, path, &x, err);
     if (status == LB_OK) {
         const lb_parts_loop loop = {"content", units_of(&x), verify_content, fold_content, &x, weigh_content};
         status = lb_parts_each(parts, &loop, err);
     }
-    if (status == LB_OK) check_index(c, &x.scan, x.archive);
+    if (status == LB_OK) check_index(check, &x.scan, x.archive);
     close_contents(&x);
-    return status == LB_OK ? refusal_of(c, err) : status;
+    return status == LB_OK ? refusal_of(check, err) : status;
 }
 
 /* ---- the archives of a folder, each a unit ----------------------------------------------------------------------- */

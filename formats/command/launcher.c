@@ -31,80 +31,81 @@ static bool number_of(const char *name, uint32_t *number)
     return !*end && value < UINT32_MAX;
 }
 
-static bool find_in(const char *launcher, const char *rank, const char *size, lb_launcher *w)
+static bool find_in(const char *launcher, const char *rank, const char *size, lb_launcher *found)
 {
-    if (!number_of(rank, &w->number) || !number_of(size, &w->of) || w->number >= w->of) return false;
-    w->launcher = launcher;
+    if (!number_of(rank, &found->number) || !number_of(size, &found->of) || found->number >= found->of) return false;
+    found->launcher = launcher;
     return true;
 }
 
 /* What the variable says, behind what the name has already. */
-static void add_to_name(lb_launcher *w, const char *variable)
+static void add_to_name(lb_launcher *launcher, const char *variable)
 {
     const char *text = getenv(variable);
-    const size_t n = strlen(w->job);
-    if (text) snprintf(w->job + n, sizeof w->job - n, "%s%s", n ? "." : "", text);
+    const size_t n = strlen(launcher->job);
+    if (text) snprintf(launcher->job + n, sizeof launcher->job - n, "%s%s", n ? "." : "", text);
 }
 
-static void name_job(lb_launcher *w, const char *first, const char *second)
+static void name_job(lb_launcher *launcher, const char *first, const char *second)
 {
     if (!getenv(first)) return;
-    add_to_name(w, first);
-    if (second) add_to_name(w, second);
+    add_to_name(launcher, first);
+    if (second) add_to_name(launcher, second);
 }
 
-static bool on_one_host(const char *ranks_here, const lb_launcher *w)
+static bool on_one_host(const char *ranks_here, const lb_launcher *launcher)
 {
     uint32_t here = 0;
-    return number_of(ranks_here, &here) && here == w->of;
+    return number_of(ranks_here, &here) && here == launcher->of;
 }
 
-static void name_torchrun(lb_launcher *w)
+static void name_torchrun(lb_launcher *launcher)
 {
     const char *file = getenv("TORCHELASTIC_ERROR_FILE");
-    name_job(w, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
-    if (!*w->job) return;
-    add_to_name(w, "MASTER_ADDR"), add_to_name(w, "SLURM_JOB_ID");
+    name_job(launcher, "TORCHELASTIC_RUN_ID", "MASTER_PORT");
+    if (!*launcher->job) return;
+    add_to_name(launcher, "MASTER_ADDR"), add_to_name(launcher, "SLURM_JOB_ID");
     const char *again = getenv("TORCHELASTIC_RESTART_COUNT");
-    if (again) snprintf(w->again, sizeof w->again, "%s", again);
-    if (!file || !on_one_host("LOCAL_WORLD_SIZE", w)) return;
+    if (again) snprintf(launcher->again, sizeof launcher->again, "%s", again);
+    if (!file || !on_one_host("LOCAL_WORLD_SIZE", launcher)) return;
     size_t n = strlen(file);
     for (int above = 0; above < 3 && n; above++)
         for (n--; n && file[n] != '/'; n--) {
         }
     const lb_digest folder = lb_digest_bytes(file, n);
-    const size_t there = strlen(w->job);
-    snprintf(w->job + there, sizeof w->job - there, ".%016llx", (unsigned long long)folder.lo);
+    const size_t there = strlen(launcher->job);
+    snprintf(launcher->job + there, sizeof launcher->job - there, ".%016llx", (unsigned long long)folder.lo);
 }
 
-static void name_hydra(lb_launcher *w)
+static void name_hydra(lb_launcher *launcher)
 {
     char host[64] = "";
-    if (on_one_host("MPI_LOCALNRANKS", w)) {
+    if (on_one_host("MPI_LOCALNRANKS", launcher)) {
         gethostname(host, sizeof host - 1);
-        snprintf(w->job, sizeof w->job, "%s.parent-%ld", host, (long)getppid());
+        snprintf(launcher->job, sizeof launcher->job, "%s.parent-%ld", host, (long)getppid());
     } else if (getenv("SLURM_STEP_ID")) {
-        name_job(w, "SLURM_JOB_ID", "SLURM_STEP_ID");
+        name_job(launcher, "SLURM_JOB_ID", "SLURM_STEP_ID");
     }
 }
 
-bool lb_launcher_find(lb_launcher *w)
+bool lb_launcher_find(lb_launcher *worker)
 {
-    memset(w, 0, sizeof *w);
-    if (find_in("torchrun", "RANK", "WORLD_SIZE", w)) {
-        name_torchrun(w);
-    } else if (find_in("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", w)) {
-        name_job(w, "PMIX_NAMESPACE", NULL);
-        if (!*w->job) name_job(w, "OMPI_MCA_ess_base_jobid", NULL);
-    } else if (getenv("MPI_LOCALNRANKS") && find_in("MPICH", "PMI_RANK", "PMI_SIZE", w)) {
-        name_hydra(w);
-    } else if (getenv("SLURM_STEP_ID") && find_in("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", w)) {
-        name_job(w, "SLURM_JOB_ID", "SLURM_STEP_ID");
-        if (getenv("SLURM_RESTART_COUNT")) snprintf(w->again, sizeof w->again, "%s", getenv("SLURM_RESTART_COUNT"));
-    } else if (find_in("MPICH", "PMI_RANK", "PMI_SIZE", w)) {
-        name_hydra(w);
-    } else if (find_in("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", w)) {
-        name_job(w, "JOB_NAME", NULL);
+    memset(worker, 0, sizeof *worker);
+    if (find_in("torchrun", "RANK", "WORLD_SIZE", worker)) {
+        name_torchrun(worker);
+    } else if (find_in("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", worker)) {
+        name_job(worker, "PMIX_NAMESPACE", NULL);
+        if (!*worker->job) name_job(worker, "OMPI_MCA_ess_base_jobid", NULL);
+    } else if (getenv("MPI_LOCALNRANKS") && find_in("MPICH", "PMI_RANK", "PMI_SIZE", worker)) {
+        name_hydra(worker);
+    } else if (getenv("SLURM_STEP_ID") && find_in("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", worker)) {
+        name_job(worker, "SLURM_JOB_ID", "SLURM_STEP_ID");
+        if (getenv("SLURM_RESTART_COUNT"))
+            snprintf(worker->again, sizeof worker->again, "%s", getenv("SLURM_RESTART_COUNT"));
+    } else if (find_in("MPICH", "PMI_RANK", "PMI_SIZE", worker)) {
+        name_hydra(worker);
+    } else if (find_in("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", worker)) {
+        name_job(worker, "JOB_NAME", NULL);
     }
-    return w->launcher && w->of > 1;
+    return worker->launcher && worker->of > 1;
 }

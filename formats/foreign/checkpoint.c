@@ -49,51 +49,54 @@ static char *copy(const char *text)
 
 static void tell_fault(void *context, lb_fault_kind kind, const char *tensor, const char *file, const char *message)
 {
-    reading *r = (reading *)context;
-    lb_checkpoint *c = r->c;
-    lb_checkpoint_fault *grown = (lb_checkpoint_fault *)realloc(c->faults, (c->n_faults + 1u) * sizeof *grown);
+    reading *read = (reading *)context;
+    lb_checkpoint *checkpoint = read->c;
+    lb_checkpoint_fault *grown =
+        (lb_checkpoint_fault *)realloc(checkpoint->faults, (checkpoint->n_faults + 1u) * sizeof *grown);
     if (!grown) {
-        r->failed = true;
+        read->failed = true;
         return;
     }
-    c->faults = grown;
+    checkpoint->faults = grown;
     int32_t stated;
-    size_t folder = strlen(c->path);
-    if (file && strncmp(file, c->path, folder) == 0 && file[folder] == '/') file += folder + 1;
-    lb_checkpoint_fault *f = &grown[c->n_faults++];
+    size_t folder = strlen(checkpoint->path);
+    if (file && strncmp(file, checkpoint->path, folder) == 0 && file[folder] == '/') file += folder + 1;
+    lb_checkpoint_fault *f = &grown[checkpoint->n_faults++];
     *f = (lb_checkpoint_fault){kind, copy(tensor), copy(file), file ? lb_rank_in_name(file, &stated) : -1,
                                strdup(message)};
-    r->failed |= !f->message;
+    read->failed |= !f->message;
 }
 
 static void tell_entry(void *context, const char *name, const char *text)
 {
-    reading *r = (reading *)context;
-    lb_checkpoint *c = r->c;
-    lb_checkpoint_entry *grown = (lb_checkpoint_entry *)realloc(c->entries, (c->n_entries + 1u) * sizeof *grown);
+    reading *read = (reading *)context;
+    lb_checkpoint *checkpoint = read->c;
+    lb_checkpoint_entry *grown =
+        (lb_checkpoint_entry *)realloc(checkpoint->entries, (checkpoint->n_entries + 1u) * sizeof *grown);
     if (!grown) {
-        r->failed = true;
+        read->failed = true;
         return;
     }
-    c->entries = grown;
-    lb_checkpoint_entry *e = &grown[c->n_entries++];
-    *e = (lb_checkpoint_entry){strdup(name), strdup(text), c->tensors->n_memory ? c->tensors->n_memory - 1 : 0};
-    r->failed |= !e->name || !e->text;
+    checkpoint->entries = grown;
+    lb_checkpoint_entry *e = &grown[checkpoint->n_entries++];
+    *e = (lb_checkpoint_entry){strdup(name), strdup(text),
+                               checkpoint->tensors->n_memory ? checkpoint->tensors->n_memory - 1 : 0};
+    read->failed |= !e->name || !e->text;
 }
 
 static void tell_unread(void *context, const char *name, const char *type, const lb_layout *shape)
 {
-    reading *r = (reading *)context;
-    lb_checkpoint *c = r->c;
-    lb_checkpoint_unread *grown = lb_array_grow(c->unread, c->n_unread, sizeof *grown);
+    reading *read = (reading *)context;
+    lb_checkpoint *checkpoint = read->c;
+    lb_checkpoint_unread *grown = lb_array_grow(checkpoint->unread, checkpoint->n_unread, sizeof *grown);
     if (!grown) {
-        r->failed = true;
+        read->failed = true;
         return;
     }
-    c->unread = grown;
-    lb_checkpoint_unread *u = &grown[c->n_unread++];
-    *u = (lb_checkpoint_unread){strdup(name), strdup(type), *shape, c->tensors->n_memory - 1};
-    r->failed |= !u->name || !u->type;
+    checkpoint->unread = grown;
+    lb_checkpoint_unread *u = &grown[checkpoint->n_unread++];
+    *u = (lb_checkpoint_unread){strdup(name), strdup(type), *shape, checkpoint->tensors->n_memory - 1};
+    read->failed |= !u->name || !u->type;
 }
 
 /* ---- which files ------------------------------------------------------------------------------------------------- */
@@ -154,12 +157,13 @@ static lb_status list_files(const char *folder, int depth, lb_input_names *files
     return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
-static bool is_read(const lb_checkpoint *c, const char *path)
+static bool is_read(const lb_checkpoint *checkpoint, const char *path)
 {
-    for (uint32_t i = 0; i < c->tensors->n_memory; i++)
-        if (c->tensors->memory[i].path && strcmp(c->tensors->memory[i].path, path) == 0) return true;
-    for (uint32_t i = 0; i < c->n_faults; i++)
-        if (c->faults[i].file && strcmp(base_name(c->faults[i].file), base_name(path)) == 0) return true;
+    for (uint32_t i = 0; i < checkpoint->tensors->n_memory; i++)
+        if (checkpoint->tensors->memory[i].path && strcmp(checkpoint->tensors->memory[i].path, path) == 0) return true;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+        if (checkpoint->faults[i].file && strcmp(base_name(checkpoint->faults[i].file), base_name(path)) == 0)
+            return true;
     return false;
 }
 
@@ -172,15 +176,16 @@ static bool is_single_form(const char *name, const char *index, size_t stem)
 
 /* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names
  * nothing. */
-static bool is_left_over(const lb_checkpoint *c, const char *path, const lb_input_names *indexes)
+static bool is_left_over(const lb_checkpoint *checkpoint, const char *path, const lb_input_names *indexes)
 {
     const char *name = base_name(path);
     for (uint32_t i = 0; i < indexes->n; i++) {
         const char *index = base_name(indexes->rows[i]);
         size_t stem = strcspn(index, ".");
         bool damaged = false;
-        for (uint32_t k = 0; k < c->n_faults; k++)
-            damaged |= c->faults[k].file && !c->faults[k].tensor && strcmp(base_name(c->faults[k].file), index) == 0;
+        for (uint32_t k = 0; k < checkpoint->n_faults; k++)
+            damaged |= checkpoint->faults[k].file && !checkpoint->faults[k].tensor &&
+                       strcmp(base_name(checkpoint->faults[k].file), index) == 0;
         if (!damaged && strncmp(name, index, stem) == 0 && (strstr(name, "-of-") || is_single_form(name, index, stem)))
             return true;
     }
@@ -237,14 +242,14 @@ static bool is_other_format(const char *path, const lb_input_names *files, const
 
 /* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is
  * not, and a refusal of the system is passed on. */
-static lb_status tell_failure(const reading *r, const char *path, uint32_t row, const lb_err *why, lb_err *err)
+static lb_status tell_failure(const reading *read, const char *path, uint32_t row, const lb_err *why, lb_err *err)
 {
     if (lb_is_refusal(why->status)) return lb_fail(err, why->status, "%s", why->message);
-    const lb_foreign_tensors *t = r->c->tensors;
-    const lb_foreign_memory *map = t->n_memory > row ? &t->memory[row] : NULL;
+    const lb_foreign_tensors *tensors = read->c->tensors;
+    const lb_foreign_memory *map = tensors->n_memory > row ? &tensors->memory[row] : NULL;
     return lb_foreign_fault(
-        t, lb_foreign_damage(why->status, path, map ? (const char *)map->bytes : NULL, map ? map->size : 0), NULL, path,
-        why, err);
+        tensors, lb_foreign_damage(why->status, path, map ? (const char *)map->bytes : NULL, map ? map->size : 0), NULL,
+        path, why, err);
 }
 
 /* A file of a known kind that cannot be read here is no checkpoint of ours; one of no known kind is none at all. */
@@ -258,35 +263,35 @@ static bool is_known_kind(const char *path)
 
 /* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their
  * entries; a file of another format is passed over in a folder. */
-static lb_status read_one(reading *r, const char *path, lb_err *err)
+static lb_status read_one(reading *read, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    const uint32_t before = r->c->tensors->n_memory;
-    lb_status status = lb_foreign_read_file(r->c->tensors, path, &why);
-    if (status == LB_ERR_UNSUPPORTED && strcmp(path, r->c->path) == 0 && !r->c->n_entries)
+    const uint32_t before = read->c->tensors->n_memory;
+    lb_status status = lb_foreign_read_file(read->c->tensors, path, &why);
+    if (status == LB_ERR_UNSUPPORTED && strcmp(path, read->c->path) == 0 && !read->c->n_entries)
         return lb_fail(err, is_known_kind(path) ? status : LB_ERR_CORRUPT, "%s", why.message);
-    return status == LB_OK || status == LB_ERR_UNSUPPORTED ? LB_OK : tell_failure(r, path, before, &why, err);
+    return status == LB_OK || status == LB_ERR_UNSUPPORTED ? LB_OK : tell_failure(read, path, before, &why, err);
 }
 
 /* An index or a .metadata: files behind it cannot be understood without it. */
-static lb_status read_description(reading *r, const char *folder, const char *path, lb_err *err)
+static lb_status read_description(reading *read, const char *folder, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    const uint32_t before = r->c->tensors->n_memory;
-    lb_status status = folder ? lb_distributed_read(r->c->tensors, folder, path, &why)
-                              : lb_safetensors_read_index(r->c->tensors, path, &why);
+    const uint32_t before = read->c->tensors->n_memory;
+    lb_status status = folder ? lb_distributed_read(read->c->tensors, folder, path, &why)
+                              : lb_safetensors_read_index(read->c->tensors, path, &why);
     if (status == LB_OK) return LB_OK;
-    return status == LB_ERR_CORRUPT ? tell_failure(r, path, before, &why, err)
+    return status == LB_ERR_CORRUPT ? tell_failure(read, path, before, &why, err)
                                     : lb_fail(err, status, "%s", why.message);
 }
 
-static lb_status read_folder(reading *r, const char *folder, lb_err *err)
+static lb_status read_folder(reading *read, const char *folder, lb_err *err)
 {
     char metadata[4096];
     snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
     if (lb_input_is_file(metadata)) {
-        r->c->distributed = true;
-        return read_description(r, folder, metadata, err);
+        read->c->distributed = true;
+        return read_description(read, folder, metadata, err);
     }
     lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
     lb_status status = list_files(folder, 0, &files, &indexes, err);
@@ -297,20 +302,20 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
                          folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
         if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
-            status = read_description(r, NULL, indexes.rows[i], err);
-            r->indexed = true;
+            status = read_description(read, NULL, indexes.rows[i], err);
+            read->indexed = true;
         }
     for (uint32_t i = 0; i < files.n && status == LB_OK; i++) {
         const char *path = files.rows[i];
-        if (is_read(r->c, path) || is_other_format(path, &files, &indexes)) continue;
-        if (!is_left_over(r->c, path, &indexes)) {
-            status = read_one(r, path, err);
+        if (is_read(read->c, path) || is_other_format(path, &files, &indexes)) continue;
+        if (!is_left_over(read->c, path, &indexes)) {
+            status = read_one(read, path, err);
             continue;
         }
         char message[512];
         snprintf(message, sizeof message, "%.200s is not named by the index beside it: left from another save?",
                  base_name(path));
-        tell_fault(r, LB_FAULT_UNEXPECTED, NULL, path, message);
+        tell_fault(read, LB_FAULT_UNEXPECTED, NULL, path, message);
     }
     lb_input_names_release(&files);
     lb_input_names_release(&indexes);
@@ -343,34 +348,39 @@ static bool name_layer(lb_foreign_tensor *row, const lb_foreign_memory *m)
     return true;
 }
 
-static lb_status list_pieces(lb_checkpoint *c, lb_err *err)
+static lb_status list_pieces(lb_checkpoint *checkpoint, lb_err *err)
 {
-    lb_foreign_tensors *t = c->tensors;
-    size_t folder = strlen(c->path);
-    c->files = (lb_checkpoint_file *)calloc(t->n_memory + 1u, sizeof *c->files);
-    c->pieces = (lb_checkpoint_piece *)calloc(t->n + 1u, sizeof *c->pieces);
-    if (!c->files || !c->pieces) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-    for (c->n_files = 0; c->n_files < t->n_memory; c->n_files++) {
-        const lb_foreign_memory *m = &t->memory[c->n_files];
-        lb_checkpoint_file *f = &c->files[c->n_files];
-        const char *path = m->path ? m->path : c->n_files ? c->files[c->n_files - 1].path : "";
-        if (m->path && strncmp(path, c->path, folder) == 0 && path[folder]) path += folder + (path[folder] == '/');
+    lb_foreign_tensors *tensors = checkpoint->tensors;
+    size_t folder = strlen(checkpoint->path);
+    checkpoint->files = (lb_checkpoint_file *)calloc(tensors->n_memory + 1u, sizeof *checkpoint->files);
+    checkpoint->pieces = (lb_checkpoint_piece *)calloc(tensors->n + 1u, sizeof *checkpoint->pieces);
+    if (!checkpoint->files || !checkpoint->pieces)
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
+    for (checkpoint->n_files = 0; checkpoint->n_files < tensors->n_memory; checkpoint->n_files++) {
+        const lb_foreign_memory *m = &tensors->memory[checkpoint->n_files];
+        lb_checkpoint_file *f = &checkpoint->files[checkpoint->n_files];
+        const char *path = m->path               ? m->path
+                           : checkpoint->n_files ? checkpoint->files[checkpoint->n_files - 1].path
+                                                 : "";
+        if (m->path && strncmp(path, checkpoint->path, folder) == 0 && path[folder])
+            path += folder + (path[folder] == '/');
         int32_t stated = 0;
-        *f = (lb_checkpoint_file){strdup(path), lb_rank_in_name(path, &stated), m->size, -1, c->n_files};
-        if (!f->path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-        if (stated > c->ranks_stated) c->ranks_stated = stated;
+        *f = (lb_checkpoint_file){strdup(path), lb_rank_in_name(path, &stated), m->size, -1, checkpoint->n_files};
+        if (!f->path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
+        if (stated > checkpoint->ranks_stated) checkpoint->ranks_stated = stated;
     }
-    if (!c->distributed && !lb_rank_grid_place(c)) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-    for (uint32_t i = 0; i < t->n; i++) {
-        if (!name_layer(&t->rows[i], lb_foreign_file(t, &t->rows[i])))
-            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-        const lb_foreign_tensor *row = &t->rows[i];
-        const lb_foreign_memory *m = lb_foreign_file(t, row);
-        lb_checkpoint_piece *p = &c->pieces[c->n_pieces++];
+    if (!checkpoint->distributed && !lb_rank_grid_place(checkpoint))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
+    for (uint32_t i = 0; i < tensors->n; i++) {
+        if (!name_layer(&tensors->rows[i], lb_foreign_file(tensors, &tensors->rows[i])))
+            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
+        const lb_foreign_tensor *row = &tensors->rows[i];
+        const lb_foreign_memory *m = lb_foreign_file(tensors, row);
+        lb_checkpoint_piece *p = &checkpoint->pieces[checkpoint->n_pieces++];
         p->name = row->name;
         p->tensor = row->tensor;
-        p->file = m ? (uint32_t)(m - t->memory) : 0;
-        p->rank = c->files[p->file].rank;
+        p->file = m ? (uint32_t)(m - tensors->memory) : 0;
+        p->rank = checkpoint->files[p->file].rank;
         p->offset = m && m->path ? (uint64_t)((const char *)row->tensor.data - (const char *)m->bytes) : 0;
         p->placed = row->part != NULL;
         p->whole = row->part ? row->part->whole : row->tensor.layout;
@@ -385,14 +395,16 @@ static int by_name(const void *a, const void *b)
 }
 
 /* "X-00000-of-00002" numbers shards of a list of tensors, or ranks: then most names are in several of the files. */
-static bool names_are_shared(lb_checkpoint *c)
+static bool names_are_shared(lb_checkpoint *checkpoint)
 {
     uint32_t shared = 0, names = 0;
-    qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name);
-    for (uint32_t i = 0, behind; i < c->n_pieces; i = behind) {
+    qsort(checkpoint->pieces, checkpoint->n_pieces, sizeof *checkpoint->pieces, by_name);
+    for (uint32_t i = 0, behind; i < checkpoint->n_pieces; i = behind) {
         bool several = false;
-        for (behind = i + 1; behind < c->n_pieces && strcmp(c->pieces[i].name, c->pieces[behind].name) == 0; behind++)
-            several |= c->pieces[behind].file != c->pieces[i].file;
+        for (behind = i + 1;
+             behind < checkpoint->n_pieces && strcmp(checkpoint->pieces[i].name, checkpoint->pieces[behind].name) == 0;
+             behind++)
+            several |= checkpoint->pieces[behind].file != checkpoint->pieces[i].file;
         names++;
         shared += several;
     }
@@ -400,29 +412,34 @@ static bool names_are_shared(lb_checkpoint *c)
 }
 
 /* The lowest number that files carry, so that ranks begin at 0. */
-static void number_ranks(lb_checkpoint *c)
+static void number_ranks(lb_checkpoint *checkpoint)
 {
-    bool numbered = c->ranks_stated > 0;
-    c->rank_files = c->n_pieces && !c->distributed && (!numbered || names_are_shared(c));
+    bool numbered = checkpoint->ranks_stated > 0;
+    checkpoint->rank_files =
+        checkpoint->n_pieces && !checkpoint->distributed && (!numbered || names_are_shared(checkpoint));
     int32_t top = -1, low = INT32_MAX;
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        if (c->pieces[i].rank > top) top = c->pieces[i].rank;
-        if (c->pieces[i].rank >= 0 && c->pieces[i].rank < low) low = c->pieces[i].rank;
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++) {
+        if (checkpoint->pieces[i].rank > top) top = checkpoint->pieces[i].rank;
+        if (checkpoint->pieces[i].rank >= 0 && checkpoint->pieces[i].rank < low) low = checkpoint->pieces[i].rank;
     }
-    const int32_t first = numbered && low > 0 && top == c->ranks_stated ? 1 : 0;
+    const int32_t first = numbered && low > 0 && top == checkpoint->ranks_stated ? 1 : 0;
     bool several = false;
-    for (uint32_t i = 1; i < c->n_pieces; i++) several |= c->pieces[i].file != c->pieces[0].file;
-    for (uint32_t i = 0; i < c->n_faults; i++) several |= c->faults[i].rank >= 0 && c->faults[i].rank != top;
-    c->rank_files &= top >= 0 && (several || numbered);
-    for (uint32_t i = 0; i < c->n_pieces; i++)
-        c->pieces[i].rank =
-            c->rank_files || c->distributed ? c->pieces[i].rank - (c->pieces[i].rank >= 0 ? first : 0) : -1;
-    for (uint32_t i = 0; i < c->n_files; i++)
-        if (!c->rank_files && !c->distributed) c->files[i].rank = -1;
-    for (uint32_t i = 0; i < c->n_faults && c->rank_files; i++)
-        if (c->faults[i].rank > top) top = c->faults[i].rank;
-    if (c->rank_files || c->distributed) c->ranks = top + 1 - first;
-    if (c->rank_files && c->ranks_stated > c->ranks) c->ranks = c->ranks_stated;
+    for (uint32_t i = 1; i < checkpoint->n_pieces; i++)
+        several |= checkpoint->pieces[i].file != checkpoint->pieces[0].file;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++)
+        several |= checkpoint->faults[i].rank >= 0 && checkpoint->faults[i].rank != top;
+    checkpoint->rank_files &= top >= 0 && (several || numbered);
+    for (uint32_t i = 0; i < checkpoint->n_pieces; i++)
+        checkpoint->pieces[i].rank = checkpoint->rank_files || checkpoint->distributed
+                                         ? checkpoint->pieces[i].rank - (checkpoint->pieces[i].rank >= 0 ? first : 0)
+                                         : -1;
+    for (uint32_t i = 0; i < checkpoint->n_files; i++)
+        if (!checkpoint->rank_files && !checkpoint->distributed) checkpoint->files[i].rank = -1;
+    for (uint32_t i = 0; i < checkpoint->n_faults && checkpoint->rank_files; i++)
+        if (checkpoint->faults[i].rank > top) top = checkpoint->faults[i].rank;
+    if (checkpoint->rank_files || checkpoint->distributed) checkpoint->ranks = top + 1 - first;
+    if (checkpoint->rank_files && checkpoint->ranks_stated > checkpoint->ranks)
+        checkpoint->ranks = checkpoint->ranks_stated;
 }
 
 /* Faults that others follow from, by the name of their file or of their tensor. */
@@ -472,72 +489,75 @@ static bool is_consequence(const causes *x, const lb_checkpoint_fault *f)
 }
 
 /* False when out of memory. */
-static bool drop_consequences(lb_checkpoint *c)
+static bool drop_consequences(lb_checkpoint *checkpoint)
 {
     uint32_t n = 0;
-    causes x = {.c = c};
-    bool *dropped = (bool *)malloc(c->n_faults + 1u);
+    causes x = {.c = checkpoint};
+    bool *dropped = (bool *)malloc(checkpoint->n_faults + 1u);
     const bool made = dropped && gather_causes(&x);
-    for (uint32_t i = 0; made && i < c->n_faults; i++) dropped[i] = is_consequence(&x, &c->faults[i]);
+    for (uint32_t i = 0; made && i < checkpoint->n_faults; i++) dropped[i] = is_consequence(&x, &checkpoint->faults[i]);
     lb_hash_release(&x.files), lb_hash_release(&x.tensors);
     if (!made) {
         free(dropped);
         return false;
     }
-    for (uint32_t i = 0; i < c->n_faults; i++) {
-        lb_checkpoint_fault *f = &c->faults[i];
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++) {
+        lb_checkpoint_fault *f = &checkpoint->faults[i];
         if (!dropped[i]) {
-            c->faults[n++] = *f;
+            checkpoint->faults[n++] = *f;
             continue;
         }
         free(f->tensor);
         free(f->file);
         free(f->message);
     }
-    c->n_faults = n;
+    checkpoint->n_faults = n;
     free(dropped);
     return true;
 }
 
 /* A file of this rank, whatever its name tells. */
-static void tell_no_file(reading *r, const char *path, int32_t rank, const char *message)
+static void tell_no_file(reading *read, const char *path, int32_t rank, const char *message)
 {
-    const uint32_t before = r->c->n_faults;
-    tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
-    if (r->c->n_faults > before) r->c->faults[before].rank = rank;
+    const uint32_t before = read->c->n_faults;
+    tell_fault(read, LB_FAULT_NO_FILE, NULL, path, message);
+    if (read->c->n_faults > before) read->c->faults[before].rank = rank;
 }
 
 /* Files of a numbered row ("-of-00004") that are not there, where no index told it. */
-static void tell_absent(reading *r)
+static void tell_absent(reading *read)
 {
-    lb_checkpoint *c = r->c;
-    for (uint32_t i = 0; i < c->n_files; i++) {
-        if (i && strcmp(c->files[i].path, c->files[i - 1].path) == 0) continue; /* members of one archive */
-        const char *of = strstr(c->files[i].path, "-of-");
-        int32_t stated = 0, number = lb_rank_in_name(c->files[i].path, &stated);
-        if (!of || stated < 2 || number < 0 || of - c->files[i].path < 6) continue;
+    lb_checkpoint *checkpoint = read->c;
+    for (uint32_t i = 0; i < checkpoint->n_files; i++) {
+        if (i && strcmp(checkpoint->files[i].path, checkpoint->files[i - 1].path) == 0)
+            continue; /* members of one archive */
+        const char *of = strstr(checkpoint->files[i].path, "-of-");
+        int32_t stated = 0, number = lb_rank_in_name(checkpoint->files[i].path, &stated);
+        if (!of || stated < 2 || number < 0 || of - checkpoint->files[i].path < 6) continue;
         bool there[1024] = {false}, first = true;
         if (stated > 1000) return;
-        for (uint32_t k = 0; k < c->n_files; k++) {
-            int32_t other_stated = 0, other = lb_rank_in_name(c->files[k].path, &other_stated);
+        for (uint32_t k = 0; k < checkpoint->n_files; k++) {
+            int32_t other_stated = 0, other = lb_rank_in_name(checkpoint->files[k].path, &other_stated);
             if (other_stated == stated && other >= 0 && other <= stated) {
                 there[other] = true;
                 first &= k >= i;
             }
         }
-        for (uint32_t k = 0; k < c->n_faults; k++) {
-            int32_t other_stated = 0,
-                    other = c->faults[k].file ? lb_rank_in_name(c->faults[k].file, &other_stated) : -1;
+        for (uint32_t k = 0; k < checkpoint->n_faults; k++) {
+            int32_t other_stated = 0, other = checkpoint->faults[k].file
+                                                  ? lb_rank_in_name(checkpoint->faults[k].file, &other_stated)
+                                                  : -1;
             if (other_stated == stated && other >= 0 && other <= stated) there[other] = true;
         }
         const int begin = there[0] || !there[stated] ? 0 : 1;
         for (int n = begin; first && n < begin + stated; n++) {
             char path[512], message[600];
-            if (there[n] || (begin == 0 && n == 0 && !c->rank_files)) continue;
-            snprintf(path, sizeof path, "%.*s%05d%s", (int)(of - c->files[i].path) - 5, c->files[i].path, n, of);
+            if (there[n] || (begin == 0 && n == 0 && !checkpoint->rank_files)) continue;
+            snprintf(path, sizeof path, "%.*s%05d%s", (int)(of - checkpoint->files[i].path) - 5,
+                     checkpoint->files[i].path, n, of);
             snprintf(message, sizeof message, "%s is not there: %s belongs to a row of %d files", path,
-                     c->files[i].path, stated);
-            tell_no_file(r, path, c->rank_files ? n - begin : -1, message);
+                     checkpoint->files[i].path, stated);
+            tell_no_file(read, path, checkpoint->rank_files ? n - begin : -1, message);
         }
         if (first) return;
     }
@@ -546,85 +566,86 @@ static void tell_absent(reading *r)
 /* A file that the grid of ranks' files lacks. */
 static void tell_absent_place(void *context, const char *path, int32_t rank, const char *like)
 {
-    reading *r = (reading *)context;
+    reading *read = (reading *)context;
     char message[700];
     snprintf(message, sizeof message, "%s is not there: %s is one of the files that each rank writes", path, like);
-    tell_no_file(r, path, rank, message);
-    if (rank >= r->c->ranks) r->c->ranks = rank + 1;
+    tell_no_file(read, path, rank, message);
+    if (rank >= read->c->ranks) read->c->ranks = rank + 1;
 }
 
 lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_err *err)
 {
-    lb_checkpoint *c = (lb_checkpoint *)calloc(1, sizeof *c);
-    if (!c || !(c->path = strdup(path)) || !(c->tensors = (lb_foreign_tensors *)calloc(1, sizeof *c->tensors))) {
-        lb_checkpoint_close(c);
+    lb_checkpoint *opened = (lb_checkpoint *)calloc(1, sizeof *opened);
+    if (!opened || !(opened->path = strdup(path)) ||
+        !(opened->tensors = (lb_foreign_tensors *)calloc(1, sizeof *opened->tensors))) {
+        lb_checkpoint_close(opened);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
-    reading r = {c, false, false};
-    const lb_foreign_listener listener = {&r, tell_fault, tell_entry, tell_unread};
-    c->tensors->listener = &listener;
+    for (size_t n = strlen(opened->path); n > 1 && opened->path[n - 1] == '/'; n--) opened->path[n - 1] = '\0';
+    reading read = {opened, false, false};
+    const lb_foreign_listener listener = {&read, tell_fault, tell_entry, tell_unread};
+    opened->tensors->listener = &listener;
     struct stat st;
     lb_status status = LB_OK;
     lb_err why = LB_ERR_INIT;
-    if (lb_input_look(c->path, &st, &why) == LB_ERR_NOT_FOUND)
+    if (lb_input_look(opened->path, &st, &why) == LB_ERR_NOT_FOUND)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s: is not there: name a checkpoint, a file or a folder", path);
     else if (why.status != LB_OK)
         status = lb_fail(err, why.status, "%s", why.message);
     else if (!S_ISDIR(st.st_mode) && (!S_ISREG(st.st_mode) || st.st_size == 0))
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
-    else if (access(c->path, R_OK) != 0)
+    else if (access(opened->path, R_OK) != 0)
         status = lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
     else if (S_ISDIR(st.st_mode))
-        status = read_folder(&r, c->path, err);
-    else if (lb_foreign_ends_with(c->path, ".index.json"))
-        status = read_description(&r, NULL, c->path, err), r.indexed = true;
+        status = read_folder(&read, opened->path, err);
+    else if (lb_foreign_ends_with(opened->path, ".index.json"))
+        status = read_description(&read, NULL, opened->path, err), read.indexed = true;
     else
-        status = read_one(&r, c->path, err);
-    if (status == LB_OK) status = list_pieces(c, err);
+        status = read_one(&read, opened->path, err);
+    if (status == LB_OK) status = list_pieces(opened, err);
     if (status == LB_OK) {
-        number_ranks(c);
-        if (!r.indexed) tell_absent(&r);
-        if (!r.indexed && c->rank_files) lb_rank_grid_absent(c, tell_absent_place, &r);
-        r.failed |= !drop_consequences(c);
-        if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
-        if (!c->n_pieces && !c->n_faults && !c->n_unread)
+        number_ranks(opened);
+        if (!read.indexed) tell_absent(&read);
+        if (!read.indexed && opened->rank_files) lb_rank_grid_absent(opened, tell_absent_place, &read);
+        read.failed |= !drop_consequences(opened);
+        if (opened->n_pieces) qsort(opened->pieces, opened->n_pieces, sizeof *opened->pieces, by_name_and_place);
+        if (!opened->n_pieces && !opened->n_faults && !opened->n_unread)
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds no tensors that are read", path);
-        if (r.failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+        if (read.failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    c->tensors->listener = NULL;
+    opened->tensors->listener = NULL;
     if (status != LB_OK) {
-        lb_checkpoint_close(c);
+        lb_checkpoint_close(opened);
         return status;
     }
-    *checkpoint = c;
+    *checkpoint = opened;
     return LB_OK;
 }
 
-void lb_checkpoint_close(lb_checkpoint *c)
+void lb_checkpoint_close(lb_checkpoint *checkpoint)
 {
-    if (!c) return;
-    for (uint32_t i = 0; i < c->n_faults; i++) {
-        free(c->faults[i].tensor);
-        free(c->faults[i].file);
-        free(c->faults[i].message);
+    if (!checkpoint) return;
+    for (uint32_t i = 0; i < checkpoint->n_faults; i++) {
+        free(checkpoint->faults[i].tensor);
+        free(checkpoint->faults[i].file);
+        free(checkpoint->faults[i].message);
     }
-    for (uint32_t i = 0; i < c->n_entries; i++) {
-        free(c->entries[i].name);
-        free(c->entries[i].text);
+    for (uint32_t i = 0; i < checkpoint->n_entries; i++) {
+        free(checkpoint->entries[i].name);
+        free(checkpoint->entries[i].text);
     }
-    for (uint32_t i = 0; i < c->n_unread; i++) {
-        free(c->unread[i].name);
-        free(c->unread[i].type);
+    for (uint32_t i = 0; i < checkpoint->n_unread; i++) {
+        free(checkpoint->unread[i].name);
+        free(checkpoint->unread[i].type);
     }
-    for (uint32_t i = 0; c->files && i < c->n_files; i++) free(c->files[i].path);
-    if (c->tensors) lb_foreign_tensors_release(c->tensors);
-    free(c->tensors);
-    free(c->faults);
-    free(c->entries);
-    free(c->unread);
-    free(c->files);
-    free(c->pieces);
-    free(c->path);
-    free(c);
+    for (uint32_t i = 0; checkpoint->files && i < checkpoint->n_files; i++) free(checkpoint->files[i].path);
+    if (checkpoint->tensors) lb_foreign_tensors_release(checkpoint->tensors);
+    free(checkpoint->tensors);
+    free(checkpoint->faults);
+    free(checkpoint->entries);
+    free(checkpoint->unread);
+    free(checkpoint->files);
+    free(checkpoint->pieces);
+    free(checkpoint->path);
+    free(checkpoint);
 }

@@ -31,11 +31,11 @@ struct lb_foreign {
 
 /* ---- gathering --------------------------------------------------------------------------------------------------- */
 
-static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, const char *mapped, lb_err *err)
+static lb_status add_memory(lb_foreign_tensors *tensors, void *bytes, size_t size, const char *mapped, lb_err *err)
 {
-    lb_foreign_memory *grown = lb_array_grow(t->memory, t->n_memory, sizeof *grown);
+    lb_foreign_memory *grown = lb_array_grow(tensors->memory, tensors->n_memory, sizeof *grown);
     char *path = mapped ? strdup(mapped) : NULL;
-    if (grown) t->memory = grown;
+    if (grown) tensors->memory = grown;
     if (!grown || (mapped && !path)) {
         free(path);
         if (mapped)
@@ -44,7 +44,7 @@ static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, con
             free(bytes);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    grown[t->n_memory++] = (lb_foreign_memory){bytes, size, path};
+    grown[tensors->n_memory++] = (lb_foreign_memory){bytes, size, path};
     return LB_OK;
 }
 
@@ -69,46 +69,46 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 
 /* Tensors that show bytes again, expanded or one over the other, are read again: what they show beyond the bytes of the
  * files counts as decoded. */
-static lb_status count_shown(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
+static lb_status count_shown(lb_foreign_tensors *tensors, const char *name, lb_dtype dtype, const lb_layout *layout,
                              lb_err *err)
 {
     char what[400];
-    const char *file = t->n_memory ? t->memory[t->n_memory - 1].path : NULL;
-    const uint64_t bytes = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout)), stored = t->limit.stored,
-                   before = t->shown > stored ? t->shown - stored : 0;
-    t->shown = bytes > UINT64_MAX - t->shown ? UINT64_MAX : t->shown + bytes;
-    if (t->shown <= stored) return LB_OK;
+    const char *file = tensors->n_memory ? tensors->memory[tensors->n_memory - 1].path : NULL;
+    const uint64_t bytes = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout)), stored = tensors->limit.stored,
+                   before = tensors->shown > stored ? tensors->shown - stored : 0;
+    tensors->shown = bytes > UINT64_MAX - tensors->shown ? UINT64_MAX : tensors->shown + bytes;
+    if (tensors->shown <= stored) return LB_OK;
     snprintf(what, sizeof what, "%.250s: tensor '%.100s', whose bytes are shown more than once", file ? file : "",
              name);
-    return lb_decode_limit_pass(&t->limit, t->shown - stored - before, what, err);
+    return lb_decode_limit_pass(&tensors->limit, tensors->shown - stored - before, what, err);
 }
 
-lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_dtype dtype, const lb_layout *layout,
-                         const void *data, size_t size, lb_err *err)
+lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n, lb_dtype dtype,
+                         const lb_layout *layout, const void *data, size_t size, lb_err *err)
 {
-    if (data) LB_TRY(count_shown(t, name, dtype, layout, err)); /* what is packed counts when it is unpacked */
-    lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
+    if (data) LB_TRY(count_shown(tensors, name, dtype, layout, err)); /* what is packed counts when it is unpacked */
+    lb_foreign_tensor *grown = lb_array_grow(tensors->rows, tensors->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    t->rows = grown;
-    lb_foreign_tensor *row = &t->rows[t->n];
-    row->name = lb_text_escaped(t->names, name, n);
+    tensors->rows = grown;
+    lb_foreign_tensor *row = &tensors->rows[tensors->n];
+    row->name = lb_text_escaped(tensors->names, name, n);
     if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
     row->size = size;
-    row->memory = t->n_memory ? t->n_memory - 1 : 0;
+    row->memory = tensors->n_memory ? tensors->n_memory - 1 : 0;
     row->part = NULL;
     row->packed = NULL;
-    t->n++;
+    tensors->n++;
     return LB_OK;
 }
 
-lb_status lb_foreign_set_part(lb_foreign_tensors *t, const lb_layout *whole, const int64_t *start, lb_err *err)
+lb_status lb_foreign_set_part(lb_foreign_tensors *tensors, const lb_layout *whole, const int64_t *start, lb_err *err)
 {
     lb_foreign_part *part = (lb_foreign_part *)calloc(1, sizeof *part);
     if (!part) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     part->whole = *whole;
     memcpy(part->start, start, (size_t)whole->ndim * sizeof *start);
-    t->rows[t->n - 1].part = part;
+    tensors->rows[tensors->n - 1].part = part;
     return LB_OK;
 }
 
@@ -119,45 +119,46 @@ static bool lies_in(const lb_foreign_memory *memory, const char *data)
     return data >= begin && data <= begin + memory->size;
 }
 
-const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *t, const lb_foreign_tensor *row)
+const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *tensors, const lb_foreign_tensor *row)
 {
     const char *data = (const char *)row->tensor.data;
-    if (row->memory < t->n_memory && lies_in(&t->memory[row->memory], data)) return &t->memory[row->memory];
-    for (uint32_t i = t->n_memory; i-- > 0;)
-        if (lies_in(&t->memory[i], data)) return &t->memory[i];
+    if (row->memory < tensors->n_memory && lies_in(&tensors->memory[row->memory], data))
+        return &tensors->memory[row->memory];
+    for (uint32_t i = tensors->n_memory; i-- > 0;)
+        if (lies_in(&tensors->memory[i], data)) return &tensors->memory[i];
     return NULL;
 }
 
-lb_status lb_foreign_fault(const lb_foreign_tensors *t, lb_fault_kind kind, const char *tensor, const char *file,
+lb_status lb_foreign_fault(const lb_foreign_tensors *tensors, lb_fault_kind kind, const char *tensor, const char *file,
                            const lb_err *why, lb_err *err)
 {
-    if (!t->listener || why->status == LB_ERR_NOMEM || why->status == LB_ERR_LIMIT)
+    if (!tensors->listener || why->status == LB_ERR_NOMEM || why->status == LB_ERR_LIMIT)
         return lb_fail(err, why->status, "%s", why->message);
-    char *name = tensor ? lb_text_escaped(t->names, tensor, strlen(tensor)) : NULL;
+    char *name = tensor ? lb_text_escaped(tensors->names, tensor, strlen(tensor)) : NULL;
     if (tensor && !name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    t->listener->fault(t->listener->context, kind, name, file, why->message);
+    tensors->listener->fault(tensors->listener->context, kind, name, file, why->message);
     free(name);
     return LB_OK;
 }
 
-void lb_foreign_tensors_release(lb_foreign_tensors *t)
+void lb_foreign_tensors_release(lb_foreign_tensors *tensors)
 {
-    for (uint32_t i = 0; i < t->n; i++) {
-        free(t->rows[i].name);
-        free(t->rows[i].part);
-        free(t->rows[i].packed);
+    for (uint32_t i = 0; i < tensors->n; i++) {
+        free(tensors->rows[i].name);
+        free(tensors->rows[i].part);
+        free(tensors->rows[i].packed);
     }
-    for (uint32_t i = 0; i < t->n_memory; i++) {
-        if (t->memory[i].path)
-            munmap(t->memory[i].bytes, t->memory[i].size);
+    for (uint32_t i = 0; i < tensors->n_memory; i++) {
+        if (tensors->memory[i].path)
+            munmap(tensors->memory[i].bytes, tensors->memory[i].size);
         else
-            free(t->memory[i].bytes);
-        free(t->memory[i].path);
+            free(tensors->memory[i].bytes);
+        free(tensors->memory[i].path);
     }
-    free(t->rows);
-    free(t->memory);
-    free(t->metadata);
-    lb_decode_limit_close(&t->limit);
+    free(tensors->rows);
+    free(tensors->memory);
+    free(tensors->metadata);
+    lb_decode_limit_close(&tensors->limit);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -220,17 +221,17 @@ lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb
     return LB_OK;
 }
 
-lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
+lb_status lb_foreign_read_file(lb_foreign_tensors *tensors, const char *path, lb_err *err)
 {
     const char *bytes, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t size;
-    if (lb_foreign_ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
-    LB_TRY(lb_foreign_map(t, path, &bytes, &size, err));
-    if (lb_foreign_ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".index.json")) return lb_safetensors_read_index(tensors, path, err);
+    LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
+    if (lb_foreign_ends_with(path, ".safetensors")) return lb_safetensors_read(tensors, path, bytes, size, err);
     if (lb_foreign_ends_with(path, ".pt") || lb_foreign_ends_with(path, ".pth") || lb_foreign_ends_with(path, ".bin"))
-        return lb_torch_read(t, path, bytes, size, err);
-    if (lb_foreign_ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
-    if (lb_foreign_ends_with(path, ".gguf")) return lb_foreign_gguf_read(t, path, bytes, size, err);
+        return lb_torch_read(tensors, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".npz")) return lb_npz_read(tensors, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".gguf")) return lb_foreign_gguf_read(tensors, path, bytes, size, err);
     if (!lb_foreign_ends_with(path, ".npy"))
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "%s: %s: safetensors, torch.save's .pt, .pth and .bin, .npy, .npz and .gguf are read", path,
@@ -238,7 +239,7 @@ lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *
                                                                   : "is of no format that is read");
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
-    return lb_foreign_npy_read(t, path, stem, bytes, size, err);
+    return lb_foreign_npy_read(tensors, path, stem, bytes, size, err);
 }
 
 lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *bytes, size_t size)
@@ -267,12 +268,12 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
     return (zip && !ended) || size < 4 ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
 }
 
-static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
+static lb_status read_folder(lb_foreign_tensors *tensors, const char *folder, lb_err *err)
 {
     char *metadata;
     LB_TRY(find_metadata(folder, &metadata, err));
     if (metadata) {
-        lb_status read = lb_distributed_read(t, folder, metadata, err);
+        lb_status read = lb_distributed_read(tensors, folder, metadata, err);
         free(metadata);
         return read;
     }
@@ -285,7 +286,7 @@ static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *
             break;
         }
         sprintf(path, "%s/%s", folder, names.rows[i]);
-        status = lb_foreign_read_file(t, path, err);
+        status = lb_foreign_read_file(tensors, path, err);
         free(path);
     }
     lb_input_names_release(&names);
@@ -299,21 +300,22 @@ static int by_tensor_name(const void *a, const void *b)
 
 lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
 {
-    lb_foreign *f = (lb_foreign *)calloc(1, sizeof *f);
-    if (!f || !(f->path = strdup(path))) {
-        free(f);
+    lb_foreign *opened = (lb_foreign *)calloc(1, sizeof *opened);
+    if (!opened || !(opened->path = strdup(path))) {
+        free(opened);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    pthread_mutex_init(&f->lock, NULL);
-    lb_status status =
-        lb_input_is_folder(path) ? read_folder(&f->tensors, path, err) : lb_foreign_read_file(&f->tensors, path, err);
+    pthread_mutex_init(&opened->lock, NULL);
+    lb_status status = lb_input_is_folder(path) ? read_folder(&opened->tensors, path, err)
+                                                : lb_foreign_read_file(&opened->tensors, path, err);
     if (status != LB_OK) {
-        lb_foreign_close(f);
+        lb_foreign_close(opened);
         return status;
     }
-    if (f->tensors.n)
-        qsort(f->tensors.rows, f->tensors.n, sizeof *f->tensors.rows, by_tensor_name); /* JSON objects have no order */
-    *foreign = f;
+    if (opened->tensors.n)
+        qsort(opened->tensors.rows, opened->tensors.n, sizeof *opened->tensors.rows,
+              by_tensor_name); /* JSON objects have no order */
+    *foreign = opened;
     return LB_OK;
 }
 
@@ -331,50 +333,52 @@ void lb_foreign_close(lb_foreign *foreign)
 /* ---- as a program ------------------------------------------------------------------------------------------------ */
 
 /* "model.layers.3.mlp.weight" belongs to the layer "model.layers.3.mlp". */
-static uint32_t scope_of(lb_program *p, const char *name)
+static uint32_t scope_of(lb_program *program, const char *name)
 {
     const char *dot = strrchr(name, '.');
     if (!dot) return 0;
     char *path = strndup(name, (size_t)(dot - name));
-    uint32_t scope = path ? lb_program_scope(p, path, NULL, 0) : LB_NONE;
+    uint32_t scope = path ? lb_program_scope(program, path, NULL, 0) : LB_NONE;
     free(path);
     return scope;
 }
 
-static lb_status digests_of(lb_foreign *f, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob, lb_err *err)
+static lb_status digests_of(lb_foreign *foreign, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob,
+                            lb_err *err)
 {
     char where[400];
-    if (row->packed) return lb_npz_digests(&f->tensors, row, logical, blob, err);
+    if (row->packed) return lb_npz_digests(&foreign->tensors, row, logical, blob, err);
     const uint64_t read = lb_dtype_bytes(row->tensor.dtype, (size_t)lb_layout_numel(&row->tensor.layout));
-    snprintf(where, sizeof where, "%.250s: tensor '%.100s'", f->path, row->name);
-    LB_TRY(lb_decode_limit_pass(&f->tensors.limit, read, where, err));
+    snprintf(where, sizeof where, "%.250s: tensor '%.100s'", foreign->path, row->name);
+    LB_TRY(lb_decode_limit_pass(&foreign->tensors.limit, read, where, err));
     *logical = lb_digest_tensor(&row->tensor);
     *blob = lb_digest_bytes(row->tensor.data, row->size);
     return LB_OK;
 }
 
-static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t storage, lb_digest logical, lb_digest blob)
+static bool add_source(lb_program *program, const lb_foreign_tensor *row, int64_t storage, lb_digest logical,
+                       lb_digest blob)
 {
-    lb_value v;
-    memset(&v, 0, sizeof v);
-    v.storage = storage;
-    v.layout = row->tensor.layout;
-    v.dtype = row->tensor.dtype;
-    v.flags = LB_VALUE_SOURCE | LB_VALUE_KEPT | LB_VALUE_PARAMETER;
-    v.source = LB_SOURCE_PARAMETER;
-    v.name = lb_program_string(p, row->name);
-    v.statistics = LB_NONE;
-    v.logical = logical;
-    v.blob = blob;
-    uint32_t value = lb_program_add_value(p, &v);
-    lb_op op = {.name = lb_program_string(p, "lb::source"),
-                .scope = scope_of(p, row->name),
+    lb_value made;
+    memset(&made, 0, sizeof made);
+    made.storage = storage;
+    made.layout = row->tensor.layout;
+    made.dtype = row->tensor.dtype;
+    made.flags = LB_VALUE_SOURCE | LB_VALUE_KEPT | LB_VALUE_PARAMETER;
+    made.source = LB_SOURCE_PARAMETER;
+    made.name = lb_program_string(program, row->name);
+    made.statistics = LB_NONE;
+    made.logical = logical;
+    made.blob = blob;
+    uint32_t value = lb_program_add_value(program, &made);
+    lb_op op = {.name = lb_program_string(program, "lb::source"),
+                .scope = scope_of(program, row->name),
                 .node_name = LB_NONE,
                 .node = -1,
                 .results = 1};
-    op.first_result = lb_program_add_refs(p, &value, 1);
-    return v.name != LB_NONE && value != LB_NONE && op.name != LB_NONE && op.scope != LB_NONE &&
-           op.first_result != LB_NONE && lb_program_add_op(p, &op) != LB_NONE;
+    op.first_result = lb_program_add_refs(program, &value, 1);
+    return made.name != LB_NONE && value != LB_NONE && op.name != LB_NONE && op.scope != LB_NONE &&
+           op.first_result != LB_NONE && lb_program_add_op(program, &op) != LB_NONE;
 }
 
 static int by_digest(const void *a, const void *b)
@@ -384,32 +388,33 @@ static int by_digest(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-static lb_status make_program(lb_foreign *f, lb_err *err)
+static lb_status make_program(lb_foreign *foreign, lb_err *err)
 {
-    uint32_t n = f->tensors.n;
-    lb_program *p = lb_program_new();
+    uint32_t n = foreign->tensors.n;
+    lb_program *program = lb_program_new();
     blob_row *blobs = (blob_row *)malloc((n + 1u) * sizeof *blobs);
-    lb_status status = p && blobs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
+    lb_status status = program && blobs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", foreign->path);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_digest logical;
         blobs[i].tensor = i;
-        status = digests_of(f, &f->tensors.rows[i], &logical, &blobs[i].digest, err);
-        if (status == LB_OK && !add_source(p, &f->tensors.rows[i], (int64_t)i + 1, logical, blobs[i].digest))
-            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
+        status = digests_of(foreign, &foreign->tensors.rows[i], &logical, &blobs[i].digest, err);
+        if (status == LB_OK &&
+            !add_source(program, &foreign->tensors.rows[i], (int64_t)i + 1, logical, blobs[i].digest))
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", foreign->path);
     }
     if (status == LB_OK) {
-        p->complete = 1;
-        p->level = 1;
+        program->complete = 1;
+        program->level = 1;
         qsort(blobs, n, sizeof *blobs, by_digest);
-        status = lb_program_validate(p, err);
+        status = lb_program_validate(program, err);
     }
     if (status != LB_OK) {
-        lb_program_free(p);
+        lb_program_free(program);
         free(blobs);
         return status;
     }
-    f->blobs = blobs;
-    f->program = p;
+    foreign->blobs = blobs;
+    foreign->program = program;
     return LB_OK;
 }
 
@@ -427,13 +432,15 @@ lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb
     return status;
 }
 
-static lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
+static lb_foreign_tensor *find(lb_foreign *foreign, lb_digest digest)
 {
-    const lb_program *p; /* a caller that knows a digest has asked for the program before; if not, it is made now */
-    if (lb_foreign_program(f, &p, NULL) != LB_OK) return NULL;
+    /* A caller that knows a digest has asked for the program before; if not, it is made now. */
+    const lb_program *program;
+    if (lb_foreign_program(foreign, &program, NULL) != LB_OK) return NULL;
     blob_row wanted = {digest, 0};
-    const blob_row *row = (const blob_row *)bsearch(&wanted, f->blobs, f->tensors.n, sizeof *f->blobs, by_digest);
-    return row ? &f->tensors.rows[row->tensor] : NULL;
+    const blob_row *row =
+        (const blob_row *)bsearch(&wanted, foreign->blobs, foreign->tensors.n, sizeof *foreign->blobs, by_digest);
+    return row ? &foreign->tensors.rows[row->tensor] : NULL;
 }
 
 bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest)

@@ -36,11 +36,11 @@ struct lb_part_folder {
     uint32_t n_watched;
 };
 
-static char *path_in(const lb_part_folder *f, const char *name)
+static char *path_in(const lb_part_folder *folder, const char *name)
 {
-    const size_t n = strlen(f->path) + strlen(name) + 2;
+    const size_t n = strlen(folder->path) + strlen(name) + 2;
     char *path = malloc(n);
-    if (path) snprintf(path, n, "%s/%s", f->path, name);
+    if (path) snprintf(path, n, "%s/%s", folder->path, name);
     return path;
 }
 
@@ -49,11 +49,11 @@ static void chunk_name(char name[96], const char *loop, uint64_t chunk, const ch
     snprintf(name, 96, "%.64s-%06llu.%s", loop, (unsigned long long)chunk, what);
 }
 
-char *lb_part_folder_file(const lb_part_folder *f, const char *loop, uint64_t chunk)
+char *lb_part_folder_file(const lb_part_folder *folder, const char *loop, uint64_t chunk)
 {
     char name[96];
     chunk_name(name, loop, chunk, "part");
-    return path_in(f, name);
+    return path_in(folder, name);
 }
 
 /* ---- who lives --------------------------------------------------------------------------------------------------- */
@@ -73,16 +73,16 @@ static void name_host(char host[80])
 
 static void *keep_beating(void *context)
 {
-    lb_part_folder *f = context;
-    pthread_mutex_lock(&f->lock);
-    while (!f->ends) {
+    lb_part_folder *folder = context;
+    pthread_mutex_lock(&folder->lock);
+    while (!folder->ends) {
         struct timespec until;
-        if (f->claim >= 0) futimens(f->claim, NULL);
+        if (folder->claim >= 0) futimens(folder->claim, NULL);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
-        pthread_cond_timedwait(&f->changed, &f->lock, &until);
+        pthread_cond_timedwait(&folder->changed, &folder->lock, &until);
     }
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_unlock(&folder->lock);
     return NULL;
 }
 
@@ -92,10 +92,10 @@ static double touched_at(const struct stat *st)
 }
 
 /* The file system's time, in seconds: of a file that was touched now. */
-static bool folder_clock(const lb_part_folder *f, double *now)
+static bool folder_clock(const lb_part_folder *folder, double *now)
 {
     struct stat st;
-    char *path = path_in(f, f->beat);
+    char *path = path_in(folder, folder->beat);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     const bool known = fd >= 0 && futimens(fd, NULL) == 0 && fstat(fd, &st) == 0;
     if (known) *now = touched_at(&st);
@@ -106,28 +106,29 @@ static bool folder_clock(const lb_part_folder *f, double *now)
 
 /* Whether a claim has borne this time for so many seconds, seen from here: its owner's clock, or the file system's, was
  * ahead when it was touched, and an owner that lives goes on touching it. */
-static bool was_left_alone(lb_part_folder *f, const char *claim, struct timespec touched, double seconds)
+static bool was_left_alone(lb_part_folder *folder, const char *claim, struct timespec touched, double seconds)
 {
     struct timespec now;
     uint32_t i = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    while (i < f->n_watched && strcmp(f->watched[i].claim, claim) != 0) i++;
-    watched *grown = i < f->n_watched ? f->watched : lb_array_grow(f->watched, f->n_watched, sizeof *grown);
+    while (i < folder->n_watched && strcmp(folder->watched[i].claim, claim) != 0) i++;
+    watched *grown =
+        i < folder->n_watched ? folder->watched : lb_array_grow(folder->watched, folder->n_watched, sizeof *grown);
     if (!grown) return false;
-    f->watched = grown;
-    if (i == f->n_watched) {
-        f->watched[i] = (watched){.claim = strdup(claim), .touched = touched, .since = now};
-        f->n_watched += f->watched[i].claim != NULL;
+    folder->watched = grown;
+    if (i == folder->n_watched) {
+        folder->watched[i] = (watched){.claim = strdup(claim), .touched = touched, .since = now};
+        folder->n_watched += folder->watched[i].claim != NULL;
         return false;
     }
-    watched *seen = &f->watched[i];
+    watched *seen = &folder->watched[i];
     if (seen->touched.tv_sec != touched.tv_sec || seen->touched.tv_nsec != touched.tv_nsec)
         seen->touched = touched, seen->since = now;
     return (double)(now.tv_sec - seen->since.tv_sec) + 1e-9 * (double)(now.tv_nsec - seen->since.tv_nsec) > seconds;
 }
 
 /* The worker of this claim has ended: its process is gone from this host, or it was not touched for long. */
-static bool is_abandoned(lb_part_folder *f, const char *claim)
+static bool is_abandoned(lb_part_folder *folder, const char *claim)
 {
     char text[128] = "", host[80] = "";
     struct stat st;
@@ -138,23 +139,23 @@ static bool is_abandoned(lb_part_folder *f, const char *claim)
     const ssize_t n = read(fd, text, sizeof text - 1);
     const bool looked = fstat(fd, &st) == 0;
     close(fd);
-    if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, f->host) && pid > 0 &&
+    if (n > 0 && sscanf(text, "%79s %ld", host, &pid) == 2 && !strcmp(host, folder->host) && pid > 0 &&
         kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
     /* Of one that does not say whose it is, its owner has ended as it was made, or touches it all the same. */
     const double patience = n > 0 ? LB_PART_PATIENCE : LB_PART_PATIENCE / 4.0;
-    if (!looked || !folder_clock(f, &now)) return false;
+    if (!looked || !folder_clock(folder, &now)) return false;
     const double age = now - touched_at(&st);
-    return age > patience || (age < -1 && was_left_alone(f, claim, st.st_mtim, patience));
+    return age > patience || (age < -1 && was_left_alone(folder, claim, st.st_mtim, patience));
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
 
-static int open_claim(const lb_part_folder *f, const char *path)
+static int open_claim(const lb_part_folder *folder, const char *path)
 {
     char text[128];
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const int n = snprintf(text, sizeof text, "%s %ld\n", f->host, (long)getpid());
+    const int n = snprintf(text, sizeof text, "%s %ld\n", folder->host, (long)getpid());
     if (fd < 0) return fd;
     /* One that bears no name grows old as any other. */
     const ssize_t written = write(fd, text, (size_t)n);
@@ -162,12 +163,12 @@ static int open_claim(const lb_part_folder *f, const char *path)
     return fd;
 }
 
-static void hold_claim(lb_part_folder *f, int fd)
+static void hold_claim(lb_part_folder *folder, int fd)
 {
-    pthread_mutex_lock(&f->lock);
-    const int old = f->claim;
-    f->claim = fd;
-    pthread_mutex_unlock(&f->lock);
+    pthread_mutex_lock(&folder->lock);
+    const int old = folder->claim;
+    folder->claim = fd;
+    pthread_mutex_unlock(&folder->lock);
     if (old >= 0) close(old);
 }
 
@@ -179,12 +180,12 @@ static bool listed(const lb_input_names *names, const char *name)
 }
 
 /* False: another worker is at it, or has just done it. */
-static bool claim(lb_part_folder *f, const char *path, bool there)
+static bool claim(lb_part_folder *folder, const char *path, bool there)
 {
-    if (there && !is_abandoned(f, path)) return false;
+    if (there && !is_abandoned(folder, path)) return false;
     if (there) unlink(path);
-    const int fd = open_claim(f, path);
-    if (fd >= 0) hold_claim(f, fd);
+    const int fd = open_claim(folder, path);
+    if (fd >= 0) hold_claim(folder, fd);
     /* Where claims cannot be made the work is done all the same. */
     return fd >= 0 || errno != EEXIST;
 }
@@ -202,34 +203,35 @@ static lb_status save_chunk(const char *path, const byte_buffer *frame, lb_err *
     return lb_output_save(path, &how, frame->bytes, frame->size, err);
 }
 
-static lb_status try_chunk(lb_part_folder *f, round_state *r, uint64_t chunk, const lb_input_names *names, lb_err *err)
+static lb_status try_chunk(lb_part_folder *folder, round_state *round, uint64_t chunk, const lb_input_names *names,
+                           lb_err *err)
 {
     char part[96], claimed[96];
-    chunk_name(part, r->loop->name, chunk, "part"), chunk_name(claimed, r->loop->name, chunk, "claim");
-    if (listed(names, part)) return r->done++, LB_OK;
-    char *claim_path = path_in(f, claimed), *part_path = path_in(f, part);
+    chunk_name(part, round->loop->name, chunk, "part"), chunk_name(claimed, round->loop->name, chunk, "claim");
+    if (listed(names, part)) return round->done++, LB_OK;
+    char *claim_path = path_in(folder, claimed), *part_path = path_in(folder, part);
     lb_status status = claim_path && part_path ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a name");
     /* The list may be old by now. */
     if (status == LB_OK && lb_input_is_file(part_path)) {
-        r->done++;
-    } else if (status == LB_OK && claim(f, claim_path, listed(names, claimed))) {
+        round->done++;
+    } else if (status == LB_OK && claim(folder, claim_path, listed(names, claimed))) {
         byte_buffer frame = {0};
-        status = r->loop->make(r->loop->context, chunk, &frame, err);
+        status = round->loop->make(round->loop->context, chunk, &frame, err);
         if (status == LB_OK) status = save_chunk(part_path, &frame, err);
-        hold_claim(f, -1);
+        hold_claim(folder, -1);
         unlink(claim_path);
         buffer_release(&frame);
-        r->begun++, r->done++;
+        round->begun++, round->done++;
     }
     free(claim_path), free(part_path);
     return status;
 }
 
 /* A worker that the start before had lost may have come first, and taken the folder away as the last of that start. */
-static bool make_again(const lb_part_folder *f)
+static bool make_again(const lb_part_folder *folder)
 {
-    if (!f->again || lb_input_is_folder(f->path)) return false;
-    const int failed = lb_output_folder_make(f->path, LB_OUTPUT_SYNC_NEVER);
+    if (!folder->again || lb_input_is_folder(folder->path)) return false;
+    const int failed = lb_output_folder_make(folder->path, LB_OUTPUT_SYNC_NEVER);
     return !failed || failed == EEXIST;
 }
 
@@ -240,31 +242,31 @@ static void wait_for_others(unsigned *milliseconds)
     if (*milliseconds < 250) *milliseconds *= 2;
 }
 
-lb_status lb_part_folder_fill(lb_part_folder *f, const lb_part_loop *loop, uint64_t *made, lb_err *err)
+lb_status lb_part_folder_fill(lb_part_folder *folder, const lb_part_loop *loop, uint64_t *made, lb_err *err)
 {
-    round_state r = {.loop = loop};
+    round_state round = {.loop = loop};
     /* Workers begin at different places, so that they seldom want the same. */
-    const uint64_t start = f->workers ? loop->chunks * (f->worker % f->workers) / f->workers : 0;
+    const uint64_t start = folder->workers ? loop->chunks * (folder->worker % folder->workers) / folder->workers : 0;
     unsigned milliseconds = 4;
     for (;;) {
         lb_input_names names = {0};
         lb_err why = LB_ERR_INIT;
-        lb_status status = lb_input_list(f->path, &names, &why);
-        if (status == LB_ERR_NOT_FOUND && make_again(f)) continue;
+        lb_status status = lb_input_list(folder->path, &names, &why);
+        if (status == LB_ERR_NOT_FOUND && make_again(folder)) continue;
         if (status == LB_ERR_NOT_FOUND) lb_err_clear(&why);
         if (status == LB_ERR_NOT_FOUND)
-            status = lb_fail(&why, LB_ERR_PARTIAL, "%s: the other workers are done", f->path);
-        r.done = r.begun = 0;
+            status = lb_fail(&why, LB_ERR_PARTIAL, "%s: the other workers are done", folder->path);
+        round.done = round.begun = 0;
         for (uint64_t i = 0; i < loop->chunks && status == LB_OK; i++) {
-            status = try_chunk(f, &r, (start + i) % loop->chunks, &names, &why);
-            if (loop->progress) loop->progress("parts", r.done, loop->chunks);
+            status = try_chunk(folder, &round, (start + i) % loop->chunks, &names, &why);
+            if (loop->progress) loop->progress("parts", round.done, loop->chunks);
         }
         lb_input_names_release(&names);
-        *made += r.begun;
-        if (status != LB_OK && status != LB_ERR_PARTIAL && make_again(f)) continue;
+        *made += round.begun;
+        if (status != LB_OK && status != LB_ERR_PARTIAL && make_again(folder)) continue;
         if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
-        if (r.done == loop->chunks) return LB_OK;
-        if (r.begun)
+        if (round.done == loop->chunks) return LB_OK;
+        if (round.begun)
             milliseconds = 4;
         else
             wait_for_others(&milliseconds);
@@ -274,57 +276,58 @@ lb_status lb_part_folder_fill(lb_part_folder *f, const lb_part_loop *loop, uint6
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 /* The first worker says what is asked; those that come later must ask the same. */
-static lb_status agree(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+static lb_status agree(lb_part_folder *folder, const lb_parts_job *job, lb_err *err)
 {
-    char *path = path_in(f, "job");
+    char *path = path_in(folder, "job");
     lb_parts_job there = {0};
     byte_buffer frame = {0};
     lb_part_file_job(&frame, job);
     lb_status status = path && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !lb_input_is_file(path)) status = save_chunk(path, &frame, err);
-    if (status == LB_OK) status = lb_parts_job_read(f->path, &there, err);
+    if (status == LB_OK) status = lb_parts_job_read(folder->path, &there, err);
     if (status == LB_OK && !lb_parts_job_equal(job, &there))
         status = lb_fail(err, LB_ERR_INVALID,
                          "%s: holds parts of another question, `lastbit %s …`, of files that have changed since, "
                          "or of another build of lastbit: name another folder",
-                         f->path, there.words[0]);
+                         folder->path, there.words[0]);
     lb_parts_job_release(&there);
     buffer_release(&frame), free(path);
     return status;
 }
 
-static lb_status enter_once(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+static lb_status enter_once(lb_part_folder *folder, const lb_parts_job *job, lb_err *err)
 {
     struct stat st;
-    const int failed = lb_output_folder_make(f->path, LB_OUTPUT_SYNC_NEVER);
-    if (failed && failed != EEXIST) return lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", f->path, strerror(failed));
-    if (stat(f->path, &st) == 0 && !S_ISDIR(st.st_mode))
-        return lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", f->path);
-    return agree(f, job, err);
+    const int failed = lb_output_folder_make(folder->path, LB_OUTPUT_SYNC_NEVER);
+    if (failed && failed != EEXIST)
+        return lb_fail(err, LB_ERR_IO, "%s: cannot be made: %s", folder->path, strerror(failed));
+    if (stat(folder->path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return lb_fail(err, LB_ERR_EXISTS, "%s: is there, and is not a folder", folder->path);
+    return agree(folder, job, err);
 }
 
 /* The last worker of a start before may take the folder away in the midst of it. */
-static lb_status enter(lb_part_folder *f, const lb_parts_job *job, lb_err *err)
+static lb_status enter(lb_part_folder *folder, const lb_parts_job *job, lb_err *err)
 {
     enum { TRIES = 5 };
     for (int tries = 1;; tries++) {
         lb_err why = LB_ERR_INIT;
-        const lb_status status = enter_once(f, job, &why);
+        const lb_status status = enter_once(folder, job, &why);
         if (status == LB_OK) return LB_OK;
-        if (tries == TRIES || lb_input_is_folder(f->path)) return lb_fail(err, status, "%s", why.message);
+        if (tries == TRIES || lb_input_is_folder(folder->path)) return lb_fail(err, status, "%s", why.message);
     }
 }
 
-static char *left_by(const lb_part_folder *f)
+static char *left_by(const lb_part_folder *folder)
 {
     char name[32];
-    snprintf(name, sizeof name, "left-%u", f->worker);
-    return path_in(f, name);
+    snprintf(name, sizeof name, "left-%u", folder->worker);
+    return path_in(folder, name);
 }
 
-static void unlink_in(const lb_part_folder *f, const char *name)
+static void unlink_in(const lb_part_folder *folder, const char *name)
 {
-    char *path = path_in(f, name);
+    char *path = path_in(folder, name);
     if (path) unlink(path);
     free(path);
 }
@@ -332,17 +335,17 @@ static void unlink_in(const lb_part_folder *f, const char *name)
 /* Where this worker has left already the folder is of a start that ended before its last worker came: it lost one. What
  * was told then was told then, and this start tells it again. The first of it that comes takes away who told and who
  * left; that it was before is seen by the times, which are the file system's. */
-static void begin_again(lb_part_folder *f)
+static void begin_again(lb_part_folder *folder)
 {
-    char *left = left_by(f), *told = path_in(f, "told");
+    char *left = left_by(folder), *told = path_in(folder, "told");
     struct stat mine, its;
     lb_input_names names = {0};
-    f->again = left && told && f->workers && lstat(left, &mine) == 0;
-    if (f->again) {
+    folder->again = left && told && folder->workers && lstat(left, &mine) == 0;
+    if (folder->again) {
         const bool before = lstat(told, &its) != 0 || touched_at(&its) <= touched_at(&mine);
-        if (before && lb_input_list(f->path, &names, NULL) == LB_OK)
+        if (before && lb_input_list(folder->path, &names, NULL) == LB_OK)
             for (uint32_t i = 0; i < names.n; i++)
-                if (!strncmp(names.rows[i], "left-", 5)) unlink_in(f, names.rows[i]);
+                if (!strncmp(names.rows[i], "left-", 5)) unlink_in(folder, names.rows[i]);
         if (before) unlink(told);
         unlink(left);
     }
@@ -353,29 +356,29 @@ static void begin_again(lb_part_folder *f)
 lb_status lb_part_folder_open(const char *path, const lb_parts_job *job, uint32_t worker, uint32_t workers,
                               lb_part_folder **out, lb_err *err)
 {
-    lb_part_folder *f = calloc(1, sizeof *f);
-    if (!f || !(f->path = strdup(path))) {
-        free(f);
+    lb_part_folder *folder = calloc(1, sizeof *folder);
+    if (!folder || !(folder->path = strdup(path))) {
+        free(folder);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a folder of parts");
     }
-    f->worker = worker, f->workers = workers, f->claim = -1;
-    name_host(f->host);
-    snprintf(f->beat, sizeof f->beat, "%s-%ld.beat", f->host, (long)getpid());
-    pthread_mutex_init(&f->lock, NULL), pthread_cond_init(&f->changed, NULL);
-    lb_status status = enter(f, job, err);
-    if (status == LB_OK) begin_again(f);
-    f->beats = status == LB_OK && pthread_create(&f->thread, NULL, keep_beating, f) == 0;
+    folder->worker = worker, folder->workers = workers, folder->claim = -1;
+    name_host(folder->host);
+    snprintf(folder->beat, sizeof folder->beat, "%s-%ld.beat", folder->host, (long)getpid());
+    pthread_mutex_init(&folder->lock, NULL), pthread_cond_init(&folder->changed, NULL);
+    lb_status status = enter(folder, job, err);
+    if (status == LB_OK) begin_again(folder);
+    folder->beats = status == LB_OK && pthread_create(&folder->thread, NULL, keep_beating, folder) == 0;
     if (status != LB_OK) {
-        lb_part_folder_close(f, false);
+        lb_part_folder_close(folder, false);
         return status;
     }
-    *out = f;
+    *out = folder;
     return LB_OK;
 }
 
-lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n, int code, bool *mine, lb_err *err)
+lb_status lb_part_folder_answer(lb_part_folder *folder, const void *answer, size_t n, int code, bool *mine, lb_err *err)
 {
-    char *kept = path_in(f, "answer"), *told = path_in(f, "told");
+    char *kept = path_in(folder, "answer"), *told = path_in(folder, "told");
     byte_buffer frame = {0};
     lb_part_record body = {0};
     int32_t exit_code = code;
@@ -384,7 +387,7 @@ lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n,
     lb_part_record_bytes(&body, &answer, &n);
     lb_part_file_frame(&frame, &body.written);
     lb_status status = kept && told && !frame.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    make_again(f);
+    make_again(folder);
     /* Another worker that writes it writes the same. */
     if (status == LB_OK && !lb_input_is_file(kept)) status = save_chunk(kept, &frame, err);
     const int fd = status == LB_OK ? open(told, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
@@ -398,43 +401,43 @@ lb_status lb_part_folder_answer(lb_part_folder *f, const void *answer, size_t n,
 }
 
 /* Of as many workers as there are; a name that is no file of ours stays, and the folder with it. */
-static void leave(lb_part_folder *f)
+static void leave(lb_part_folder *folder)
 {
     lb_input_names names = {0};
     uint32_t gone = 0;
-    char *path = left_by(f);
+    char *path = left_by(folder);
     const int fd = path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     if (fd >= 0) close(fd);
     free(path);
-    if (lb_input_list(f->path, &names, NULL) == LB_OK)
+    if (lb_input_list(folder->path, &names, NULL) == LB_OK)
         for (uint32_t i = 0; i < names.n; i++) gone += strncmp(names.rows[i], "left-", 5) == 0;
-    for (uint32_t i = 0; gone >= f->workers && i < names.n; i++) {
+    for (uint32_t i = 0; gone >= folder->workers && i < names.n; i++) {
         const char *const dot = strrchr(names.rows[i], '.'), *const one = names.rows[i];
         const bool ours = (dot && (!strcmp(dot, ".part") || !strcmp(dot, ".claim") || !strcmp(dot, ".beat"))) ||
                           !strcmp(one, "job") || !strcmp(one, "answer") || !strcmp(one, "told") ||
                           !strncmp(one, "left-", 5) || lb_output_is_draft(one);
-        char *file = ours ? path_in(f, one) : NULL;
+        char *file = ours ? path_in(folder, one) : NULL;
         if (file) unlink(file);
         free(file);
     }
-    if (gone >= f->workers) rmdir(f->path);
+    if (gone >= folder->workers) rmdir(folder->path);
     lb_input_names_release(&names);
 }
 
-void lb_part_folder_close(lb_part_folder *f, bool remove)
+void lb_part_folder_close(lb_part_folder *folder, bool remove)
 {
-    if (!f) return;
-    pthread_mutex_lock(&f->lock);
-    f->ends = true;
-    pthread_cond_signal(&f->changed);
-    pthread_mutex_unlock(&f->lock);
-    if (f->beats) pthread_join(f->thread, NULL);
-    hold_claim(f, -1);
-    char *beat = path_in(f, f->beat);
+    if (!folder) return;
+    pthread_mutex_lock(&folder->lock);
+    folder->ends = true;
+    pthread_cond_signal(&folder->changed);
+    pthread_mutex_unlock(&folder->lock);
+    if (folder->beats) pthread_join(folder->thread, NULL);
+    hold_claim(folder, -1);
+    char *beat = path_in(folder, folder->beat);
     if (beat) unlink(beat);
     free(beat);
-    if (remove && f->workers) leave(f);
-    pthread_mutex_destroy(&f->lock), pthread_cond_destroy(&f->changed);
-    for (uint32_t i = 0; i < f->n_watched; i++) free(f->watched[i].claim);
-    free(f->watched), free(f->path), free(f);
+    if (remove && folder->workers) leave(folder);
+    pthread_mutex_destroy(&folder->lock), pthread_cond_destroy(&folder->changed);
+    for (uint32_t i = 0; i < folder->n_watched; i++) free(folder->watched[i].claim);
+    free(folder->watched), free(folder->path), free(folder);
 }

@@ -29,7 +29,7 @@ const char *lb_source_kind_name(lb_source_kind kind)
 
 /* ---- growth ---------------------------------------------------------------------------------------------------- */
 
-bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows)
+static bool reserve(lb_program *program, lb_program_table_id id, uint32_t rows)
 {
     const lb_program_table *table = &lb_program_tables[id];
     uint32_t *capacity = &program->store->capacity[id];
@@ -54,7 +54,7 @@ uint32_t lb_program_append(lb_program *program, lb_program_table_id id, const vo
     char *array = *(char **)((char *)program + table->array);
     size_t inside = (size_t)((const char *)rows - array);
     bool own = array && (const char *)rows >= array && inside < (size_t)first * table->row_bytes;
-    if (count > LB_PROGRAM_MAX_ROWS || !lb_program_reserve(program, id, first + count)) return LB_NONE;
+    if (count > LB_PROGRAM_MAX_ROWS || !reserve(program, id, first + count)) return LB_NONE;
     array = *(char **)((char *)program + table->array);
     if (own) rows = array + inside;
     if (count) memcpy(array + (size_t)first * table->row_bytes, rows, (size_t)count * table->row_bytes);

@@ -69,7 +69,6 @@ struct lb_program_store {
 
 lb_program *lb_program_alloc(void);                  /* no string 0, no scope 0 yet */
 void lb_program_release_tables(lb_program *program); /* and the strings' texts; their pointers are gone, counts stay */
-bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows);
 /* The first of the new rows; LB_NONE when out of memory. */
 uint32_t lb_program_append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count);
 char *lb_program_keep_text(lb_program *program, const char *text, size_t n);

@@ -121,16 +121,16 @@ lb_matrix_columns lb_matrix_columns_arg(lb_matrix_batch *batch, uint32_t i)
     return lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, i), 2);
 }
 
-lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t r, int core)
+lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t result, int core)
 {
     const lb_call *call = batch->call;
-    return call->branch && r < call->n_results ? lb_matrix_columns_read(batch, &call->branch[r], core)
-                                               : (lb_matrix_columns){0};
+    return call->branch && result < call->n_results ? lb_matrix_columns_read(batch, &call->branch[result], core)
+                                                    : (lb_matrix_columns){0};
 }
 
-void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_matrix_columns a)
+void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t result, int core, lb_matrix_columns a)
 {
-    const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
+    const lb_tensor *tensor = result < batch->call->n_results ? &batch->call->results[result] : NULL;
     if (!tensor || !tensor->data || !a.x || batch->status != LB_OK) return;
     const place place = place_of(batch, tensor, core);
     const int64_t size = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
@@ -142,29 +142,29 @@ void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_ma
                        LB_F64, &a.x[j * a.m + i], 1, batch->call->method.cast);
 }
 
-void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core)
+void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t result, int core)
 {
-    const lb_tensor *tensor = r < batch->call->n_results ? &batch->call->results[r] : NULL;
+    const lb_tensor *tensor = result < batch->call->n_results ? &batch->call->results[result] : NULL;
     if (!tensor || !tensor->data || !lb_dtype_is_float(tensor->dtype)) return;
     const place place = place_of(batch, tensor, core);
     lb_matrix_columns nan = lb_matrix_columns_new(batch, place.m, place.n);
     for (int64_t i = 0; nan.x && i < place.m * place.n; i++) nan.x[i] = NAN;
-    lb_matrix_columns_write(batch, r, core, nan);
+    lb_matrix_columns_write(batch, result, core, nan);
 }
 
-void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t r)
+void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t result)
 {
     const int64_t zero = 0;
     lb_matrix_columns a = lb_matrix_columns_new(batch, 1, 1);
     if (a.x) a.x[0] = (double)zero;
-    lb_matrix_columns_write(batch, r, 0, a);
+    lb_matrix_columns_write(batch, result, 0, a);
 }
 
-void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n)
+void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t result, int core, const int64_t *numbers, int64_t n)
 {
     lb_matrix_columns a = lb_matrix_columns_new(batch, n, 1);
     for (int64_t i = 0; a.x && i < n; i++) a.x[i] = (double)numbers[i];
-    lb_matrix_columns_write(batch, r, core, a);
+    lb_matrix_columns_write(batch, result, core, a);
 }
 
 bool lb_matrix_columns_finite(lb_matrix_columns a)
@@ -202,11 +202,12 @@ lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_co
     return c;
 }
 
-double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t r)
+double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t result)
 {
     const lb_call *call = batch->call;
-    const bool known = call->branch && r < call->n_results && call->branch[r].data;
-    const lb_dtype dtype = known ? call->branch[r].dtype : call->results[r < call->n_results ? r : 0].dtype;
+    const bool known = call->branch && result < call->n_results && call->branch[result].data;
+    const lb_dtype dtype =
+        known ? call->branch[result].dtype : call->results[result < call->n_results ? result : 0].dtype;
     return dtype == LB_F64 ? 0x1p-53 : 0x1p-24;
 }
 
@@ -240,12 +241,13 @@ void lb_matrix_add_scaled(double *x, double a, const double *y, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] += a * y[i];
 }
 
-double lb_matrix_orthogonalise(double *x, lb_matrix_columns q, int64_t n)
+double lb_matrix_orthogonalise(double *x, lb_matrix_columns columns, int64_t n)
 {
     for (int pass = 0; pass < 2; pass++) /* twice is enough: Giraud, Langou and others 2005 */
         for (int64_t j = 0; j < n; j++)
-            lb_matrix_add_scaled(x, -lb_matrix_dot(q.x + j * q.m, x, q.m), q.x + j * q.m, q.m);
-    return lb_matrix_length(x, q.m);
+            lb_matrix_add_scaled(x, -lb_matrix_dot(columns.x + j * columns.m, x, columns.m), columns.x + j * columns.m,
+                                 columns.m);
+    return lb_matrix_length(x, columns.m);
 }
 
 static void divide(double *x, double by, int64_t n)
@@ -253,23 +255,23 @@ static void divide(double *x, double by, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] /= by;
 }
 
-void lb_matrix_fill_column(lb_matrix_columns q, int64_t at, const double *wanted)
+void lb_matrix_fill_column(lb_matrix_columns columns, int64_t at, const double *wanted)
 {
-    double *x = q.x + at * q.m;
+    double *x = columns.x + at * columns.m;
     if (wanted) {
-        memcpy(x, wanted, (size_t)q.m * sizeof *x);
-        const double left = lb_matrix_orthogonalise(x, q, at);
+        memcpy(x, wanted, (size_t)columns.m * sizeof *x);
+        const double left = lb_matrix_orthogonalise(x, columns, at);
         if (left > 0.5) { /* of a column that is orthogonal to those before it nearly all is left */
-            divide(x, left, q.m);
+            divide(x, left, columns.m);
             return;
         }
     }
-    for (int64_t i = 0; i < q.m; i++) {
-        memset(x, 0, (size_t)q.m * sizeof *x);
+    for (int64_t i = 0; i < columns.m; i++) {
+        memset(x, 0, (size_t)columns.m * sizeof *x);
         x[i] = 1;
-        const double left = lb_matrix_orthogonalise(x, q, at);
-        if (left * left * (double)(2 * q.m) > 1) { /* some unit vector keeps 1 / m of its square */
-            divide(x, left, q.m);
+        const double left = lb_matrix_orthogonalise(x, columns, at);
+        if (left * left * (double)(2 * columns.m) > 1) { /* some unit vector keeps 1 / m of its square */
+            divide(x, left, columns.m);
             return;
         }
     }

@@ -36,22 +36,22 @@ void lb_matrix_batch_refuse(lb_matrix_batch *batch, const char *why);
 lb_matrix_columns lb_matrix_columns_new(lb_matrix_batch *batch, int64_t m, int64_t n);
 /* The matrix (core 2) or vector (core 1) at hand of a tensor. Empty where there is no tensor. */
 lb_matrix_columns lb_matrix_columns_read(lb_matrix_batch *batch, const lb_tensor *tensor, int core);
-/* Of arg `i`, and of what was recorded of result `r` (lb_call.branch). */
+/* Of arg `i`, and of what was recorded of `result` (lb_call.branch). */
 lb_matrix_columns lb_matrix_columns_arg(lb_matrix_batch *batch, uint32_t i);
-lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t r, int core);
-/* Into result `r`, rounded once; nothing where it is not wanted. Shapes have to fit. */
-void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t r, int core, lb_matrix_columns a);
-/* NaN into all of the matrix at hand in result `r`. */
-void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t r, int core);
-void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t r, int core, const int64_t *numbers, int64_t n);
+lb_matrix_columns lb_matrix_columns_branch(lb_matrix_batch *batch, uint32_t result, int core);
+/* Into `result`, rounded once; nothing where it is not wanted. Shapes have to fit. */
+void lb_matrix_columns_write(lb_matrix_batch *batch, uint32_t result, int core, lb_matrix_columns a);
+/* NaN into all of the matrix at hand in `result`. */
+void lb_matrix_columns_write_nan(lb_matrix_batch *batch, uint32_t result, int core);
+void lb_matrix_numbers_write(lb_matrix_batch *batch, uint32_t result, int core, const int64_t *numbers, int64_t n);
 bool lb_matrix_columns_finite(lb_matrix_columns a);
 lb_matrix_columns lb_matrix_columns_transposed(lb_matrix_batch *batch, lb_matrix_columns a);
 /* One triangle of a square matrix becomes the mirror image of the other, which is the upper one where `upper`. */
 void lb_matrix_columns_mirror(lb_matrix_columns a, bool upper);
 /* a b, each element a sum over ascending k. */
 lb_matrix_columns lb_matrix_columns_product(lb_matrix_batch *batch, lb_matrix_columns a, lb_matrix_columns b);
-/* The unit roundoff of what was recorded of result `r`; that of the result where nothing was. */
-double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t r);
+/* The unit roundoff of what was recorded of `result`; that of the result where nothing was. */
+double lb_matrix_branch_roundoff(const lb_matrix_batch *batch, uint32_t result);
 
 enum { LB_MATRIX_MOST_ROWS = 2048 };
 /* Refuses matrices of more rows or columns than that, and where `square` those that are not. False: refused, or not
@@ -60,8 +60,8 @@ bool lb_matrix_is_usable(lb_matrix_batch *batch, lb_matrix_columns a, bool squar
 /* Refuses a matrix of which the recorded result `info` says that the library could not factorise it: what it left is
  * half done. True: refused. */
 bool lb_matrix_batch_gave_up(lb_matrix_batch *batch, uint32_t info);
-/* 0 into result `r`, one number for each matrix. */
-void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t r);
+/* 0 into `result`, one number for each matrix. */
+void lb_matrix_zero_write(lb_matrix_batch *batch, uint32_t result);
 lb_matrix_columns lb_matrix_columns_identity(lb_matrix_batch *batch, int64_t n);
 
 /* Eight partial sums, put together in pairs. */
@@ -70,10 +70,10 @@ double lb_matrix_dot(const double *x, const double *y, int64_t n);
 double lb_matrix_length(const double *x, int64_t n);
 /* x += a y */
 void lb_matrix_add_scaled(double *x, double a, const double *y, int64_t n);
-/* x made orthogonal to the first n columns of q, in two passes; what is left of its length. */
-double lb_matrix_orthogonalise(double *x, lb_matrix_columns q, int64_t n);
-/* Column `at` of q := `wanted` (NULL: none) made orthogonal to the columns before it and of length 1; where too little
- * of it is left, or it is none, the first unit vector of which enough is left. */
-void lb_matrix_fill_column(lb_matrix_columns q, int64_t at, const double *wanted);
+/* x made orthogonal to the first n of `columns`, in two passes; what is left of its length. */
+double lb_matrix_orthogonalise(double *x, lb_matrix_columns columns, int64_t n);
+/* Column `at` of `columns` := `wanted` (NULL: none) made orthogonal to the columns before it and of length 1; where too
+ * little of it is left, or it is none, the first unit vector of which enough is left. */
+void lb_matrix_fill_column(lb_matrix_columns columns, int64_t at, const double *wanted);
 
 #endif

@@ -57,18 +57,18 @@ typedef struct factored {
 } factored;
 
 /* Of a copy of `a`; the recorded exchanges are result `pivots`. The caller frees it. False: refused. */
-static bool factored_of(lb_matrix_batch *batch, lb_matrix_columns a, uint32_t pivots, factored *f)
+static bool factored_of(lb_matrix_batch *batch, lb_matrix_columns a, uint32_t pivots, factored *made)
 {
-    *f = (factored){.lu = lb_matrix_columns_new(batch, a.m, a.n), .n = a.m < a.n ? a.m : a.n};
-    f->pivots = malloc((size_t)(f->n + 1) * sizeof *f->pivots);
-    if (!f->pivots || !f->lu.x) {
+    *made = (factored){.lu = lb_matrix_columns_new(batch, a.m, a.n), .n = a.m < a.n ? a.m : a.n};
+    made->pivots = malloc((size_t)(made->n + 1) * sizeof *made->pivots);
+    if (!made->pivots || !made->lu.x) {
         lb_matrix_batch_refuse(batch, "out of memory");
         return false;
     }
-    memcpy(f->lu.x, a.x, (size_t)(a.m * a.n) * sizeof(double));
+    memcpy(made->lu.x, a.x, (size_t)(a.m * a.n) * sizeof(double));
     lb_matrix_columns recorded = lb_matrix_columns_branch(batch, pivots, 1);
-    if (recorded.x && recorded.m != f->n) recorded.x = NULL;
-    factor_lu(batch, f->lu, recorded, f->pivots);
+    if (recorded.x && recorded.m != made->n) recorded.x = NULL;
+    factor_lu(batch, made->lu, recorded, made->pivots);
     return batch->status == LB_OK;
 }
 
@@ -199,17 +199,17 @@ static lb_status inverse(lb_call *call)
 }
 
 /* Of an LU that an op was given. */
-static bool given_factors(lb_matrix_batch *batch, factored *f)
+static bool given_factors(lb_matrix_batch *batch, factored *made)
 {
     lb_matrix_columns numbers = lb_matrix_columns_read(batch, lb_frame_arg_tensor(batch->call, 1), 1);
-    *f = (factored){.lu = lb_matrix_columns_arg(batch, 0), .n = numbers.m};
-    if (!lb_matrix_is_usable(batch, f->lu, false) || !numbers.x) return false;
-    f->pivots = malloc((size_t)(f->n + 1) * sizeof *f->pivots);
-    if (!f->pivots || f->n != (f->lu.m < f->lu.n ? f->lu.m : f->lu.n))
+    *made = (factored){.lu = lb_matrix_columns_arg(batch, 0), .n = numbers.m};
+    if (!lb_matrix_is_usable(batch, made->lu, false) || !numbers.x) return false;
+    made->pivots = malloc((size_t)(made->n + 1) * sizeof *made->pivots);
+    if (!made->pivots || made->n != (made->lu.m < made->lu.n ? made->lu.m : made->lu.n))
         lb_matrix_batch_refuse(batch, "exchanges that do not fit");
-    for (int64_t k = 0; batch->status == LB_OK && k < f->n; k++) {
-        f->pivots[k] = (int64_t)numbers.x[k];
-        if (f->pivots[k] <= k || f->pivots[k] > f->lu.m)
+    for (int64_t k = 0; batch->status == LB_OK && k < made->n; k++) {
+        made->pivots[k] = (int64_t)numbers.x[k];
+        if (made->pivots[k] <= k || made->pivots[k] > made->lu.m)
             lb_matrix_batch_refuse(batch, "exchanges that are out of range");
     }
     return batch->status == LB_OK;
@@ -244,11 +244,11 @@ static lb_matrix_columns triangle_of(lb_matrix_batch *batch, lb_matrix_columns l
 /* P of A = P L U. */
 static lb_matrix_columns permutation_of(lb_matrix_batch *batch, const factored *factored, int64_t m)
 {
-    lb_matrix_columns p = lb_matrix_columns_new(batch, m, m), rows = lb_matrix_columns_new(batch, m, 1);
+    lb_matrix_columns columns = lb_matrix_columns_new(batch, m, m), rows = lb_matrix_columns_new(batch, m, 1);
     for (int64_t i = 0; rows.x && i < m; i++) rows.x[i] = (double)i;
     if (rows.x) exchange(factored, rows.x, false);
-    for (int64_t i = 0; p.x && rows.x && i < m; i++) p.x[i * m + (int64_t)rows.x[i]] = 1;
-    return p;
+    for (int64_t i = 0; columns.x && rows.x && i < m; i++) columns.x[i * m + (int64_t)rows.x[i]] = 1;
+    return columns;
 }
 
 static void write_parts(lb_matrix_batch *batch, const factored *factored, bool data, bool permutation)
@@ -277,12 +277,12 @@ static lb_status lu_unpack(lb_call *call)
 }
 
 /* The exchanges that make the recorded permutation; false: it is none. */
-static bool exchanges_of(lb_matrix_columns p, lb_matrix_columns pivots)
+static bool exchanges_of(lb_matrix_columns columns, lb_matrix_columns pivots)
 {
-    for (int64_t i = 0; i < p.m; i++) {
+    for (int64_t i = 0; i < columns.m; i++) {
         int64_t row = -1;
-        for (int64_t k = 0; k < p.m; k++)
-            if (p.x[i * p.m + k] == 1) row = k;
+        for (int64_t k = 0; k < columns.m; k++)
+            if (columns.x[i * columns.m + k] == 1) row = k;
         if (row < 0) return false;
         for (int64_t k = 0; k < i && k < pivots.m; k++) { /* where the exchanges so far have put that row */
             const int64_t at = (int64_t)pivots.x[k] - 1;
@@ -300,12 +300,12 @@ static lb_status lu(lb_call *call)
     lb_matrix_batch batch = lb_matrix_batch_begin(call, 1, 2);
     if (!lb_frame_arg_int(call, 1, 1)) lb_matrix_batch_refuse(&batch, "without exchanges");
     while (lb_matrix_batch_next(&batch)) {
-        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), p = lb_matrix_columns_branch(&batch, 0, 2);
+        lb_matrix_columns a = lb_matrix_columns_arg(&batch, 0), columns = lb_matrix_columns_branch(&batch, 0, 2);
         if (!lb_matrix_is_usable(&batch, a, false)) continue;
         factored factored = {.lu = a, .n = a.m < a.n ? a.m : a.n};
         lb_matrix_columns recorded = lb_matrix_columns_new(&batch, factored.n, 1);
         factored.pivots = malloc((size_t)(factored.n + 1) * sizeof *factored.pivots);
-        if (!p.x || p.m != a.m || !recorded.x || !exchanges_of(p, recorded)) recorded.x = NULL;
+        if (!columns.x || columns.m != a.m || !recorded.x || !exchanges_of(columns, recorded)) recorded.x = NULL;
         if (factored.pivots) factor_lu(&batch, a, recorded, factored.pivots);
         if (factored.pivots && batch.status == LB_OK) write_parts(&batch, &factored, true, true);
         free(factored.pivots);

@@ -101,9 +101,9 @@ static void add(distance *distance, double difference)
         distance->sum += distance->p == 2 ? x * x : distance->p == 1 ? x : lb_pow(x, distance->p);
 }
 
-static distance begin(double p)
+static distance begin(double power)
 {
-    return (distance){p, p == -INFINITY ? INFINITY : 0};
+    return (distance){power, power == -INFINITY ? INFINITY : 0};
 }
 
 static double end(distance distance)
@@ -135,7 +135,7 @@ LB_WITH_TWIN(dist, dist_run(call, twin))
 
 /* Rows of a (…, m, k) and b (…, n, k), whose leading dimensions are alike. `product`: by the product of matrices, or
  * not known. */
-static lb_status pairs_run(lb_call *call, double p, bool twin)
+static lb_status pairs_run(lb_call *call, double power, bool twin)
 {
     lb_frame frame = lb_frame_begin(call);
     const lb_tensor *a = lb_frame_arg_tensor(call, 0), *b = lb_frame_arg_tensor(call, 1);
@@ -153,9 +153,9 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
     const double unit = frame.wide ? 0x1p-53 : 0x1p-24;
     if (lb_tensor_numel(&call->results[0]) != batch * m * n)
         lb_frame_fail(&frame, LB_ERR_UNSUPPORTED, "a result of another size");
-    for (int64_t r = 0; lb_frame_ok(&frame) && r < batch * m * n; r++) {
-        const int64_t i = r / n, j = r / (m * n) * n + r % n;
-        distance distance = begin(p);
+    for (int64_t row = 0; lb_frame_ok(&frame) && row < batch * m * n; row++) {
+        const int64_t i = row / n, j = row / (m * n) * n + row % n;
+        distance distance = begin(power);
         double squares = 0;
         for (int64_t c = 0; c < k; c++) {
             const double u = lb_frame_get(&frame, x, i * k + c), v = lb_frame_get(&frame, y, j * k + c);
@@ -163,13 +163,13 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
             squares += (fabs(u) + fabs(v)) * (fabs(u) + fabs(v));
         }
         double value = end(distance);
-        if (twin && p == 2) { /* of d² that much may be off: of d half of it by d, or the root */
+        if (twin && power == 2) { /* of d² that much may be off: of d half of it by d, or the root */
             const double lost = (double)(k + 4) * squares, root = __builtin_sqrt(lost / unit);
             value += value > 0 && lost / value < root ? lost / value : root;
         } else if (twin) {
             value *= (double)(k + 4);
         }
-        lb_frame_set(&frame, to, r, value);
+        lb_frame_set(&frame, to, row, value);
     }
     return lb_frame_end(&frame);
 }

@@ -138,13 +138,13 @@ static bool is_over_slots(const lb_recogniser *recogniser, uint32_t sum)
 
 /* All experts from `zeros` on, by ops of that name; `*last`: the last of them. f->n_list is 0 when one of them is
  * something else. */
-static lb_status take_experts(lb_recogniser *recogniser, finalise *f, uint32_t zeros, const char *name,
+static lb_status take_experts(lb_recogniser *recogniser, finalise *found, uint32_t zeros, const char *name,
                               bool (*take)(const lb_recogniser *, finalise *, uint32_t), uint32_t *last)
 {
     for (uint32_t op = next_of(recogniser, zeros, name); op != LB_NONE; op = next_of(recogniser, op, name)) {
-        if (!grow(f)) return lb_fail(recogniser->err, LB_ERR_NOMEM, "out of memory for composites");
-        if (!take(recogniser, f, op)) {
-            f->n_list = 0;
+        if (!grow(found)) return lb_fail(recogniser->err, LB_ERR_NOMEM, "out of memory for composites");
+        if (!take(recogniser, found, op)) {
+            found->n_list = 0;
             return LB_OK;
         }
         *last = op;
@@ -212,15 +212,15 @@ static lb_status by_three_dimensions(lb_recogniser *recogniser, uint32_t sum, ui
 {
     for (uint32_t i = 0; i < 2; i++) {
         const lb_reading x = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, i)),
-                         w = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, 1 - i));
-        if (x.op == LB_NONE || w.op == LB_NONE) return LB_OK;
-        const lb_layout *lw = &lb_recogniser_value(recogniser, w.value)->layout;
+                         weight = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, 1 - i));
+        if (x.op == LB_NONE || weight.op == LB_NONE) return LB_OK;
+        const lb_layout *lw = &lb_recogniser_value(recogniser, weight.value)->layout;
         if (!lb_layout_same_shape(&lb_recogniser_value(recogniser, x.value)->layout, layout) || lw->ndim != 3 ||
             lw->shape[0] != layout->shape[0] || lw->shape[1] != layout->shape[1] || lw->shape[2] != 1)
             continue;
         uint32_t ops[3] = {mul}, n = 1;
         lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_FINALISE);
-        composite.inputs[LB_FINALISE_X] = x.value, composite.inputs[LB_FINALISE_WEIGHTS] = w.value;
+        composite.inputs[LB_FINALISE_X] = x.value, composite.inputs[LB_FINALISE_WEIGHTS] = weight.value;
         composite.numbers[LB_FINALISE_SLOTS] = (double)layout->shape[1];
         composite.outputs[LB_FINALISE_Y] = lb_recogniser_result(recogniser, with_cast(recogniser, sum, ops, &n));
         return lb_recogniser_add(recogniser, &composite, ops, n);
@@ -248,14 +248,14 @@ static lb_status at_once(lb_recogniser *recogniser, uint32_t sum)
         mul = lb_recogniser_maker(recogniser, lb_recogniser_arg(recogniser, reorder, 0));
     }
     if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul")) return LB_OK;
-    const lb_reading x = lb_recogniser_arg(recogniser, mul, 0), w = lb_recogniser_arg(recogniser, mul, 1);
-    if (x.op == LB_NONE || w.op == LB_NONE) return LB_OK;
+    const lb_reading x = lb_recogniser_arg(recogniser, mul, 0), weight = lb_recogniser_arg(recogniser, mul, 1);
+    if (x.op == LB_NONE || weight.op == LB_NONE) return LB_OK;
     const lb_layout *lx = &lb_recogniser_value(recogniser, x.value)->layout,
-                    *lw = &lb_recogniser_value(recogniser, w.value)->layout;
+                    *lw = &lb_recogniser_value(recogniser, weight.value)->layout;
     if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[0] != lx->shape[0] || lw->shape[1] != 1 ||
         lx->shape[1] != layout->shape[2])
         return LB_OK;
-    composite.inputs[LB_FINALISE_X] = x.value, composite.inputs[LB_FINALISE_WEIGHTS] = w.value;
+    composite.inputs[LB_FINALISE_X] = x.value, composite.inputs[LB_FINALISE_WEIGHTS] = weight.value;
     composite.outputs[LB_FINALISE_Y] = lb_recogniser_result(recogniser, sum);
     composite.numbers[LB_FINALISE_SLOTS] = (double)layout->shape[1];
     find_ids(recogniser, &composite, mul, reorder);
@@ -301,13 +301,13 @@ static bool take_slot(slots *slots, lb_reading term)
     if (mul == LB_NONE || !lb_recogniser_is(recogniser, mul, "mul")) return false;
     for (uint32_t i = 0; i < 2; i++) {
         const lb_reading x = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, i)),
-                         w = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, 1 - i));
+                         weight = lb_recogniser_peel(recogniser, lb_recogniser_arg(recogniser, mul, 1 - i));
         int64_t slot, other;
-        if (x.op == LB_NONE || w.op == LB_NONE) return false;
+        if (x.op == LB_NONE || weight.op == LB_NONE) return false;
         const lb_layout *lx = &lb_recogniser_value(recogniser, x.value)->layout,
-                        *lw = &lb_recogniser_value(recogniser, w.value)->layout;
+                        *lw = &lb_recogniser_value(recogniser, weight.value)->layout;
         if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[1] != 1 || lw->shape[0] != lx->shape[0]) continue;
-        const uint32_t from = lb_recogniser_maker(recogniser, w);
+        const uint32_t from = lb_recogniser_maker(recogniser, weight);
         if (!slots->n && from != LB_NONE && lx->shape[0] > 0) { /* the first one tells the sizes */
             slots->tokens = lx->shape[0], slots->hidden = lx->shape[1];
             slots->n =
@@ -316,7 +316,7 @@ static bool take_slot(slots *slots, lb_reading term)
         }
         if (slots->n < 2 || slots->n > MOST_SLOTS || slots->tokens != lx->shape[0] || slots->hidden != lx->shape[1] ||
             !take_window(slots, x, slots->hidden, &slots->x, &slot) ||
-            !take_window(slots, w, 1, &slots->weights, &other) || slot != other || slots->seen >> slot & 1)
+            !take_window(slots, weight, 1, &slots->weights, &other) || slot != other || slots->seen >> slot & 1)
             return false;
         slots->seen |= (uint64_t)1 << slot;
         slots->ops[slots->n_ops++] = mul;

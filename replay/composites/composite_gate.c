@@ -26,23 +26,24 @@ static bool activation(const lb_recogniser *recogniser, uint32_t op, double *act
 /* gate and up by `mm` from the same x, seen in the shape of the product or another. */
 static lb_status with_products(lb_recogniser *recogniser, const lb_composite *gated, const lb_gate_pattern *written)
 {
-    const uint32_t g = lb_recogniser_maker(recogniser, written->gate), u = lb_recogniser_maker(recogniser, written->up);
-    if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(recogniser, g, "mm") ||
-        !lb_recogniser_is(recogniser, u, "mm"))
+    const uint32_t gate = lb_recogniser_maker(recogniser, written->gate),
+                   up = lb_recogniser_maker(recogniser, written->up);
+    if (gate == LB_NONE || up == LB_NONE || gate == up || !lb_recogniser_is(recogniser, gate, "mm") ||
+        !lb_recogniser_is(recogniser, up, "mm"))
         return LB_OK;
-    const lb_reading x = lb_recogniser_arg(recogniser, g, 0), other = lb_recogniser_arg(recogniser, u, 0);
+    const lb_reading x = lb_recogniser_arg(recogniser, gate, 0), other = lb_recogniser_arg(recogniser, up, 0);
     if (!lb_recogniser_same(recogniser, x, other)) return LB_OK;
     const lb_layout *read = &lb_recogniser_value(recogniser, written->gate.value)->layout,
-                    *made = &lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, g))->layout;
+                    *made = &lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, gate))->layout;
     if (!lb_layout_is_contiguous(read) || !lb_layout_is_contiguous(made) ||
         lb_layout_numel(read) != lb_layout_numel(made))
         return LB_OK;
     lb_composite composite = *gated;
     composite.kind = LB_COMPOSITE_GATE_UP;
     composite.inputs[LB_GATE_X] = x.value;
-    composite.inputs[LB_GATE_U] = lb_recogniser_arg(recogniser, g, 1).value,
-    composite.inputs[LB_GATE_W] = lb_recogniser_arg(recogniser, u, 1).value;
-    uint32_t all[LB_GATE_PATTERN_OPS + 2] = {g, u};
+    composite.inputs[LB_GATE_U] = lb_recogniser_arg(recogniser, gate, 1).value,
+    composite.inputs[LB_GATE_W] = lb_recogniser_arg(recogniser, up, 1).value;
+    uint32_t all[LB_GATE_PATTERN_OPS + 2] = {gate, up};
     memcpy(all + 2, written->ops, written->n_ops * sizeof *all);
     return lb_recogniser_add(recogniser, &composite, all, written->n_ops + 2);
 }

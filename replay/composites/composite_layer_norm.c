@@ -95,13 +95,13 @@ static bool takes_weight(const lb_recogniser *recogniser, lb_norm_parts *parts, 
 }
 
 /* Behind x - mean, or the weight times that: x. */
-static lb_reading numerator(const lb_recogniser *recogniser, lb_reading r, lb_norm_parts *parts)
+static lb_reading numerator(const lb_recogniser *recogniser, lb_reading reading, lb_norm_parts *parts)
 {
     const lb_norm_parts before = *parts;
-    const lb_reading x = lb_norm_centred(recogniser, r, parts);
+    const lb_reading x = lb_norm_centred(recogniser, reading, parts);
     if (x.op != LB_NONE) return x;
     *parts = before;
-    const uint32_t mul = lb_recogniser_maker(recogniser, r);
+    const uint32_t mul = lb_recogniser_maker(recogniser, reading);
     for (uint32_t i = 0; mul != LB_NONE && lb_recogniser_is(recogniser, mul, "mul") && i < 2; i++) {
         const lb_reading centred = lb_recogniser_arg(recogniser, mul, i),
                          weight = lb_recogniser_arg(recogniser, mul, 1 - i);
@@ -121,8 +121,8 @@ static bool normalises(const lb_recogniser *recogniser, uint32_t op, uint32_t ro
 {
     if (!lb_recogniser_is(recogniser, op, divides ? "div" : "mul")) return false;
     for (uint32_t i = 0; i < (divides ? 1u : 2u); i++) {
-        const lb_reading r = lb_recogniser_arg(recogniser, op, 1 - i), y = lb_recogniser_arg(recogniser, op, i);
-        if (r.op == LB_NONE || y.op == LB_NONE || lb_recogniser_maker(recogniser, r) != root) continue;
+        const lb_reading reading = lb_recogniser_arg(recogniser, op, 1 - i), y = lb_recogniser_arg(recogniser, op, i);
+        if (reading.op == LB_NONE || y.op == LB_NONE || lb_recogniser_maker(recogniser, reading) != root) continue;
         const lb_norm_parts before = *parts;
         const lb_reading of = numerator(recogniser, y, parts);
         if (lb_recogniser_same(recogniser, x, of)) {

@@ -77,10 +77,10 @@ static bool counts_rows(loss *loss, lb_reading reading, const lb_layout *layout)
 }
 
 /* x of x[row, target[row]] for every row; the target becomes an input. */
-static lb_reading picked(loss *loss, lb_reading r)
+static lb_reading picked(loss *loss, lb_reading reading)
 {
     const lb_recogniser *recogniser = loss->recogniser;
-    const uint32_t op = lb_recogniser_maker(recogniser, r);
+    const uint32_t op = lb_recogniser_maker(recogniser, reading);
     if (op == LB_NONE || !lb_recogniser_forward(recogniser, op)) return nothing;
     const lb_reading x = lb_recogniser_arg(recogniser, op, 0);
     lb_reading target = nothing;
@@ -102,10 +102,10 @@ static lb_reading picked(loss *loss, lb_reading r)
 }
 
 /* The logits of -log_softmax(x)[target], with its sign. */
-static lb_reading of_log_softmax(loss *loss, lb_reading r, int *sign)
+static lb_reading of_log_softmax(loss *loss, lb_reading reading, int *sign)
 {
     const lb_recogniser *recogniser = loss->recogniser;
-    const lb_reading x = picked(loss, r);
+    const lb_reading x = picked(loss, reading);
     const uint32_t softmax = x.op == LB_NONE ? LB_NONE : lb_recogniser_maker(recogniser, x);
     if (softmax == LB_NONE || !lb_recogniser_is(recogniser, softmax, "_log_softmax") ||
         !lb_recogniser_last_dim(recogniser, softmax, 1, layout_of(recogniser, x)->ndim))
@@ -116,10 +116,10 @@ static lb_reading of_log_softmax(loss *loss, lb_reading r, int *sign)
 }
 
 /* The logits of logsumexp(x) - x[target]. */
-static lb_reading of_logsumexp(loss *loss, lb_reading r, int *sign)
+static lb_reading of_logsumexp(loss *loss, lb_reading reading, int *sign)
 {
     const lb_recogniser *recogniser = loss->recogniser;
-    const uint32_t sub = lb_recogniser_maker(recogniser, r);
+    const uint32_t sub = lb_recogniser_maker(recogniser, reading);
     double alpha = 1;
     if (sub == LB_NONE || !lb_recogniser_is(recogniser, sub, "sub") ||
         (lb_recogniser_number(recogniser, sub, 2, &alpha) && alpha != 1))
@@ -183,24 +183,25 @@ static uint32_t follow(loss *loss, uint32_t op, int64_t rows, int *sign)
 static lb_status written_out(lb_recogniser *recogniser, uint32_t op)
 {
     if (!reduces_all(recogniser, op)) return LB_OK;
-    loss l = {.recogniser = recogniser, .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_CROSS_ENTROPY)};
+    loss found = {.recogniser = recogniser,
+                  .composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_CROSS_ENTROPY)};
     int sign = 1;
-    take(&l, op);
-    const lb_reading rows = unsigned_of(&l, lb_recogniser_arg(recogniser, op, 0), &sign);
+    take(&found, op);
+    const lb_reading rows = unsigned_of(&found, lb_recogniser_arg(recogniser, op, 0), &sign);
     if (rows.op == LB_NONE) return LB_OK;
-    const loss before = l;
-    lb_reading logits = of_logsumexp(&l, rows, &sign);
-    if (logits.op == LB_NONE) l = before, logits = of_log_softmax(&l, rows, &sign);
+    const loss before = found;
+    lb_reading logits = of_logsumexp(&found, rows, &sign);
+    if (logits.op == LB_NONE) found = before, logits = of_log_softmax(&found, rows, &sign);
     if (logits.op == LB_NONE) return LB_OK;
-    const int64_t n = numel(recogniser, l.composite.inputs[LB_LOSS_TARGET]);
+    const int64_t n = numel(recogniser, found.composite.inputs[LB_LOSS_TARGET]);
     if (numel(recogniser, rows.value) != n) return LB_OK;
-    if (lb_recogniser_is(recogniser, op, "sum")) l.composite.flags |= LB_LOSS_SUM;
-    const uint32_t last = follow(&l, op, n, &sign);
+    if (lb_recogniser_is(recogniser, op, "sum")) found.composite.flags |= LB_LOSS_SUM;
+    const uint32_t last = follow(&found, op, n, &sign);
     if (sign < 0) return LB_OK; /* a log-likelihood */
-    l.composite.inputs[LB_LOSS_LOGITS] = logits.value;
-    l.composite.numbers[LB_LOSS_IGNORED] = -100; /* what gather and index would refuse: every row counts */
-    l.composite.outputs[LB_LOSS_Y] = lb_recogniser_result(recogniser, last);
-    return lb_recogniser_add(recogniser, &l.composite, l.ops, l.n_ops);
+    found.composite.inputs[LB_LOSS_LOGITS] = logits.value;
+    found.composite.numbers[LB_LOSS_IGNORED] = -100; /* what gather and index would refuse: every row counts */
+    found.composite.outputs[LB_LOSS_Y] = lb_recogniser_result(recogniser, last);
+    return lb_recogniser_add(recogniser, &found.composite, found.ops, found.n_ops);
 }
 
 lb_status lb_recogniser_losses(lb_recogniser *recogniser)

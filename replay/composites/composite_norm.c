@@ -81,10 +81,10 @@ static bool normalises(const lb_recogniser *recogniser, uint32_t op, uint32_t ro
 }
 
 /* weight, or 1 + weight, behind casts. */
-static void take_weight(const lb_recogniser *recogniser, lb_norm_parts *parts, lb_reading w)
+static void take_weight(const lb_recogniser *recogniser, lb_norm_parts *parts, lb_reading weight)
 {
-    w = lb_norm_take_casts(recogniser, parts, w);
-    const uint32_t add = lb_recogniser_maker(recogniser, w);
+    weight = lb_norm_take_casts(recogniser, parts, weight);
+    const uint32_t add = lb_recogniser_maker(recogniser, weight);
     double offset = 0;
     uint32_t operand = 0;
     const bool adds = add != LB_NONE && lb_recogniser_is(recogniser, add, "add") &&
@@ -93,9 +93,9 @@ static void take_weight(const lb_recogniser *recogniser, lb_norm_parts *parts, l
     if (adds && offset == 1 && lb_recogniser_arg(recogniser, add, operand).op != LB_NONE) {
         parts->composite.numbers[LB_NORM_OFFSET] = offset;
         lb_norm_take(parts, add);
-        w = lb_norm_take_casts(recogniser, parts, lb_recogniser_arg(recogniser, add, operand));
+        weight = lb_norm_take_casts(recogniser, parts, lb_recogniser_arg(recogniser, add, operand));
     }
-    parts->composite.inputs[LB_NORM_WEIGHT] = w.value;
+    parts->composite.inputs[LB_NORM_WEIGHT] = weight.value;
 }
 
 static bool near(double x, double y)
@@ -123,11 +123,11 @@ static bool follow(const lb_recogniser *recogniser, lb_norm_parts *parts, uint32
         } else if (lb_recogniser_is(recogniser, user, "mul") && !weighted) {
             const lb_reading a = lb_recogniser_arg(recogniser, user, 0), b = lb_recogniser_arg(recogniser, user, 1);
             if (a.op == LB_NONE || b.op == LB_NONE) return whole;
-            const lb_reading w = lb_recogniser_maker(recogniser, a) == op ? b : a;
-            if (!lb_norm_is_row(lb_recogniser_value(recogniser, w.value),
+            const lb_reading weight = lb_recogniser_maker(recogniser, a) == op ? b : a;
+            if (!lb_norm_is_row(lb_recogniser_value(recogniser, weight.value),
                                 lb_recogniser_value(recogniser, lb_recogniser_result(recogniser, op))))
                 return whole;
-            take_weight(recogniser, parts, w);
+            take_weight(recogniser, parts, weight);
             weighted = true;
         } else {
             return whole;

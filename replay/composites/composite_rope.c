@@ -22,9 +22,9 @@ static bool is_half(const lb_value *part, const lb_value *whole, int which)
     return p->offset == w->offset + which * p->shape[d] * w->stride[d];
 }
 
-static bool is_rotated(const lb_recogniser *recogniser, lb_reading r, lb_reading x, rotated *out)
+static bool is_rotated(const lb_recogniser *recogniser, lb_reading reading, lb_reading x, rotated *out)
 {
-    out->cat = lb_recogniser_maker(recogniser, r);
+    out->cat = lb_recogniser_maker(recogniser, reading);
     if (out->cat == LB_NONE || !lb_recogniser_is(recogniser, out->cat, "cat")) return false;
     const lb_reading first = lb_recogniser_item(recogniser, out->cat, 0, 0),
                      second = lb_recogniser_item(recogniser, out->cat, 0, 1);
@@ -48,10 +48,11 @@ lb_status lb_recogniser_ropes(lb_recogniser *recogniser)
             continue;
         const lb_reading x = lb_recogniser_arg(recogniser, straight, 0),
                          cosine = lb_recogniser_arg(recogniser, straight, 1);
-        const lb_reading r = lb_recogniser_arg(recogniser, turned, 0), sine = lb_recogniser_arg(recogniser, turned, 1);
+        const lb_reading reading = lb_recogniser_arg(recogniser, turned, 0),
+                         sine = lb_recogniser_arg(recogniser, turned, 1);
         rotated found;
-        if (x.op == LB_NONE || cosine.op == LB_NONE || r.op == LB_NONE || sine.op == LB_NONE ||
-            !is_rotated(recogniser, r, x, &found))
+        if (x.op == LB_NONE || cosine.op == LB_NONE || reading.op == LB_NONE || sine.op == LB_NONE ||
+            !is_rotated(recogniser, reading, x, &found))
             continue;
         lb_composite composite = lb_recogniser_composite(recogniser, LB_COMPOSITE_ROPE);
         composite.inputs[LB_ROPE_X] = x.value, composite.inputs[LB_ROPE_COS] = cosine.value,

@@ -214,18 +214,18 @@ static bool begins_at_zero(const lb_recogniser *recogniser, uint32_t from_state)
 static lb_status chunks(lb_recogniser *recogniser, uint32_t add)
 {
     lb_reading inside[2], before[2];
-    uint32_t n = 0, m = 0, at, pads[6];
+    uint32_t n = 0, other = 0, at, pads[6];
     bool added;
     if (!lb_recogniser_is(recogniser, add, "add") || lb_recogniser_arg(recogniser, add, 1).op == LB_NONE) return LB_OK;
     const uint32_t diagonal = lb_scan_maker_of_arg(recogniser, add, 0);
     if (!lb_scan_is_product(recogniser, diagonal) ||
         !lb_scan_factors(recogniser, lb_recogniser_arg(recogniser, diagonal, 0), inside, &n, 2) || n != 2 ||
-        !lb_scan_factors(recogniser, lb_recogniser_arg(recogniser, add, 1), before, &m, 2) || m != 2)
+        !lb_scan_factors(recogniser, lb_recogniser_arg(recogniser, add, 1), before, &other, 2) || other != 2)
         return LB_OK;
     const uint32_t cb = only_maker(recogniser, inside, n, lb_scan_is_product, &at),
                    segments = only_maker(recogniser, inside, n, lb_scan_is_exp, &at),
-                   from_state = only_maker(recogniser, before, m, lb_scan_is_product, &at),
-                   decay = only_maker(recogniser, before, m, lb_scan_is_exp, &at);
+                   from_state = only_maker(recogniser, before, other, lb_scan_is_product, &at),
+                   decay = only_maker(recogniser, before, other, lb_scan_is_exp, &at);
     if (cb == LB_NONE || segments == LB_NONE || from_state == LB_NONE || decay == LB_NONE) return LB_OK;
     const uint32_t sum = lb_scan_maker_of_arg(recogniser, decay, 0);
     if (!sums_along_last(recogniser, sum) || !begins_at_zero(recogniser, from_state)) return LB_OK;

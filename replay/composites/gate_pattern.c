@@ -31,17 +31,17 @@ static bool multiply(const double *p, const double *q, double *product)
 }
 
 /* `r` as p0 + p1 x + p2 x² + p3 x³. */
-static bool polynomial(const lb_recogniser *recogniser, lb_reading r, lb_reading x, double *p, lb_gate_pattern *written,
-                       int depth)
+static bool polynomial(const lb_recogniser *recogniser, lb_reading reading, lb_reading x, double *p,
+                       lb_gate_pattern *written, int depth)
 {
     double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
     for (int i = 0; i <= DEGREE; i++) p[i] = 0;
-    if (lb_recogniser_same(recogniser, r, x)) {
+    if (lb_recogniser_same(recogniser, reading, x)) {
         p[1] = 1;
         return true;
     }
-    r = lb_recogniser_peel(recogniser, r);
-    const uint32_t op = lb_recogniser_maker(recogniser, r);
+    reading = lb_recogniser_peel(recogniser, reading);
+    const uint32_t op = lb_recogniser_maker(recogniser, reading);
     if (op == LB_NONE || depth == DEEPEST || !lb_recogniser_forward(recogniser, op)) return false;
     const lb_reading a = lb_recogniser_arg(recogniser, op, 0), b = lb_recogniser_arg(recogniser, op, 1);
     const bool numbered = lb_recogniser_number(recogniser, op, 1, &number),

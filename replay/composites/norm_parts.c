@@ -134,10 +134,10 @@ static lb_reading mean_of(const lb_recogniser *recogniser, lb_reading mean, lb_n
     return x;
 }
 
-lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading r, lb_norm_parts *parts)
+lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading reading, lb_norm_parts *parts)
 {
-    r = lb_norm_take_casts(recogniser, parts, r);
-    const uint32_t sub = lb_recogniser_maker(recogniser, r);
+    reading = lb_norm_take_casts(recogniser, parts, reading);
+    const uint32_t sub = lb_recogniser_maker(recogniser, reading);
     double alpha = 1;
     if (sub == LB_NONE || !lb_recogniser_is(recogniser, sub, "sub") ||
         (lb_recogniser_number(recogniser, sub, 2, &alpha) && alpha != 1))

@@ -37,7 +37,7 @@ lb_reading lb_norm_squared(const lb_recogniser *recogniser, uint32_t op);
 /* What `op` takes the mean of over the last dimension: `mean`, or a sum divided by the number of its terms. */
 lb_reading lb_norm_averaged(const lb_recogniser *recogniser, uint32_t op, lb_norm_parts *parts);
 /* x of x - mean(x), with the mean over the last dimension. */
-lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading r, lb_norm_parts *parts);
+lb_reading lb_norm_centred(const lb_recogniser *recogniser, lb_reading reading, lb_norm_parts *parts);
 
 /* One number per element of a row of `y`: (n), or dimensions of size 1 before it. */
 bool lb_norm_is_row(const lb_value *w, const lb_value *y);

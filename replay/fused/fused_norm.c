@@ -283,24 +283,25 @@ static const void *sum_of_ranks(work *work, const lb_operand *list, const lb_ten
     const int64_t n = lb_tensor_numel(like);
     void *sum = lb_frame_reals(&work->frame, n + 1), *chunk = lb_frame_reals(&work->frame, n + 1),
          *part = lb_frame_reals(&work->frame, n + 1);
-    for (uint32_t r = 0; lb_frame_ok(&work->frame) && r < list->count; r++) {
-        const lb_tensor *from = &list->tensors[r],
+    for (uint32_t result = 0; lb_frame_ok(&work->frame) && result < list->count; result++) {
+        const lb_tensor *from = &list->tensors[result],
                         dense = {part, work->frame.type, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
         if (lb_tensor_numel(from) != n) {
             lb_frame_fail(&work->frame, LB_ERR_INVALID, "contributions of other shapes");
             return NULL;
         }
         lb_memory_tensor_copy(&dense, from, NULL);
-        const bool starts = work->kernel.ranks == 2 ? r % 8 == 0 : r == 0, ends = r % 8 == 7 || r + 1 == list->count;
+        const bool starts = work->kernel.ranks == 2 ? result % 8 == 0 : result == 0,
+                   ends = result % 8 == 7 || result + 1 == list->count;
         for (int64_t i = 0; i < n && work->frame.wide; i++) {
             const double x = ((double *)part)[i];
-            ((double *)sum)[i] = (r ? ((double *)sum)[i] : 0) + (twin ? fabs(x) : x);
+            ((double *)sum)[i] = (result ? ((double *)sum)[i] : 0) + (twin ? fabs(x) : x);
         }
         if (work->frame.wide) continue;
         for (int64_t i = 0; i < n; i++) ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
         if (work->kernel.ranks == 0) lb_fused_round(chunk, n, work->narrow);
         for (int64_t i = 0; i < n && work->kernel.ranks == 2 && ends; i++)
-            ((float *)sum)[i] = (r < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
+            ((float *)sum)[i] = (result < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
     }
     void *all = work->frame.wide || work->kernel.ranks == 2 ? sum : chunk;
     if (lb_frame_ok(&work->frame) && !work->frame.wide) lb_fused_round(all, n, work->narrow);

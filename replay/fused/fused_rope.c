@@ -28,16 +28,16 @@ static bool read_kernel(const lb_fused_text *text, void *out)
     return known && lb_fused_text_keys(text, "fma table");
 }
 /* `t` as if it had the shape of x. False when it does not broadcast to it. */
-static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
+static bool expanded(const lb_tensor *x, const lb_tensor *table, lb_tensor *out)
 {
-    *out = *t;
+    *out = *table;
     out->layout.ndim = x->layout.ndim;
-    if (t->layout.ndim > x->layout.ndim) return false;
+    if (table->layout.ndim > x->layout.ndim) return false;
     for (int d = 0; d < x->layout.ndim; d++) {
-        const int own = d - (x->layout.ndim - t->layout.ndim);
-        const int64_t size = own >= 0 ? t->layout.shape[own] : 1;
+        const int own = d - (x->layout.ndim - table->layout.ndim);
+        const int64_t size = own >= 0 ? table->layout.shape[own] : 1;
         if (size != 1 && size != x->layout.shape[d]) return false;
-        out->layout.shape[d] = x->layout.shape[d], out->layout.stride[d] = size == 1 ? 0 : t->layout.stride[own];
+        out->layout.shape[d] = x->layout.shape[d], out->layout.stride[d] = size == 1 ? 0 : table->layout.stride[own];
     }
     return true;
 }

@@ -18,20 +18,21 @@ bool lb_channel_batch_begin(lb_channel_batch *batch, lb_call *call, const lb_ten
     return lb_frame_ok(&batch->frame) && batch->n > 0;
 }
 
-lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t c, double eps)
+lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t channel, double eps)
 {
     const lb_frame *frame = &batch->frame;
     lb_channel_moments moments = {0};
-    for (int64_t i = 0; i < batch->n; i++) moments.mean += lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
+    for (int64_t i = 0; i < batch->n; i++)
+        moments.mean += lb_frame_get(frame, batch->x, lb_channel_place(batch, channel, i));
     moments.mean /= (double)batch->n;
     for (int64_t i = 0; i < batch->n; i++) {
-        const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
+        const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, channel, i));
         moments.var += (x - moments.mean) * (x - moments.mean);
         moments.e += fabs(x) / (double)batch->n;
     }
     moments.var /= (double)batch->n;
     for (int64_t i = 0; i < batch->n; i++) {
-        const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, c, i));
+        const double x = lb_frame_get(frame, batch->x, lb_channel_place(batch, channel, i));
         moments.kappa += fabs(x - moments.mean) * (fabs(x) + moments.e) / (double)batch->n / (moments.var + eps);
     }
     return moments;

@@ -25,6 +25,6 @@ static inline int64_t lb_channel_place(const lb_channel_batch *batch, int64_t ch
 typedef struct lb_channel_moments {
     double mean, var, e, kappa; /* var: biased */
 } lb_channel_moments;
-lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t c, double eps);
+lb_channel_moments lb_channel_moments_of(const lb_channel_batch *batch, int64_t channel, double eps);
 
 #endif

@@ -23,64 +23,64 @@ static int64_t clamp(int64_t i, int64_t size)
 }
 
 /* Where output `o` lies in the input. */
-static double source(const lb_resample_axis_plan *plan, double scale, int64_t o, bool cubic)
+static double source(const lb_resample_axis_plan *plan, double scale, int64_t place, bool cubic)
 {
-    if (plan->align_corners) return step(plan, scale * (double)o);
-    double x = step(plan, step(plan, scale * ((double)o + 0.5)) - 0.5);
+    if (plan->align_corners) return step(plan, scale * (double)place);
+    double x = step(plan, step(plan, scale * ((double)place + 0.5)) - 0.5);
     return x < 0 && !cubic ? 0 : x;
 }
 
-static void tap(lb_resample_axis *axis, int64_t o, int64_t at, double weight, double spread)
+static void tap(lb_resample_axis *axis, int64_t place, int64_t at, double weight, double spread)
 {
-    int64_t k = o * axis->most + axis->count[o]++;
+    int64_t k = place * axis->most + axis->count[place]++;
     axis->at[k] = at, axis->weight[k] = weight, axis->spread[k] = spread;
 }
 
-static void one_tap(lb_resample_axis *axis, int64_t o, int64_t at)
+static void one_tap(lb_resample_axis *axis, int64_t place, int64_t at)
 {
-    tap(axis, o, clamp(at, axis->in), 1, 1);
+    tap(axis, place, clamp(at, axis->in), 1, 1);
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-static void average(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o)
+static void average(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place)
 {
-    int64_t first = o * plan->stride - plan->padding, last = first + plan->kernel;
+    int64_t first = place * plan->stride - plan->padding, last = first + plan->kernel;
     int64_t room = plan->in + plan->padding; /* the kernel may hang over its end in ceil mode */
     int64_t counted = (last < room ? last : room) - first;
     if (first < 0) first = 0;
     if (last > plan->in) last = plan->in;
     if (!plan->count_padding) counted = last - first;
-    for (int64_t i = first; i < last; i++) tap(axis, o, i, 1, 1);
-    axis->divisor[o] = plan->divisor != 0 ? 1 : (double)counted;
+    for (int64_t i = first; i < last; i++) tap(axis, place, i, 1, 1);
+    axis->divisor[place] = plan->divisor != 0 ? 1 : (double)counted;
 }
 
-static void adaptive(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o)
+static void adaptive(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place)
 {
-    int64_t first = o * plan->in / plan->out, last = ((o + 1) * plan->in + plan->out - 1) / plan->out;
-    for (int64_t i = first; i < last; i++) tap(axis, o, i, 1, 1);
-    axis->divisor[o] = (double)(last - first);
+    int64_t first = place * plan->in / plan->out, last = ((place + 1) * plan->in + plan->out - 1) / plan->out;
+    for (int64_t i = first; i < last; i++) tap(axis, place, i, 1, 1);
+    axis->divisor[place] = (double)(last - first);
 }
 
 /* ---- interpolation ----------------------------------------------------------------------------------------------- */
 
-static void nearest(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale, bool exact)
+static void nearest(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place, double scale, bool exact)
 {
-    one_tap(axis, o, (int64_t)floor(step(plan, ((double)o + (exact ? 0.5 : 0)) * scale)));
+    one_tap(axis, place, (int64_t)floor(step(plan, ((double)place + (exact ? 0.5 : 0)) * scale)));
 }
 
-static void linear(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
+static void linear(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place, double scale)
 {
     if (plan->in == plan->out) {
-        one_tap(axis, o, o);
+        one_tap(axis, place, place);
         return;
     }
-    double x = source(plan, scale, o, false), room = 1 + x;
+    double x = source(plan, scale, place, false), room = 1 + x;
     int64_t i = clamp((int64_t)floor(x), plan->in);
     double part = step(plan, x - (double)i);
     part = part < 0 ? 0 : part > 1 ? 1 : part;
-    tap(axis, o, i, step(plan, 1 - part), 1 - part + room);
-    tap(axis, o, clamp(i + 1, plan->in), part, part + room);
+    tap(axis, place, i, step(plan, 1 - part), 1 - part + room);
+    tap(axis, place, clamp(i + 1, plan->in), part, part + room);
 }
 
 /* Keys' kernel at distance x. */
@@ -91,12 +91,12 @@ static double cubic_kernel(double x, double a)
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-static void cubic(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
+static void cubic(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place, double scale)
 {
-    double x = source(plan, scale, o, true), floored = floor(x), part = x - floored, room = 2 + 2 * fabs(x);
+    double x = source(plan, scale, place, true), floored = floor(x), part = x - floored, room = 2 + 2 * fabs(x);
     for (int k = -1; k <= 2; k++) {
         double w = cubic_kernel(part - k, -0.75);
-        tap(axis, o, clamp((int64_t)floored + k, plan->in), w, fabs(w) + room);
+        tap(axis, place, clamp((int64_t)floored + k, plan->in), w, fabs(w) + room);
     }
 }
 
@@ -115,21 +115,21 @@ static double support_of(lb_resample_axis_kind kind)
     return kind == LB_AXIS_SMOOTH_LINEAR ? 1 : kind == LB_AXIS_SMOOTH_CUBIC ? 2 : 3;
 }
 
-static void smooth(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
+static void smooth(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place, double scale)
 {
     double shrink = scale >= 1 ? scale : 1, support = support_of(plan->kind) * shrink,
-           center = scale * ((double)o + 0.5), sum = 0;
+           center = scale * ((double)place + 0.5), sum = 0;
     int64_t first = (int64_t)(center - support + 0.5), last = (int64_t)(center + support + 0.5);
     if (first < 0) first = 0;
     if (last > plan->in) last = plan->in;
     for (int64_t i = first; i < last && i < first + axis->most; i++) {
         double w = filter(plan->kind, ((double)i - center + 0.5) / shrink);
-        tap(axis, o, i, w, 2 + 2 * fabs(center) / shrink);
+        tap(axis, place, i, w, 2 + 2 * fabs(center) / shrink);
         sum += w;
     }
-    for (int64_t k = o * axis->most; sum != 0 && k < o * axis->most + axis->count[o]; k++) {
+    for (int64_t k = place * axis->most; sum != 0 && k < place * axis->most + axis->count[place]; k++) {
         axis->weight[k] = step(plan, axis->weight[k] / sum);
-        axis->spread[k] = axis->spread[k] / fabs(sum) + fabs(axis->weight[k]) * (1 + (double)axis->count[o]);
+        axis->spread[k] = axis->spread[k] / fabs(sum) + fabs(axis->weight[k]) * (1 + (double)axis->count[place]);
     }
 }
 
@@ -155,20 +155,20 @@ static int64_t reflected(int64_t i, int64_t size)
     return i >= size ? 2 * (size - 1) - i : i;
 }
 
-static void fill(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t o, double scale)
+static void fill(const lb_resample_axis_plan *plan, lb_resample_axis *axis, int64_t place, double scale)
 {
     switch (plan->kind) {
-    case LB_AXIS_AVERAGE: average(plan, axis, o); break;
-    case LB_AXIS_ADAPTIVE: adaptive(plan, axis, o); break;
-    case LB_AXIS_NEAREST: nearest(plan, axis, o, scale, false); break;
-    case LB_AXIS_NEAREST_EXACT: nearest(plan, axis, o, scale, true); break;
-    case LB_AXIS_LINEAR: linear(plan, axis, o, scale); break;
-    case LB_AXIS_CUBIC: cubic(plan, axis, o, scale); break;
+    case LB_AXIS_AVERAGE: average(plan, axis, place); break;
+    case LB_AXIS_ADAPTIVE: adaptive(plan, axis, place); break;
+    case LB_AXIS_NEAREST: nearest(plan, axis, place, scale, false); break;
+    case LB_AXIS_NEAREST_EXACT: nearest(plan, axis, place, scale, true); break;
+    case LB_AXIS_LINEAR: linear(plan, axis, place, scale); break;
+    case LB_AXIS_CUBIC: cubic(plan, axis, place, scale); break;
     case LB_AXIS_SMOOTH_LINEAR:
     case LB_AXIS_SMOOTH_CUBIC:
-    case LB_AXIS_SMOOTH_LANCZOS: smooth(plan, axis, o, scale); break;
-    case LB_AXIS_REFLECT: one_tap(axis, o, reflected(o - plan->padding, plan->in)); break;
-    case LB_AXIS_REPLICATE: one_tap(axis, o, o - plan->padding); break;
+    case LB_AXIS_SMOOTH_LANCZOS: smooth(plan, axis, place, scale); break;
+    case LB_AXIS_REFLECT: one_tap(axis, place, reflected(place - plan->padding, plan->in)); break;
+    case LB_AXIS_REPLICATE: one_tap(axis, place, place - plan->padding); break;
     }
 }
 
@@ -186,9 +186,9 @@ bool lb_resample_axis_make(lb_frame *frame, const lb_resample_axis_plan *plan, l
     axis->at = lb_frame_scratch(frame, taps * 8);
     axis->weight = lb_frame_scratch(frame, taps * 8);
     axis->spread = lb_frame_scratch(frame, taps * 8);
-    for (int64_t o = 0; lb_frame_ok(frame) && o < plan->out; o++) {
-        axis->count[o] = 0, axis->divisor[o] = 1;
-        fill(plan, axis, o, scale);
+    for (int64_t place = 0; lb_frame_ok(frame) && place < plan->out; place++) {
+        axis->count[place] = 0, axis->divisor[place] = 1;
+        fill(plan, axis, place, scale);
     }
     return lb_frame_ok(frame);
 }

@@ -38,17 +38,18 @@ enum { DECAY, STEP_SIZE, EPS, SIGN, SCALE };
 ADAGRAD(adagrad_f32, float)
 ADAGRAD(adagrad_f64, double)
 
-static void adagrad_twin_loop(const lb_lanes *l)
+static void adagrad_twin_loop(const lb_lanes *lanes)
 {
-    const double *params = l->in[0], *grads = l->in[1], *sums = l->in[2];
-    double *out_param = l->out[0], *out_grad = l->out[1], *out_sum = l->out[2];
-    for (size_t i = 0; i < l->n; i++) {
-        const double kept = fabs(l->given_s[SCALE] ? grads[i] / l->s[SCALE] : grads[i]);
-        const double size = kept + fabs(l->s[DECAY] * params[i]);
-        const double grad =
-            (l->given_s[SCALE] ? grads[i] / l->s[SCALE] : grads[i]) * l->s[SIGN] + l->s[DECAY] * params[i];
-        const double sum = sums[i] + grad * grad, terms = fabs(sums[i]) + 3 * size * size, root = sqrt(sum) + l->s[EPS];
-        out_param[i] = fabs(params[i]) + fabs(l->s[STEP_SIZE]) * size / root * (2 + (sum > 0 ? terms / sum : 1));
+    const double *params = lanes->in[0], *grads = lanes->in[1], *sums = lanes->in[2];
+    double *out_param = lanes->out[0], *out_grad = lanes->out[1], *out_sum = lanes->out[2];
+    for (size_t i = 0; i < lanes->n; i++) {
+        const double kept = fabs(lanes->given_s[SCALE] ? grads[i] / lanes->s[SCALE] : grads[i]);
+        const double size = kept + fabs(lanes->s[DECAY] * params[i]);
+        const double grad = (lanes->given_s[SCALE] ? grads[i] / lanes->s[SCALE] : grads[i]) * lanes->s[SIGN] +
+                            lanes->s[DECAY] * params[i];
+        const double sum = sums[i] + grad * grad, terms = fabs(sums[i]) + 3 * size * size,
+                     root = sqrt(sum) + lanes->s[EPS];
+        out_param[i] = fabs(params[i]) + fabs(lanes->s[STEP_SIZE]) * size / root * (2 + (sum > 0 ? terms / sum : 1));
         out_grad[i] = kept;
         out_sum[i] = terms;
     }

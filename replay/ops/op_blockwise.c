@@ -141,20 +141,20 @@ static const lb_tensor *written(const update *update, int which)
     return update->at->written[which] ? lb_frame_arg_tensor(update->frame.call, update->at->written[which]) : NULL;
 }
 
-static bool read_settings(const lb_call *call, const places *at, settings *s)
+static bool read_settings(const lb_call *call, const places *at, settings *read)
 {
     const double step = lb_frame_arg_float(call, at->step, 1);
-    *s = (settings){.rule = call->args[0].tag == LB_OPERAND_STRING ? rule_of(call->args[0].string) : UNKNOWN,
-                    .beta1 = lb_frame_arg_float(call, at->beta1, 0),
-                    .beta2 = lb_frame_arg_float(call, at->beta1 + 1u, 0),
-                    .eps = lb_frame_arg_float(call, at->eps, 0),
-                    .decay = lb_frame_arg_float(call, at->decay, 0),
-                    .lr = lb_frame_arg_float(call, at->lr, 0),
-                    .scale = lb_frame_arg_float(call, at->scale, 1),
-                    .first = step == 1};
-    s->correction1 = 1 - lb_pow(s->beta1, step);
-    s->correction2 = __builtin_sqrt(1 - lb_pow(s->beta2, step));
-    return s->rule != UNKNOWN && !(at->most_norm && lb_frame_arg_float(call, at->most_norm, 0) > 0);
+    *read = (settings){.rule = call->args[0].tag == LB_OPERAND_STRING ? rule_of(call->args[0].string) : UNKNOWN,
+                       .beta1 = lb_frame_arg_float(call, at->beta1, 0),
+                       .beta2 = lb_frame_arg_float(call, at->beta1 + 1u, 0),
+                       .eps = lb_frame_arg_float(call, at->eps, 0),
+                       .decay = lb_frame_arg_float(call, at->decay, 0),
+                       .lr = lb_frame_arg_float(call, at->lr, 0),
+                       .scale = lb_frame_arg_float(call, at->scale, 1),
+                       .first = step == 1};
+    read->correction1 = 1 - lb_pow(read->beta1, step);
+    read->correction2 = __builtin_sqrt(1 - lb_pow(read->beta2, step));
+    return read->rule != UNKNOWN && !(at->most_norm && lb_frame_arg_float(call, at->most_norm, 0) > 0);
 }
 
 static void read_state(update *update, int which)

@@ -196,9 +196,9 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     to.dgamma = wanted(call, 9, 1) ? lb_frame_output(frame, 1, groups.channels) : NULL;
     to.dbeta = wanted(call, 9, 2) ? lb_frame_output(frame, 2, groups.channels) : NULL;
     if (!lb_frame_ok(frame)) return lb_frame_end(frame);
-    for (int64_t c = 0; c < groups.channels; c++) {
-        if (to.dgamma) lb_frame_set(frame, to.dgamma, c, 0);
-        if (to.dbeta) lb_frame_set(frame, to.dbeta, c, 0);
+    for (int64_t channel = 0; channel < groups.channels; channel++) {
+        if (to.dgamma) lb_frame_set(frame, to.dgamma, channel, 0);
+        if (to.dbeta) lb_frame_set(frame, to.dbeta, channel, 0);
     }
     for (int64_t i = 0; i < count; i++) group_backward(&groups, &to, i);
     return lb_frame_end(frame);
@@ -254,16 +254,16 @@ static double blend_in_f32(float momentum, float value, float before)
 }
 
 /* The running statistics as training leaves them, else as they were. */
-static void blend_running(const lb_frame *frame, running how, void *out, const void *old, int64_t c, double value)
+static void blend_running(const lb_frame *frame, running how, void *out, const void *old, int64_t channel, double value)
 {
     if (!out || !old) return;
-    double before = lb_frame_get(frame, old, c);
+    double before = lb_frame_get(frame, old, channel);
     if (how.coarse > 0) before = fabs(before);
     double blended = how.momentum * value + (1 - how.momentum) * before;
     /* Whatever 1 - momentum is, its rounding is one of a number near 1. */
     if (how.coarse > 0) blended = fabs(how.momentum) * value + before;
     if (how.narrow && !(how.coarse > 0)) blended = blend_in_f32((float)how.momentum, (float)value, (float)before);
-    lb_frame_set(frame, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
+    lb_frame_set(frame, out, channel, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
 }
 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. What is saved is what
@@ -285,27 +285,27 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     void *y = lb_frame_output(frame, 0, batch.n * batch.channels), *saved = per_channel(&batch, 1),
          *inverse = per_channel(&batch, 2);
     void *new_mean = per_channel(&batch, at.updated), *new_var = per_channel(&batch, at.updated + 1);
-    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
-        lb_channel_moments moments =
-            training ? lb_channel_moments_of(&batch, c, eps)
-                     : (lb_channel_moments){lb_frame_get(frame, mean, c), lb_frame_get(frame, var, c), 0, 0};
-        double invstd = 1 / sqrt(moments.var + eps), w = gamma ? lb_frame_get(frame, gamma, c) : 1,
-               shift = beta ? lb_frame_get(frame, beta, c) : 0;
+    for (int64_t channel = 0; lb_frame_ok(frame) && channel < batch.channels; channel++) {
+        lb_channel_moments moments = training ? lb_channel_moments_of(&batch, channel, eps)
+                                              : (lb_channel_moments){lb_frame_get(frame, mean, channel),
+                                                                     lb_frame_get(frame, var, channel), 0, 0};
+        double invstd = 1 / sqrt(moments.var + eps), w = gamma ? lb_frame_get(frame, gamma, channel) : 1,
+               shift = beta ? lb_frame_get(frame, beta, channel) : 0;
         double unbiased = moments.var * (double)batch.n / (double)(batch.n > 1 ? batch.n - 1 : 1);
-        if (saved) lb_frame_set(frame, saved, c, twin ? moments.e : moments.mean);
+        if (saved) lb_frame_set(frame, saved, channel, twin ? moments.e : moments.mean);
         if (inverse)
-            lb_frame_set(frame, inverse, c,
+            lb_frame_set(frame, inverse, channel,
                          twin ? invstd * (1 + moments.kappa) * lb_frame_twin_scale(call, 0) : invstd);
-        blend_running(frame, how, new_mean, mean, c, twin ? moments.e : moments.mean);
-        blend_running(frame, how, new_var, var, c, unbiased);
+        blend_running(frame, how, new_mean, mean, channel, twin ? moments.e : moments.mean);
+        blend_running(frame, how, new_var, var, channel, unbiased);
         double a = invstd * w, b_shift = shift - moments.mean * a;
         if (!frame->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < batch.n; i++) {
-            double x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
+            double x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, channel, i));
             double size =
                 fabs(a) * (fabs(x) + fabs(moments.mean) + moments.e + fabs(x - moments.mean) * (1 + moments.kappa)) +
                 fabs(shift);
-            lb_frame_set(frame, y, lb_channel_place(&batch, c, i),
+            lb_frame_set(frame, y, lb_channel_place(&batch, channel, i),
                          twin ? size * lb_frame_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
@@ -330,12 +330,12 @@ typedef struct normalised {
 } normalised;
 
 static normalised normalised_with(const lb_channel_batch *batch, const void *mean, const void *spread, bool training,
-                                  int64_t c, double eps)
+                                  int64_t channel, double eps)
 {
     const bool known = mean && spread;
-    const lb_channel_moments of_x = known ? (lb_channel_moments){0} : lb_channel_moments_of(batch, c, eps);
-    const double m = known ? lb_frame_get(&batch->frame, mean, c) : of_x.mean,
-                 s = known ? lb_frame_get(&batch->frame, spread, c) : of_x.var;
+    const lb_channel_moments of_x = known ? (lb_channel_moments){0} : lb_channel_moments_of(batch, channel, eps);
+    const double m = known ? lb_frame_get(&batch->frame, mean, channel) : of_x.mean,
+                 s = known ? lb_frame_get(&batch->frame, spread, channel) : of_x.var;
     return (normalised){m, known && training ? s : 1 / sqrt(s + eps)};
 }
 
@@ -355,28 +355,28 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     void *dx = wanted(call, at.mask, 0) ? lb_frame_output(frame, 0, batch.n * batch.channels) : NULL;
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(frame, 1, batch.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(frame, 2, batch.channels) : NULL;
-    for (int64_t c = 0; lb_frame_ok(frame) && c < batch.channels; c++) {
-        const normalised with = normalised_with(&batch, mean, spread, training, c, eps);
+    for (int64_t channel = 0; lb_frame_ok(frame) && channel < batch.channels; channel++) {
+        const normalised with = normalised_with(&batch, mean, spread, training, channel, eps);
         const double m = with.mean, invstd = with.invstd;
-        double w = gamma ? lb_frame_get(frame, gamma, c) : 1, sum = 0, dot = 0;
+        double w = gamma ? lb_frame_get(frame, gamma, channel) : 1, sum = 0, dot = 0;
         for (int64_t i = 0; i < batch.n; i++) {
-            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, c, i)),
-                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
+            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, channel, i)),
+                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, channel, i));
             sum += twin ? fabs(d) : d;
             dot += twin ? fabs(d) * (fabs(x) + fabs(m)) : d * (x - m);
         }
         double k = dot * invstd * invstd / n, center = sum / n;
         for (int64_t i = 0; dx && i < batch.n; i++) {
-            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, c, i)),
-                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, c, i));
+            double d = lb_frame_get(frame, dy, lb_channel_place(&batch, channel, i)),
+                   x = lb_frame_get(frame, batch.x, lb_channel_place(&batch, channel, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
             if (twin)
                 value =
                     (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
-            lb_frame_set(frame, dx, lb_channel_place(&batch, c, i), value);
+            lb_frame_set(frame, dx, lb_channel_place(&batch, channel, i), value);
         }
-        if (dgamma) lb_frame_set(frame, dgamma, c, dot * invstd * coarse + grain);
-        if (dbeta) lb_frame_set(frame, dbeta, c, sum * coarse + grain);
+        if (dgamma) lb_frame_set(frame, dgamma, channel, dot * invstd * coarse + grain);
+        if (dbeta) lb_frame_set(frame, dbeta, channel, sum * coarse + grain);
     }
     return lb_frame_end(frame);
 }

@@ -293,29 +293,29 @@ typedef struct operand {
     int64_t stride[LB_MAX_DIMS]; /* bytes, along the result's dimensions */
 } operand;
 
-static bool read_operand(const lb_operand *arg, const lb_layout *to, operand *o)
+static bool read_operand(const lb_operand *arg, const lb_layout *to, operand *read)
 {
-    *o = (operand){.constant = true};
+    *read = (operand){.constant = true};
     if (arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_FLOAT || arg->tag == LB_OPERAND_BOOL) {
-        o->number.re = arg->f;
+        read->number.re = arg->f;
         return true;
     }
     if (arg->tag == LB_OPERAND_NUMBERS && arg->count == 2) { /* a complex number of Python's */
-        o->number = (number){arg->floats[0], arg->floats[1]};
+        read->number = (number){arg->floats[0], arg->floats[1]};
         return true;
     }
     if (arg->tag != LB_OPERAND_TENSOR || arg->tensor.layout.ndim > to->ndim) return false;
     const lb_tensor *tensor = &arg->tensor;
     const int64_t size = (int64_t)lb_dtype_bits(tensor->dtype) / 8;
-    o->constant = false;
-    o->data = tensor->data;
-    o->complex = lb_dtype_is_complex(tensor->dtype);
-    o->part = lb_dtype_part(tensor->dtype);
+    read->constant = false;
+    read->data = tensor->data;
+    read->complex = lb_dtype_is_complex(tensor->dtype);
+    read->part = lb_dtype_part(tensor->dtype);
     const int missing = to->ndim - tensor->layout.ndim;
     for (int d = missing; d < to->ndim; d++) {
         const int64_t n = tensor->layout.shape[d - missing];
         if (n != to->shape[d] && n != 1) return false;
-        o->stride[d] = n == 1 ? 0 : tensor->layout.stride[d - missing] * size;
+        read->stride[d] = n == 1 ? 0 : tensor->layout.stride[d - missing] * size;
     }
     return true;
 }

@@ -77,18 +77,18 @@ typedef void (*run_visitor)(void *context, int64_t at, int64_t pixel, int64_t st
 
 static void each_run(const convolution *convolution, run_visitor visit, void *context)
 {
-    const int64_t *k = convolution->kernel, *s = convolution->small_size, *b = convolution->big_size;
+    const int64_t *k = convolution->kernel, *small = convolution->small_size, *b = convolution->big_size;
     for (int64_t tap = 0; tap < convolution->taps; tap++) {
         int64_t t[SPACE] = {tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]}, shift[SPACE];
         for (int d = 0; d < SPACE; d++) shift[d] = t[d] * convolution->dilation[d] - convolution->padding[d];
         int64_t first = shift[2] < 0 ? (-shift[2] + convolution->stride[2] - 1) / convolution->stride[2] : 0;
         int64_t last = b[2] - 1 - shift[2] < 0 ? -1 : (b[2] - 1 - shift[2]) / convolution->stride[2];
-        if (last >= s[2]) last = s[2] - 1;
-        for (int64_t row = 0; first <= last && row < s[0] * s[1]; row++) {
-            int64_t x = row / s[1] * convolution->stride[0] + shift[0],
-                    y = row % s[1] * convolution->stride[1] + shift[1];
+        if (last >= small[2]) last = small[2] - 1;
+        for (int64_t row = 0; first <= last && row < small[0] * small[1]; row++) {
+            int64_t x = row / small[1] * convolution->stride[0] + shift[0],
+                    y = row % small[1] * convolution->stride[1] + shift[1];
             if (x < 0 || x >= b[0] || y < 0 || y >= b[1]) continue;
-            visit(context, tap * convolution->positions + row * s[2] + first,
+            visit(context, tap * convolution->positions + row * small[2] + first,
                   (x * b[1] + y) * b[2] + first * convolution->stride[2] + shift[2], convolution->stride[2],
                   last - first + 1);
         }
@@ -157,13 +157,13 @@ static void product(convolution *convolution, lb_product product, const void *a,
 typedef enum task { GATHER, SCATTER, WEIGHT } task;
 
 /* Group g of sample n. */
-static void convolve(convolution *convolution, task what, const images *images, int64_t n, int64_t g)
+static void convolve(convolution *convolution, task what, const images *images, int64_t n, int64_t group)
 {
-    int64_t size = convolution->frame.wide ? 8 : 4, block = n * convolution->groups + g,
+    int64_t size = convolution->frame.wide ? 8 : 4, block = n * convolution->groups + group,
             inner = convolution->big * convolution->taps;
     char *small = images->small + block * convolution->small * convolution->positions * size,
          *big = images->big + block * convolution->big * convolution->pixels * size;
-    char *weight = images->weight + g * convolution->small * inner * size;
+    char *weight = images->weight + group * convolution->small * inner * size;
     if (what == GATHER) {
         columns_of(convolution, big, images->col);
         product(convolution, (lb_product){.m = convolution->small, .n = convolution->positions, .k = inner}, weight,
@@ -206,8 +206,8 @@ static void run(convolution *convolution, task what, images *images)
                        ? lb_frame_reals(&convolution->frame, convolution->small * convolution->big * convolution->taps)
                        : NULL;
     for (int64_t n = 0; n < convolution->samples; n++)
-        for (int64_t g = 0; lb_frame_ok(&convolution->frame) && g < convolution->groups; g++)
-            convolve(convolution, what, images, n, g);
+        for (int64_t group = 0; lb_frame_ok(&convolution->frame) && group < convolution->groups; group++)
+            convolve(convolution, what, images, n, group);
 }
 
 /* As reals, magnitudes for a twin. */

@@ -38,30 +38,32 @@ static int64_t *wanted(distinct *distinct, uint32_t result, int64_t most)
     return lb_frame_output_integers(&distinct->frame, result, room);
 }
 
-static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
+static bool distinct_begin(distinct *begun, lb_call *call, const distinct_args *at)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
     const bool along = at->by_slices && at->dim != NONE && lb_frame_arg_given(call, at->dim);
     const int dim = along ? lb_frame_wrap_dim(lb_frame_arg_int(call, at->dim, 0), self->layout.ndim) : -1;
-    *d = (distinct){.frame = lb_frame_begin(call), .integer = lb_dtype_is_integer(self->dtype)};
+    *begun = (distinct){.frame = lb_frame_begin(call), .integer = lb_dtype_is_integer(self->dtype)};
     if (along && (dim < 0 || self->layout.ndim < 1 || call->results[0].layout.ndim != self->layout.ndim)) {
-        lb_frame_fail(&d->frame, LB_ERR_INVALID, "no such dimension");
+        lb_frame_fail(&begun->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
     const lb_tensor moved = along ? lb_frame_dim_last(self, dim) : *self;
-    d->values = along ? lb_frame_dim_last(&call->results[0], dim) : call->results[0];
-    d->slices = along ? self->layout.shape[dim] : lb_tensor_numel(self);
-    d->size = !along ? 1 : d->slices ? lb_tensor_numel(self) / d->slices : 0;
-    d->kept = along ? call->results[0].layout.shape[dim] : lb_tensor_numel(&call->results[0]);
-    d->x = d->integer ? (const void *)lb_frame_integers(&d->frame, &moved) : lb_frame_tensor(&d->frame, &moved);
-    if (d->kept > d->slices)
-        lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
-    if (!lb_frame_ok(&d->frame)) return false;
-    d->y = d->integer ? (void *)lb_frame_output_view_integers(&d->frame, &d->values, d->kept * d->size)
-                      : lb_frame_output_view(&d->frame, &d->values, d->kept * d->size);
-    d->inverse = wanted(d, 1, d->slices);
-    d->counts = wanted(d, 2, d->kept);
-    return lb_frame_ok(&d->frame);
+    begun->values = along ? lb_frame_dim_last(&call->results[0], dim) : call->results[0];
+    begun->slices = along ? self->layout.shape[dim] : lb_tensor_numel(self);
+    begun->size = !along ? 1 : begun->slices ? lb_tensor_numel(self) / begun->slices : 0;
+    begun->kept = along ? call->results[0].layout.shape[dim] : lb_tensor_numel(&call->results[0]);
+    begun->x = begun->integer ? (const void *)lb_frame_integers(&begun->frame, &moved)
+                              : lb_frame_tensor(&begun->frame, &moved);
+    if (begun->kept > begun->slices)
+        lb_frame_fail(&begun->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (!lb_frame_ok(&begun->frame)) return false;
+    begun->y = begun->integer
+                   ? (void *)lb_frame_output_view_integers(&begun->frame, &begun->values, begun->kept * begun->size)
+                   : lb_frame_output_view(&begun->frame, &begun->values, begun->kept * begun->size);
+    begun->inverse = wanted(begun, 1, begun->slices);
+    begun->counts = wanted(begun, 2, begun->kept);
+    return lb_frame_ok(&begun->frame);
 }
 
 /* -1, 0, 1 as the slices are ordered; `same`: whether they are equal, which NaN is not. */

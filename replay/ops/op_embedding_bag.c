@@ -237,7 +237,7 @@ static lb_status renorm_run(lb_call *call, bool twin)
     const int64_t rows = table->layout.shape[0], width = rows ? lb_tensor_numel(table) / rows : 0,
                   n = lb_tensor_numel(lb_frame_arg_tensor(call, 1));
     const int64_t *index = lb_frame_integers(&frame, lb_frame_arg_tensor(call, 1));
-    const double most = lb_frame_arg_float(call, 2, 1), p = lb_frame_arg_float(call, 3, 2);
+    const double most = lb_frame_arg_float(call, 2, 1), power = lb_frame_arg_float(call, 3, 2);
     const void *x = lb_frame_tensor(&frame, table);
     void *y = lb_frame_output(&frame, 0, rows * width);
     if (!lb_frame_ok(&frame) || !rows_exist(&frame, index, n, rows)) return lb_frame_end(&frame);
@@ -246,9 +246,9 @@ static lb_status renorm_run(lb_call *call, bool twin)
     for (int64_t k = 0; k < n; k++) {
         double sum = 0;
         for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
-            sum += p == 2 ? lb_frame_get(&frame, x, d) * lb_frame_get(&frame, x, d)
-                          : lb_pow(fabs(lb_frame_get(&frame, x, d)), p);
-        const double norm = p == 2 ? sqrt(sum) : lb_pow(sum, 1 / p);
+            sum += power == 2 ? lb_frame_get(&frame, x, d) * lb_frame_get(&frame, x, d)
+                              : lb_pow(fabs(lb_frame_get(&frame, x, d)), power);
+        const double norm = power == 2 ? sqrt(sum) : lb_pow(sum, 1 / power);
         /* torch keeps the norm in the table's dtype: an infinite one makes the row 0. A finite twin of this size says
          * nothing (bound.c). */
         const bool overflows = table->dtype != LB_F64 && (sum > FLT_MAX || norm > lb_dtype_max_finite(table->dtype));

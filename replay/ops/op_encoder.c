@@ -79,19 +79,19 @@ static void split_heads(lb_row_chain *chain, const attention *attention, const l
 {
     const int64_t shape[4] = {attention->batch, attention->heads, attention->tokens, attention->size};
     for (int i = 0; i < 3; i++) heads[i] = lb_row_chain_number_of(chain, 4, shape);
-    lb_row_call p = {.row = "aten::_transform_bias_rescale_qkv",
-                     .args = {lb_operand_tensor(&qkv->value), lb_operand_tensor(attention->qkv_bias),
-                              lb_operand_int(attention->heads)},
-                     .n_args = 3,
-                     .results = {heads[0].value, heads[1].value, heads[2].value},
-                     .n_results = 3};
-    lb_row_chain_run(chain, &chain->apart, &p, false);
+    lb_row_call call = {.row = "aten::_transform_bias_rescale_qkv",
+                        .args = {lb_operand_tensor(&qkv->value), lb_operand_tensor(attention->qkv_bias),
+                                 lb_operand_int(attention->heads)},
+                        .n_args = 3,
+                        .results = {heads[0].value, heads[1].value, heads[2].value},
+                        .n_results = 3};
+    lb_row_chain_run(chain, &chain->apart, &call, false);
     if (!chain->twin) return;
     const lb_tensor none = lb_row_chain_fresh(chain, LB_F64, 1, &attention->qkv_bias->layout.shape[0]);
     if (lb_row_chain_ok(chain)) memset(none.data, 0, (size_t)lb_tensor_numel(&none) * sizeof(double));
-    p.args[0] = lb_operand_tensor(&qkv->error), p.args[1] = lb_operand_tensor(&none);
-    for (int i = 0; i < 3; i++) p.results[i] = heads[i].error;
-    lb_row_chain_run(chain, &chain->apart, &p, true);
+    call.args[0] = lb_operand_tensor(&qkv->error), call.args[1] = lb_operand_tensor(&none);
+    for (int i = 0; i < 3; i++) call.results[i] = heads[i].error;
+    lb_row_chain_run(chain, &chain->apart, &call, true);
     for (int i = 0; i < 3; i++) {
         lb_row_chain_add_magnitudes(chain, &heads[i].error, &heads[i].value, lb_row_chain_roundings(chain, 4));
         lb_row_chain_hold(chain, &heads[i], i ? 1 : 4);
@@ -111,7 +111,7 @@ static void softmax_errors(lb_row_chain *chain, const lb_row_chain_number *x, lb
     const int64_t size = x->value.layout.shape[3], n = lb_tensor_numel(&x->value);
     const double own = lb_row_chain_roundings(chain, 4);
     lb_tensor room = lb_row_chain_fresh(chain, LB_F64, 1, &size);
-    double *d = room.data;
+    double *errors = room.data;
     for (int64_t i = 0; lb_row_chain_ok(chain) && i < n; i += size) {
         const double *v = (const double *)x->value.data + i, *e = (const double *)x->error.data + i;
         double *y = (double *)p->value.data + i, *error = (double *)p->error.data + i;
@@ -119,14 +119,14 @@ static void softmax_errors(lb_row_chain *chain, const lb_row_chain_number *x, lb
         for (int64_t k = 0; k < size; k++)
             if (y[k] > most) most = y[k], top = v[k];
         for (int64_t k = 0; k < size; k++) {
-            d[k] = chain->unit * (e[k] + (1 + fabs(v[k] - top)) * (own + chain->coarse));
-            if (y[k] > 0) mean += y[k] * d[k];
-            grown += exp(v[k] - top + log(most) + d[k]);
-            worst = fmax(worst, d[k]);
+            errors[k] = chain->unit * (e[k] + (1 + fabs(v[k] - top)) * (own + chain->coarse));
+            if (y[k] > 0) mean += y[k] * errors[k];
+            grown += exp(v[k] - top + log(most) + errors[k]);
+            worst = fmax(worst, errors[k]);
         }
         if (worst < 0x1p-7) grown = 0;
         for (int64_t k = 0; k < size; k++) {
-            error[k] = softmax_error(y[k], v[k] - top + log(most), d[k], mean, grown) / chain->unit;
+            error[k] = softmax_error(y[k], v[k] - top + log(most), errors[k], mean, grown) / chain->unit;
             error[k] += y[k] * (lb_row_chain_roundings_of_sum(chain, size) + own + chain->coarse);
             if (isinf(worst)) error[k] = LB_ROW_CHAIN_UNKNOWN;
         }
@@ -137,16 +137,16 @@ static void softmax_errors(lb_row_chain *chain, const lb_row_chain_number *x, lb
 static lb_row_chain_number weights(lb_row_chain *chain, const attention *attention, const lb_row_chain_number *scores)
 {
     lb_row_chain_number y = lb_row_chain_number_of(chain, 4, scores->value.layout.shape);
-    lb_row_call p = {.row = "aten::_softmax",
-                     .args = {lb_operand_tensor(&scores->value), lb_operand_int(-1), lb_operand_flag(false)},
-                     .n_args = 3,
-                     .results = {y.value},
-                     .n_results = 1};
+    lb_row_call call = {.row = "aten::_softmax",
+                        .args = {lb_operand_tensor(&scores->value), lb_operand_int(-1), lb_operand_flag(false)},
+                        .n_args = 3,
+                        .results = {y.value},
+                        .n_results = 1};
     if (attention->mask.tag == LB_OPERAND_TENSOR) {
-        p.row = "aten::_masked_softmax", p.n_args = 4;
-        p.args[1] = attention->mask, p.args[2] = lb_operand_int(-1), p.args[3] = attention->mask_type;
+        call.row = "aten::_masked_softmax", call.n_args = 4;
+        call.args[1] = attention->mask, call.args[2] = lb_operand_int(-1), call.args[3] = attention->mask_type;
     }
-    lb_row_chain_run(chain, &chain->apart, &p, false);
+    lb_row_chain_run(chain, &chain->apart, &call, false);
     if (chain->twin) softmax_errors(chain, scores, &y);
     lb_row_chain_hold(chain, &y, 1);
     return y;
@@ -174,16 +174,16 @@ static lb_row_chain_number attend(lb_row_chain *chain, const attention *attentio
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(const lb_call *call, uint32_t r)
+static bool is_wanted(const lb_call *call, uint32_t result)
 {
-    return r < call->n_results && call->results[r].data;
+    return result < call->n_results && call->results[result].data;
 }
 
 /* Result `r`: the value, or of a twin the error with the magnitude. */
-static void put(lb_row_chain *chain, uint32_t r, const lb_row_chain_number *x)
+static void put(lb_row_chain *chain, uint32_t result, const lb_row_chain_number *x)
 {
-    if (!lb_row_chain_ok(chain) || !is_wanted(chain->call, r)) return;
-    const lb_tensor *to = &chain->call->results[r];
+    if (!lb_row_chain_ok(chain) || !is_wanted(chain->call, result)) return;
+    const lb_tensor *to = &chain->call->results[result];
     if (lb_tensor_numel(to) != lb_tensor_numel(&x->value)) {
         chain->status =
             lb_fail(chain->call->err, LB_ERR_INVALID, "%s: a result of another size", chain->call->row->name);
@@ -310,8 +310,9 @@ static lb_status sequences_run(lb_call *call, bool twin)
     if (!whole || parts[0].layout.shape[1] != 2 || lb_frame_arg_given(call, 18) ||
         lb_tensor_numel(&parts[3]) != lb_tensor_numel(&to[3]) || width < 1)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: no sequences under no mask", call->row->name);
-    for (uint32_t r = 0; r < 3; r++)
-        if (to[r].data && to[r].data != parts[r].data) lb_memory_tensor_copy(&to[r], &parts[r], NULL);
+    for (uint32_t result = 0; result < 3; result++)
+        if (to[result].data && to[result].data != parts[result].data)
+            lb_memory_tensor_copy(&to[result], &parts[result], NULL);
     lb_operand args[20];
     memset(args, 0, sizeof args);
     memcpy(args, call->args, (call->n_args < 20 ? call->n_args : 20) * sizeof *args);

@@ -146,7 +146,7 @@ static double held(const masked_rows *masked_rows, double x)
 }
 
 /* v: room for a row. */
-static void softmax_row(const masked_rows *masked_rows, double *v, int64_t first)
+static void softmax_row(const masked_rows *masked_rows, double *row, int64_t first)
 {
     const lb_frame *frame = &masked_rows->frame;
     double top = 0, sum = 0;
@@ -159,30 +159,32 @@ static void softmax_row(const masked_rows *masked_rows, double *v, int64_t first
     }
     for (int64_t k = 0; k < masked_rows->size; k++) {
         const bool seen = lb_frame_get(frame, masked_rows->hidden, first + k) == 0;
-        v[k] = seen ? held(masked_rows, lb_exp(held(masked_rows, lb_frame_get(frame, masked_rows->a, first + k) - top)))
-                    : 0;
-        sum = masked_rows->rounds ? (float)(sum + v[k]) : sum + v[k];
+        row[k] =
+            seen ? held(masked_rows, lb_exp(held(masked_rows, lb_frame_get(frame, masked_rows->a, first + k) - top)))
+                 : 0;
+        sum = masked_rows->rounds ? (float)(sum + row[k]) : sum + row[k];
     }
     const double factor = masked_rows->rounds ? held(masked_rows, 1 / sum) : 1 / sum;
-    for (int64_t k = 0; k < masked_rows->size; k++) lb_frame_set(frame, masked_rows->y, first + k, v[k] * factor);
+    for (int64_t k = 0; k < masked_rows->size; k++) lb_frame_set(frame, masked_rows->y, first + k, row[k] * factor);
 }
 
 /* The exponent is off by that of x - top: the twin has it per element, and on average from the sum. */
-static void softmax_row_twin(const masked_rows *masked_rows, double *v, int64_t first)
+static void softmax_row_twin(const masked_rows *masked_rows, double *row, int64_t first)
 {
     const lb_frame *frame = &masked_rows->frame;
     double *y = (double *)masked_rows->y + first, top = -INFINITY, weighted = 0;
-    softmax_row(masked_rows, v, first);
+    softmax_row(masked_rows, row, first);
     for (int64_t k = 0; k < masked_rows->size; k++)
         if (y[k] > 0) top = fmax(top, lb_frame_get(frame, masked_rows->a, first + k));
     for (int64_t k = 0; k < masked_rows->size; k++) {
-        v[k] =
+        row[k] =
             y[k] > 0 ? (1 + fabs(lb_frame_get(frame, masked_rows->a, first + k) - top)) * (1 + masked_rows->slack) : 0;
-        weighted += y[k] * v[k];
+        weighted += y[k] * row[k];
     }
     for (int64_t k = 0; k < masked_rows->size; k++)
-        y[k] = y[k] * (1 + expm1(masked_rows->unit * (v[k] + weighted)) / masked_rows->unit + 2 * masked_rows->slack) +
-               (v[k] > 0 ? masked_rows->least : 0);
+        y[k] =
+            y[k] * (1 + expm1(masked_rows->unit * (row[k] + weighted)) / masked_rows->unit + 2 * masked_rows->slack) +
+            (row[k] > 0 ? masked_rows->least : 0);
 }
 
 static lb_status masked(lb_call *call, bool twin)
@@ -190,9 +192,9 @@ static lb_status masked(lb_call *call, bool twin)
     static const masked_form form = {.mask = 1, .dim = 2, .type = 3};
     masked_rows masked_rows;
     if (!open_masked(&masked_rows, call, &form)) return lb_frame_end(&masked_rows.frame);
-    double *v = lb_frame_scratch(&masked_rows.frame, (size_t)masked_rows.size * sizeof *v);
+    double *row = lb_frame_scratch(&masked_rows.frame, (size_t)masked_rows.size * sizeof *row);
     for (int64_t i = 0; lb_frame_ok(&masked_rows.frame) && i < masked_rows.count; i++)
-        (twin ? softmax_row_twin : softmax_row)(&masked_rows, v, i * masked_rows.size);
+        (twin ? softmax_row_twin : softmax_row)(&masked_rows, row, i * masked_rows.size);
     return lb_frame_end(&masked_rows.frame);
 }
 

@@ -38,14 +38,14 @@ static int64_t int_at(const lb_call *call, uint8_t position, int64_t otherwise)
 }
 
 /* s of each expert of a token, and what it is chosen by: -inf outside the best groups. */
-static void score(const gate *gate, int64_t token, double *s, double *by, double *of_group, int64_t *best)
+static void score(const gate *gate, int64_t token, double *scores, double *by, double *of_group, int64_t *best)
 {
     const int64_t each = gate->experts / gate->groups;
     for (int64_t e = 0; e < gate->experts; e++) {
         const double x = lb_frame_get(&gate->frame, gate->scores, token * gate->experts + e);
-        s[e] = gate->sigmoid ? lb_sigmoid(x) : x;
-        if (!gate->frame.wide) s[e] = (float)s[e];
-        by[e] = s[e] + (gate->bias ? lb_frame_get(&gate->frame, gate->bias, e) : 0);
+        scores[e] = gate->sigmoid ? lb_sigmoid(x) : x;
+        if (!gate->frame.wide) scores[e] = (float)scores[e];
+        by[e] = scores[e] + (gate->bias ? lb_frame_get(&gate->frame, gate->bias, e) : 0);
         if (!gate->frame.wide) by[e] = (float)by[e];
     }
     if (gate->groups == 1) return;
@@ -66,26 +66,29 @@ static void score(const gate *gate, int64_t token, double *s, double *by, double
     }
 }
 
-static lb_status open_gate(gate *g, lb_call *call, const group_form *group_form)
+static lb_status open_gate(gate *opened, lb_call *call, const group_form *group_form)
 {
     const lb_tensor *in = tensor_at(call, group_form->scores), *bias = tensor_at(call, group_form->bias);
-    *g = (gate){.frame = lb_frame_begin(call)};
+    *opened = (gate){.frame = lb_frame_begin(call)};
     if (!in || in->layout.ndim != 2 || call->n_results < 2 || (in->dtype != LB_F32 && in->dtype != LB_F64))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scores that are not (tokens, experts) in f32",
                        call->row->name);
-    g->tokens = in->layout.shape[0], g->experts = in->layout.shape[1];
-    g->k = g->tokens ? lb_tensor_numel(&call->results[0]) / g->tokens : 0;
+    opened->tokens = in->layout.shape[0], opened->experts = in->layout.shape[1];
+    opened->k = opened->tokens ? lb_tensor_numel(&call->results[0]) / opened->tokens : 0;
     if (group_form->groups && tensor_at(call, group_form->groups)) /* an older schema: biased scores stand there */
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: biased scores in place of a bias", call->row->name);
-    g->groups = int_at(call, group_form->groups, 1), g->chosen_groups = int_at(call, group_form->chosen_groups, 1);
-    g->sigmoid = group_form->scoring ? int_at(call, group_form->scoring, 0) == 1 : group_form->sigmoid;
-    if (g->groups < 1 || g->experts % g->groups || g->chosen_groups < 1 || g->chosen_groups > g->groups ||
-        int_at(call, group_form->shared, 0) || int_at(call, group_form->scoring, 0) > 1 ||
-        g->k > g->experts / g->groups * g->chosen_groups || (bias && lb_tensor_numel(bias) != g->experts))
+    opened->groups = int_at(call, group_form->groups, 1),
+    opened->chosen_groups = int_at(call, group_form->chosen_groups, 1);
+    opened->sigmoid = group_form->scoring ? int_at(call, group_form->scoring, 0) == 1 : group_form->sigmoid;
+    if (opened->groups < 1 || opened->experts % opened->groups || opened->chosen_groups < 1 ||
+        opened->chosen_groups > opened->groups || int_at(call, group_form->shared, 0) ||
+        int_at(call, group_form->scoring, 0) > 1 ||
+        opened->k > opened->experts / opened->groups * opened->chosen_groups ||
+        (bias && lb_tensor_numel(bias) != opened->experts))
         return lb_fail(call->err, LB_ERR_UNSUPPORTED,
                        "%s: groups that do not divide the experts, shared experts, or other scores than a sigmoid's",
                        call->row->name);
-    g->scores = lb_frame_tensor(&g->frame, in), g->bias = lb_frame_tensor(&g->frame, bias);
+    opened->scores = lb_frame_tensor(&opened->frame, in), opened->bias = lb_frame_tensor(&opened->frame, bias);
     return LB_OK;
 }
 
@@ -98,7 +101,7 @@ static lb_status choose(lb_call *call, const group_form *group_form)
             *slots = group_form->written && call->n_results > 2
                          ? lb_frame_output_integers(&gate.frame, 2, gate.tokens * gate.k)
                          : NULL;
-    double *s = lb_frame_scratch(&gate.frame, (size_t)(2 * gate.experts + gate.groups) * sizeof *s);
+    double *scores = lb_frame_scratch(&gate.frame, (size_t)(2 * gate.experts + gate.groups) * sizeof *scores);
     int64_t *best = lb_frame_scratch(&gate.frame, (size_t)gate.groups * sizeof *best);
     const bool divides = group_form->renormalizes || int_at(call, group_form->renormalize, 0);
     const double factor = group_form->factor && (!group_form->on_output || int_at(call, group_form->on_output, 0))
@@ -106,12 +109,12 @@ static lb_status choose(lb_call *call, const group_form *group_form)
                               : 1;
     for (int64_t t = 0; lb_frame_ok(&gate.frame) && t < gate.tokens; t++) {
         double total = group_form->floor;
-        score(&gate, t, s, s + gate.experts, s + 2 * gate.experts, best);
-        lb_first_best(s + gate.experts, gate.experts, gate.k, ids + t * gate.k);
-        for (int64_t j = 0; j < gate.k; j++) total += s[ids[t * gate.k + j]];
+        score(&gate, t, scores, scores + gate.experts, scores + 2 * gate.experts, best);
+        lb_first_best(scores + gate.experts, gate.experts, gate.k, ids + t * gate.k);
+        for (int64_t j = 0; j < gate.k; j++) total += scores[ids[t * gate.k + j]];
         for (int64_t j = 0; j < gate.k; j++) {
             lb_frame_set(&gate.frame, weights, t * gate.k + j,
-                         s[ids[t * gate.k + j]] / (divides && total > 0 ? total : 1) * factor);
+                         scores[ids[t * gate.k + j]] / (divides && total > 0 ? total : 1) * factor);
             if (slots) slots[t * gate.k + j] = j * gate.tokens + t;
         }
     }

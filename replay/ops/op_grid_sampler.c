@@ -42,30 +42,30 @@ typedef struct place {
     bool border;      /* rounding may bring it to the other side of a pixel */
 } place;
 
-static bool sampler_begin(sampler *s, lb_call *call, const form *at, bool twin)
+static bool sampler_begin(sampler *begun, lb_call *call, const form *at, bool twin)
 {
     const lb_tensor *x = lb_frame_arg_tensor(call, at->image), *grid = lb_frame_arg_tensor(call, at->grid);
     const lb_layout *in = &x->layout, *to = &grid->layout;
-    *s = (sampler){
+    *begun = (sampler){
         .frame = lb_frame_begin(call), .axes = in->ndim - 2, .twin = twin, .corners = true, .size = {1, 1, 1}};
     if (at->modes) {
-        s->mode = lb_frame_arg_int(call, at->modes, 0), s->outside = lb_frame_arg_int(call, at->modes + 1u, 0);
-        s->corners = lb_frame_arg_int(call, at->modes + 2u, 0);
+        begun->mode = lb_frame_arg_int(call, at->modes, 0), begun->outside = lb_frame_arg_int(call, at->modes + 1u, 0);
+        begun->corners = lb_frame_arg_int(call, at->modes + 2u, 0);
     }
-    if ((s->axes != 2 && s->axes != 3) || to->ndim != in->ndim || to->shape[to->ndim - 1] != s->axes ||
+    if ((begun->axes != 2 && begun->axes != 3) || to->ndim != in->ndim || to->shape[to->ndim - 1] != begun->axes ||
         to->shape[0] != in->shape[0])
-        lb_frame_fail(&s->frame, LB_ERR_INVALID, "a grid that does not belong to the image");
-    else if (s->mode > NEAREST || s->outside > MIRRORED || lb_dtype_bits(x->dtype) == 16)
-        lb_frame_fail(&s->frame, LB_ERR_UNSUPPORTED, "bicubic samples, or images of 16 bits");
-    if (!lb_frame_ok(&s->frame)) return false;
-    s->samples = in->shape[0], s->channels = in->shape[1], s->pixels = s->points = 1;
-    for (int d = 0; d < s->axes; d++) {
-        s->size[d + AXES - s->axes] = in->shape[d + 2];
-        s->pixels *= in->shape[d + 2], s->points *= to->shape[d + 1];
+        lb_frame_fail(&begun->frame, LB_ERR_INVALID, "a grid that does not belong to the image");
+    else if (begun->mode > NEAREST || begun->outside > MIRRORED || lb_dtype_bits(x->dtype) == 16)
+        lb_frame_fail(&begun->frame, LB_ERR_UNSUPPORTED, "bicubic samples, or images of 16 bits");
+    if (!lb_frame_ok(&begun->frame)) return false;
+    begun->samples = in->shape[0], begun->channels = in->shape[1], begun->pixels = begun->points = 1;
+    for (int d = 0; d < begun->axes; d++) {
+        begun->size[d + AXES - begun->axes] = in->shape[d + 2];
+        begun->pixels *= in->shape[d + 2], begun->points *= to->shape[d + 1];
     }
-    s->unit = x->dtype == LB_F64 ? 0x1p-52 : 0x1p-24;
-    s->x = lb_frame_tensor(&s->frame, x), s->grid = lb_frame_tensor(&s->frame, grid);
-    return lb_frame_ok(&s->frame) && s->pixels > 0;
+    begun->unit = x->dtype == LB_F64 ? 0x1p-52 : 0x1p-24;
+    begun->x = lb_frame_tensor(&begun->frame, x), begun->grid = lb_frame_tensor(&begun->frame, grid);
+    return lb_frame_ok(&begun->frame) && begun->pixels > 0;
 }
 
 /* Mirrored at low and high until it lies between them. */
@@ -86,11 +86,11 @@ static bool near_step(double at, double step, double off)
     return fabs(at / step - rint(at / step)) * step <= off;
 }
 
-static place place_of(const sampler *sampler, int axis, double c)
+static place place_of(const sampler *sampler, int axis, double coordinate)
 {
     const double size = (double)sampler->size[axis];
-    place p = {.slope = sampler->corners ? (size - 1) / 2 : size / 2, .doubt = (fabs(c) + 1) * (size + 1)};
-    p.at = sampler->corners ? (c + 1) / 2 * (size - 1) : ((c + 1) * size - 1) / 2;
+    place p = {.slope = sampler->corners ? (size - 1) / 2 : size / 2, .doubt = (fabs(coordinate) + 1) * (size + 1)};
+    p.at = sampler->corners ? (coordinate + 1) / 2 * (size - 1) : ((coordinate + 1) * size - 1) / 2;
     const double off = ROUNDINGS * sampler->unit * p.doubt;
     p.border = sampler->mode == NEAREST ? near_step(p.at - 0.5, 1, off)
                                         : near_step(p.at, sampler->outside == MIRRORED ? 0.5 : 1, off);
@@ -115,9 +115,9 @@ static spot spot_of(const sampler *sampler, int64_t sample, int64_t point)
 {
     spot q = {.count = {1, 1, 1}};
     for (int d = AXES - sampler->axes; d < AXES; d++) {
-        const double c = lb_frame_get(&sampler->frame, sampler->grid,
-                                      (sample * sampler->points + point) * sampler->axes + AXES - 1 - d);
-        const place place = place_of(sampler, d, c);
+        const double coordinate = lb_frame_get(&sampler->frame, sampler->grid,
+                                               (sample * sampler->points + point) * sampler->axes + AXES - 1 - d);
+        const place place = place_of(sampler, d, coordinate);
         q.place[d] = place, q.lost |= place.lost, q.border |= place.border, q.doubt += place.doubt;
         q.first[d] = (int64_t)(sampler->mode == NEAREST ? rint(place.at) : floor(place.at));
         q.part[d] = place.at - (double)q.first[d], q.count[d] = sampler->mode == NEAREST ? 1 : 2;
@@ -140,15 +140,17 @@ static int64_t pixel(const sampler *sampler, const int64_t *at)
  * axis. */
 typedef void (*visitor)(void *context, int64_t pixel, double weight);
 
-static void each_neighbour(const sampler *sampler, const spot *q, int along, visitor visit, void *context)
+static void each_neighbour(const sampler *sampler, const spot *spot, int along, visitor visit, void *context)
 {
-    for (int64_t k = 0; k < (int64_t)q->count[0] * q->count[1] * q->count[2]; k++) {
-        const int64_t step[AXES] = {k / (q->count[1] * q->count[2]), k / q->count[2] % q->count[1], k % q->count[2]};
+    for (int64_t k = 0; k < (int64_t)spot->count[0] * spot->count[1] * spot->count[2]; k++) {
+        const int64_t step[AXES] = {k / (spot->count[1] * spot->count[2]), k / spot->count[2] % spot->count[1],
+                                    k % spot->count[2]};
         int64_t at[AXES];
         double weight = 1;
         for (int d = 0; d < AXES; d++) {
-            at[d] = q->first[d] + step[d];
-            if (q->count[d] > 1) weight *= d == along ? (step[d] ? 1 : -1) : step[d] ? q->part[d] : 1 - q->part[d];
+            at[d] = spot->first[d] + step[d];
+            if (spot->count[d] > 1)
+                weight *= d == along ? (step[d] ? 1 : -1) : step[d] ? spot->part[d] : 1 - spot->part[d];
         }
         const int64_t index = pixel(sampler, at);
         if (index >= 0) visit(context, index, weight);
@@ -156,13 +158,13 @@ static void each_neighbour(const sampler *sampler, const spot *q, int along, vis
 }
 
 /* The same for every pixel that it might read were its places a little off. */
-static void each_around(const sampler *sampler, const spot *q, visitor visit, void *context)
+static void each_around(const sampler *sampler, const spot *spot, visitor visit, void *context)
 {
     int64_t width[AXES], at[AXES];
-    for (int d = 0; d < AXES; d++) width[d] = d < AXES - sampler->axes ? 1 : q->count[d] + 2;
+    for (int d = 0; d < AXES; d++) width[d] = d < AXES - sampler->axes ? 1 : spot->count[d] + 2;
     for (int64_t k = 0; k < width[0] * width[1] * width[2]; k++) {
         const int64_t step[AXES] = {k / (width[1] * width[2]), k / width[2] % width[1], k % width[2]};
-        for (int d = 0; d < AXES; d++) at[d] = q->first[d] + step[d] - (width[d] > 1);
+        for (int d = 0; d < AXES; d++) at[d] = spot->first[d] + step[d] - (width[d] > 1);
         const int64_t index = pixel(sampler, at);
         if (index >= 0) visit(context, index, 1);
     }
@@ -182,13 +184,13 @@ static void gather(void *context, int64_t at, double weight)
     gathered->sum += gathered->sampler->twin ? fabs(v) : v;
 }
 
-static double gathered_of(const sampler *sampler, const spot *q, int along, int64_t plane)
+static double gathered_of(const sampler *sampler, const spot *spot, int along, int64_t plane)
 {
     gathered gathered = {sampler, plane * sampler->pixels, 0}, around = gathered;
-    each_neighbour(sampler, q, along, gather, &gathered);
+    each_neighbour(sampler, spot, along, gather, &gathered);
     if (!sampler->twin) return gathered.sum;
-    if (sampler->mode == LINEAR) each_around(sampler, q, gather, &around);
-    return q->lost ? UNDETERMINED : gathered.sum + q->doubt * around.sum;
+    if (sampler->mode == LINEAR) each_around(sampler, spot, gather, &around);
+    return spot->lost ? UNDETERMINED : gathered.sum + spot->doubt * around.sum;
 }
 
 static lb_status forward_run(lb_call *call, const form *at, bool twin)

@@ -33,14 +33,14 @@ static lb_status select_rows(lb_call *call, const lb_tensor *self, int dim, cons
         if (!wrap(&at, around.size)) lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
     }
     void *y = lb_frame_output_bytes(&frame, 0);
-    lb_elements e = mover(call, self);
+    lb_elements elements = mover(call, self);
     if (lb_frame_ok(&frame) && y) {
 #pragma omp parallel for collapse(2) if (around.outer * n * around.inner > 65536)
         for (int64_t o = 0; o < around.outer; o++)
             for (int64_t k = 0; k < n; k++) {
                 int64_t at = index[k];
                 wrap(&at, around.size);
-                lb_elements_move(&e, y, (o * n + k) * around.inner, x, (o * around.size + at) * around.inner,
+                lb_elements_move(&elements, y, (o * n + k) * around.inner, x, (o * around.size + at) * around.inner,
                                  around.inner);
             }
     }
@@ -68,14 +68,14 @@ static lb_status take(lb_call *call)
     const int64_t *index = lb_frame_integers(&frame, index_tensor);
     const void *x = lb_frame_bytes(&frame, &flat);
     void *y = lb_frame_output_bytes(&frame, 0);
-    lb_elements e = mover(call, &flat);
+    lb_elements elements = mover(call, &flat);
     for (int64_t i = 0, n = lb_tensor_numel(index_tensor), size = lb_tensor_numel(&flat); y && i < n; i++) {
         int64_t at = index[i];
         if (!wrap(&at, size)) {
             lb_frame_fail(&frame, LB_ERR_INVALID, "an index is out of range");
             break;
         }
-        lb_elements_move(&e, y, i, x, at, 1);
+        lb_elements_move(&elements, y, i, x, at, 1);
     }
     return lb_frame_end(&frame);
 }
@@ -91,15 +91,16 @@ static lb_status index_tensor(lb_call *call)
         lb_tensor_numel(&call->results[0]) != plan.n_before * plan.n_at * plan.n_after)
         lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
     void *y = lb_frame_output_bytes(&frame, 0);
-    lb_elements e = mover(call, self);
+    lb_elements elements = mover(call, self);
     for (int64_t a = 0, i = 0; y && a < plan.n_before; a++)
         for (int64_t b = 0; b < plan.n_at; b++) {
             int64_t from = plan.before[a] + plan.at[b];
             if (plan.run) {
-                lb_elements_move(&e, y, i, x, from, plan.n_after);
+                lb_elements_move(&elements, y, i, x, from, plan.n_after);
                 i += plan.n_after;
             } else {
-                for (int64_t c = 0; c < plan.n_after; c++) lb_elements_move(&e, y, i++, x, from + plan.after[c], 1);
+                for (int64_t c = 0; c < plan.n_after; c++)
+                    lb_elements_move(&elements, y, i++, x, from + plan.after[c], 1);
             }
         }
     return lb_frame_end(&frame);
@@ -116,7 +117,7 @@ static lb_status gather(lb_call *call)
     const int64_t *index = lb_frame_integers(&frame, index_tensor);
     const void *x = lb_frame_bytes(&frame, self);
     void *y = lb_frame_output_bytes(&frame, 0);
-    lb_elements e = mover(call, self);
+    lb_elements elements = mover(call, self);
     int64_t n = lb_tensor_numel(index_tensor), size = self->layout.ndim ? self->layout.shape[dim] : 1;
     for (int64_t i = 0; y && i < n; i++) {
         int64_t at = index[i], rest = i, from = 0;
@@ -128,7 +129,7 @@ static lb_status gather(lb_call *call)
             from += (d == dim ? at : rest % layout->shape[d]) * dense.stride[d];
             rest /= layout->shape[d];
         }
-        lb_elements_move(&e, y, i, x, from, 1);
+        lb_elements_move(&elements, y, i, x, from, 1);
     }
     return lb_frame_end(&frame);
 }
@@ -157,16 +158,17 @@ static lb_status select_masked(lb_call *call, bool pad)
     const int64_t *m = lb_frame_integers(&frame, &mask);
     const void *x = lb_frame_bytes(&frame, &self);
     void *y = lb_frame_output_bytes(&frame, 0);
-    lb_elements e = mover(call, &self);
+    lb_elements elements = mover(call, &self);
     int64_t room = lb_tensor_numel(&call->results[0]), k = 0;
     for (int64_t i = 0, n = lb_tensor_numel(&self); y && i < n; i++) {
         if (!m[i]) continue;
-        if (k < room) lb_elements_move(&e, y, k, x, i, 1);
+        if (k < room) lb_elements_move(&elements, y, k, x, i, 1);
         k++;
     }
     if (y && (k > room || (!pad && k != room)))
         lb_frame_fail(&frame, LB_ERR_INVALID, "a recorded result has another number of elements");
-    if (y && lb_frame_ok(&frame)) memset((char *)y + k * e.to_bytes, 0, (size_t)((room - k) * e.to_bytes));
+    if (y && lb_frame_ok(&frame))
+        memset((char *)y + k * elements.to_bytes, 0, (size_t)((room - k) * elements.to_bytes));
     return lb_frame_end(&frame);
 }
 

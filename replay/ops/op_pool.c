@@ -47,25 +47,26 @@ static bool same_planes(const lb_layout *in, const lb_layout *out, int dims)
 }
 
 /* `first`: position of kernel_size, stride, padding, dilation; 0: adaptive. */
-static bool window_of(lb_frame *frame, const lb_layout *in, const lb_layout *out, int dims, uint32_t first, window *w)
+static bool window_of(lb_frame *frame, const lb_layout *in, const lb_layout *out, int dims, uint32_t first,
+                      window *begun)
 {
-    *w = (window){.adaptive = !first, .planes = 1, .pixels = 1, .places = 1};
+    *begun = (window){.adaptive = !first, .planes = 1, .pixels = 1, .places = 1};
     if (!same_planes(in, out, dims)) {
         lb_frame_fail(frame, LB_ERR_INVALID,
                       "fewer dimensions than the pool has, or other planes before it than behind it");
         return false;
     }
-    for (int d = 0; d < in->ndim - dims; d++) w->planes *= in->shape[d];
+    for (int d = 0; d < in->ndim - dims; d++) begun->planes *= in->shape[d];
     for (int d = 0; d < SPACE; d++) {
         int own = d - (SPACE - dims);
-        w->in[d] = own < 0 ? 1 : in->shape[in->ndim - dims + own],
-        w->out[d] = own < 0 ? 1 : out->shape[in->ndim - dims + own];
-        w->kernel[d] = first ? number_at(frame->call, first, own, dims, 1) : 1;
-        w->stride[d] = first ? number_at(frame->call, first + 1, own, dims, w->kernel[d]) : 1;
-        w->padding[d] = first ? number_at(frame->call, first + 2, own, dims, 0) : 0;
-        w->dilation[d] = first ? number_at(frame->call, first + 3, own, dims, 1) : 1;
-        w->pixels *= w->in[d], w->places *= w->out[d];
-        if (w->out[d] && w->planes && !meets_elements(w, d))
+        begun->in[d] = own < 0 ? 1 : in->shape[in->ndim - dims + own],
+        begun->out[d] = own < 0 ? 1 : out->shape[in->ndim - dims + own];
+        begun->kernel[d] = first ? number_at(frame->call, first, own, dims, 1) : 1;
+        begun->stride[d] = first ? number_at(frame->call, first + 1, own, dims, begun->kernel[d]) : 1;
+        begun->padding[d] = first ? number_at(frame->call, first + 2, own, dims, 0) : 0;
+        begun->dilation[d] = first ? number_at(frame->call, first + 3, own, dims, 1) : 1;
+        begun->pixels *= begun->in[d], begun->places *= begun->out[d];
+        if (begun->out[d] && begun->planes && !meets_elements(begun, d))
             lb_frame_fail(frame, LB_ERR_INVALID, "a window of the pool has no element of its input");
     }
     return lb_frame_ok(frame);

@@ -39,26 +39,27 @@ static double rounded(const quantisation *quantisation, double value)
 }
 
 /* Result 0 is q, result 1 its scales; `scales` of them, or 0: they are an argument. */
-static bool begin(quantisation *z, lb_call *call, uint32_t x, int64_t scales)
+static bool begin(quantisation *begun, lb_call *call, uint32_t x, int64_t scales)
 {
-    *z = (quantisation){.frame = lb_frame_begin(call), .in = lb_frame_arg_tensor(call, x), .most = E4M3_MAX};
+    *begun = (quantisation){.frame = lb_frame_begin(call), .in = lb_frame_arg_tensor(call, x), .most = E4M3_MAX};
     const lb_dtype to = call->results[0].dtype;
-    if (!z->in || (to != LB_E4M3FN && to != LB_I8 && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
-        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "a result that is neither e4m3fn nor int8");
+    if (!begun->in ||
+        (to != LB_E4M3FN && to != LB_I8 && to != LB_F32 && to != LB_F64 && to != LB_BF16 && to != LB_F16)) {
+        lb_frame_fail(&begun->frame, LB_ERR_UNSUPPORTED, "a result that is neither e4m3fn nor int8");
         return false;
     }
-    const lb_layout *layout = &z->in->layout;
-    z->n = lb_tensor_numel(z->in), z->size = layout->ndim ? layout->shape[layout->ndim - 1] : 1;
+    const lb_layout *layout = &begun->in->layout;
+    begun->n = lb_tensor_numel(begun->in), begun->size = layout->ndim ? layout->shape[layout->ndim - 1] : 1;
     if (scales && (call->n_results < 2 || lb_tensor_numel(&call->results[1]) != scales ||
                    lb_dtype_is_integer(call->results[1].dtype)))
-        lb_frame_fail(&z->frame, LB_ERR_UNSUPPORTED, "scales that are packed, or of another number");
-    z->x = lb_frame_tensor(&z->frame, z->in);
+        lb_frame_fail(&begun->frame, LB_ERR_UNSUPPORTED, "scales that are packed, or of another number");
+    begun->x = lb_frame_tensor(&begun->frame, begun->in);
     if (to == LB_I8)
-        z->integers = lb_frame_output_integers(&z->frame, 0, z->n);
+        begun->integers = lb_frame_output_integers(&begun->frame, 0, begun->n);
     else
-        z->q = lb_frame_output(&z->frame, 0, z->n);
-    z->s = scales ? lb_frame_output(&z->frame, 1, scales) : NULL;
-    return lb_frame_ok(&z->frame);
+        begun->q = lb_frame_output(&begun->frame, 0, begun->n);
+    begun->s = scales ? lb_frame_output(&begun->frame, 1, scales) : NULL;
+    return lb_frame_ok(&begun->frame);
 }
 
 static double largest(const quantisation *quantisation, int64_t first, int64_t count)
@@ -279,18 +280,18 @@ static lb_status dynamic_i8(lb_call *call)
                   rows = size && in ? lb_tensor_numel(in) / size : 0;
     if (!begin_i8(&quantisation, call, rows)) return lb_frame_end(&quantisation.frame);
     int64_t *zeros = lb_frame_arg_given(call, 3) ? lb_frame_output_integers(&quantisation.frame, 2, rows) : NULL;
-    for (int64_t r = 0; lb_frame_ok(&quantisation.frame) && r < rows; r++) {
-        const double most = zeros ? 0 : largest(&quantisation, r * size, size);
+    for (int64_t row = 0; lb_frame_ok(&quantisation.frame) && row < rows; row++) {
+        const double most = zeros ? 0 : largest(&quantisation, row * size, size);
         const double scale =
-            zeros ? zero_point(&quantisation, r * size, &zeros[r]) : rounded(&quantisation, most / I8_MOST);
+            zeros ? zero_point(&quantisation, row * size, &zeros[row]) : rounded(&quantisation, most / I8_MOST);
         const double factor = zeros       ? rounded(&quantisation, 1 / scale)
                               : most == 0 ? 0
                                           : rounded(&quantisation, I8_MOST / most);
-        lb_frame_set(&quantisation.frame, quantisation.s, r, scale);
-        for (int64_t k = r * size; k < (r + 1) * size; k++)
+        lb_frame_set(&quantisation.frame, quantisation.s, row, scale);
+        for (int64_t k = row * size; k < (row + 1) * size; k++)
             round_to_i8(&quantisation, k,
                         rounded(&quantisation, lb_frame_get(&quantisation.frame, quantisation.x, k) * factor),
-                        zeros ? &zeros[r] : NULL);
+                        zeros ? &zeros[row] : NULL);
     }
     return lb_frame_end(&quantisation.frame);
 }

@@ -137,14 +137,14 @@ LB_WITH_TWIN(nansum, nansum_run(call, twin))
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 /* |x|^p, or x != 0 for p = 0 */
-static double power(double x, double p)
+static double power(double x, double power)
 {
     x = fabs(x);
-    if (p == 0) return x != 0;
-    if (p == 1) return x;
-    if (p == 2) return x * x;
+    if (power == 0) return x != 0;
+    if (power == 1) return x;
+    if (power == 2) return x * x;
     double y;
-    lb_pow_f64(&y, &x, &p, 1);
+    lb_pow_f64(&y, &x, &power, 1);
     return y;
 }
 
@@ -211,11 +211,11 @@ static void put_powers(const lb_frame *frame, const void *x, int64_t n, double p
     }
 }
 
-static void take_roots(const lb_frame *frame, void *y, int64_t n, double p)
+static void take_roots(const lb_frame *frame, void *y, int64_t n, double power)
 {
     for (int64_t i = 0; i < n; i++) {
-        double sum = frame->wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / p;
-        if (p != 2) lb_pow_f64(&root, &sum, &inverse, 1);
+        double sum = frame->wide ? ((double *)y)[i] : ((float *)y)[i], root = sqrt(sum), inverse = 1 / power;
+        if (power != 2) lb_pow_f64(&root, &sum, &inverse, 1);
         if (frame->wide)
             ((double *)y)[i] = root;
         else
@@ -223,27 +223,27 @@ static void take_roots(const lb_frame *frame, void *y, int64_t n, double p)
     }
 }
 
-static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
+static lb_status norm_over(lb_call *call, double power, uint32_t reduced)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, reduced);
     int64_t n = fold.results * fold.size;
     lb_frame frame = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&frame, &fold.view);
-    const bool rows = p == 2 && fold.inner == 1 && (fold.results > 1 || is_dense(in)),
+    const bool rows = power == 2 && fold.inner == 1 && (fold.results > 1 || is_dense(in)),
                by_threads = call->method.schedule && call->method.schedule->kind == LB_SCHEDULE_TORCH,
                pieces = by_threads && !rows && !frame.wide && fold.results == 1 && n >= GRAIN &&
                         call->method.schedule->size > 1;
     if (by_threads && !pieces) call->method.schedule = NULL;
     const int64_t threads = pieces ? call->method.schedule->size : 1;
     const bool usual = !frame.wide && rows && !call->method.schedule && !call->method.accumulate;
-    void *y = lb_frame_output(&frame, 0, fold.results), *terms = lb_frame_reals(&frame, usual || isinf(p) ? 0 : n);
+    void *y = lb_frame_output(&frame, 0, fold.results), *terms = lb_frame_reals(&frame, usual || isinf(power) ? 0 : n);
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
-    if (isinf(p)) {
-        norm_of_extremes(&frame, &fold, x, p > 0, y);
+    if (isinf(power)) {
+        norm_of_extremes(&frame, &fold, x, power > 0, y);
         return lb_frame_end(&frame);
     }
-    if (!usual) put_powers(&frame, x, n, p, terms);
+    if (!usual) put_powers(&frame, x, n, power, terms);
     if (!call->method.schedule) call->method.schedule = rows ? &norm_of_rows : &norm_order;
     if (pieces)
         *(float *)y = sum_of_pieces(terms, n, threads, call->method.accumulate);
@@ -252,7 +252,7 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
             ((float *)y)[i] = lb_schedule_sum_squares_f32((const float *)x + i * fold.size, fold.size);
     else
         fold_sum(&frame, &fold, terms, y);
-    if (p != 0 && p != 1) take_roots(&frame, y, fold.results, p);
+    if (power != 0 && power != 1) take_roots(&frame, y, fold.results, power);
     return lb_frame_end(&frame);
 }
 

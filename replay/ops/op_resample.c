@@ -82,20 +82,21 @@ static bool make_axes(resampling *resampling, const int64_t *in, const int64_t *
     return true;
 }
 
-static bool begin(resampling *r, lb_call *call, const form *form)
+static bool begin(resampling *begun, lb_call *call, const form *form)
 {
-    *r = (resampling){.frame = lb_frame_begin(call), .form = form, .divisor = 1};
+    *begun = (resampling){.frame = lb_frame_begin(call), .form = form, .divisor = 1};
     const lb_tensor *from = lb_frame_arg_tensor(call, 0), *to = &call->results[0];
     const lb_layout *outside = form->backward ? &from->layout : &to->layout,
                     *inside = form->backward ? &to->layout : &from->layout;
     const int n = form->axes;
     if (outside->ndim <= n || inside->ndim != outside->ndim) {
-        lb_frame_fail(&r->frame, LB_ERR_INVALID, "fewer dimensions than axes");
+        lb_frame_fail(&begun->frame, LB_ERR_INVALID, "fewer dimensions than axes");
         return false;
     }
-    r->planes = 1;
-    for (int d = 0; d < outside->ndim - n; d++) r->planes *= outside->shape[d];
-    return make_axes(r, inside->shape + inside->ndim - n, outside->shape + outside->ndim - n, from->dtype == LB_F64);
+    begun->planes = 1;
+    for (int dim = 0; dim < outside->ndim - n; dim++) begun->planes *= outside->shape[dim];
+    return make_axes(begun, inside->shape + inside->ndim - n, outside->shape + outside->ndim - n,
+                     from->dtype == LB_F64);
 }
 
 /* What is added up: the values; their magnitudes; their magnitudes times what a rounded position does to a weight; and
@@ -136,18 +137,18 @@ typedef struct gathered {
 
 /* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one
  * chain. */
-static double gather(const resampling *resampling, const gathered *gathered, int d, int64_t base, double sum)
+static double gather(const resampling *resampling, const gathered *gathered, int dim, int64_t base, double sum)
 {
     const int64_t *o = gathered->o;
     const sum_kind kind = gathered->kind;
-    const lb_resample_axis *axis = &resampling->axis[d];
+    const lb_resample_axis *axis = &resampling->axis[dim];
     const bool chain = is_chain(resampling->form);
     double here = chain ? sum : 0;
-    for (int64_t k = 0; k < axis->count[o[d]]; k++) {
-        const int64_t at = base * axis->in + axis->at[o[d] * axis->most + k];
-        const double w = weight_at(axis, o[d], k, kind);
-        if (d < LB_AXES - 1) {
-            const double inner = gather(resampling, gathered, d + 1, at, here);
+    for (int64_t k = 0; k < axis->count[o[dim]]; k++) {
+        const int64_t at = base * axis->in + axis->at[o[dim] * axis->most + k];
+        const double w = weight_at(axis, o[dim], k, kind);
+        if (dim < LB_AXES - 1) {
+            const double inner = gather(resampling, gathered, dim + 1, at, here);
             here = chain ? inner : step(&resampling->frame, here + step(&resampling->frame, w * inner));
         } else {
             const double v = value(&resampling->frame, gathered->x, at, kind);
@@ -160,7 +161,7 @@ static double gather(const resampling *resampling, const gathered *gathered, int
 static double divisor_at(const resampling *resampling, const int64_t *o)
 {
     double divisor = resampling->divisor;
-    for (int d = 0; d < LB_AXES; d++) divisor *= resampling->axis[d].divisor[o[d]];
+    for (int dim = 0; dim < LB_AXES; dim++) divisor *= resampling->axis[dim].divisor[o[dim]];
     return divisor;
 }
 
@@ -168,8 +169,8 @@ static double divisor_at(const resampling *resampling, const int64_t *o)
 static double taps_at(const resampling *resampling, const int64_t *o)
 {
     double chain = 1, nested = 0;
-    for (int d = 0; d < LB_AXES; d++)
-        chain *= (double)resampling->axis[d].count[o[d]], nested += (double)resampling->axis[d].count[o[d]];
+    for (int dim = 0; dim < LB_AXES; dim++)
+        chain *= (double)resampling->axis[dim].count[o[dim]], nested += (double)resampling->axis[dim].count[o[dim]];
     return is_chain(resampling->form) ? chain : nested;
 }
 

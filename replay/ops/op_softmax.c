@@ -176,7 +176,7 @@ static loss_shape loss_shape_of(const lb_tensor *scores)
     loss_shape loss_shape = {1, 1, 1};
     if (layout->ndim == 1) loss_shape.classes = layout->shape[0];
     if (layout->ndim >= 2) loss_shape.samples = layout->shape[0], loss_shape.classes = layout->shape[1];
-    for (int d = 2; d < layout->ndim; d++) loss_shape.spatial *= layout->shape[d];
+    for (int dim = 2; dim < layout->ndim; dim++) loss_shape.spatial *= layout->shape[dim];
     return loss_shape;
 }
 

@@ -145,18 +145,18 @@ void lb_row_chain_hold(lb_row_chain *chain, lb_row_chain_number *x, double times
 void lb_row_chain_linear_into(lb_row_chain *chain, const lb_row_chain_number *x, const lb_tensor *weight,
                               const lb_tensor *bias, lb_row_chain_number *y)
 {
-    lb_row_call p = {.row = "aten::linear",
-                     .args = {lb_operand_tensor(&x->value), lb_operand_tensor(weight),
-                              bias ? lb_operand_tensor(bias) : lb_operand_none()},
-                     .n_args = 3,
-                     .results = {y->value},
-                     .n_results = 1};
-    lb_row_chain_run(chain, chain->call, &p, false);
+    lb_row_call call = {.row = "aten::linear",
+                        .args = {lb_operand_tensor(&x->value), lb_operand_tensor(weight),
+                                 bias ? lb_operand_tensor(bias) : lb_operand_none()},
+                        .n_args = 3,
+                        .results = {y->value},
+                        .n_results = 1};
+    lb_row_chain_run(chain, chain->call, &call, false);
     if (!chain->twin) return;
     const lb_tensor most =
         lb_row_chain_mixed(chain, x, lb_row_chain_roundings_of_sum(chain, weight->layout.shape[1]), 1);
-    p.args[0] = lb_operand_tensor(&most), p.args[2] = lb_operand_none(), p.results[0] = y->error;
-    lb_row_chain_run(chain, chain->call, &p, true);
+    call.args[0] = lb_operand_tensor(&most), call.args[2] = lb_operand_none(), call.results[0] = y->error;
+    lb_row_chain_run(chain, chain->call, &call, true);
 }
 
 lb_row_chain_number lb_row_chain_linear(lb_row_chain *chain, const lb_row_chain_number *x, const lb_tensor *weight,
@@ -175,12 +175,12 @@ lb_row_chain_number lb_row_chain_linear(lb_row_chain *chain, const lb_row_chain_
 
 static void product_into(lb_row_chain *chain, const lb_tensor *a, const lb_tensor *b, const lb_tensor *y)
 {
-    lb_row_call p = {.row = "aten::bmm",
-                     .args = {lb_operand_tensor(a), lb_operand_tensor(b)},
-                     .n_args = 2,
-                     .results = {*y},
-                     .n_results = 1};
-    lb_row_chain_run(chain, chain->call, &p, false);
+    lb_row_call call = {.row = "aten::bmm",
+                        .args = {lb_operand_tensor(a), lb_operand_tensor(b)},
+                        .n_args = 2,
+                        .results = {*y},
+                        .n_results = 1};
+    lb_row_chain_run(chain, chain->call, &call, false);
 }
 
 /* y = a b (b transposed: a b'), whose error is |a| (its roundings |b| + e_b) + e_a (|b| + unit e_b). */
@@ -205,12 +205,12 @@ void lb_row_chain_product(lb_row_chain *chain, const lb_row_chain_number *a, con
 lb_row_chain_number lb_row_chain_sum(lb_row_chain *chain, const lb_row_chain_number *a, const lb_row_chain_number *b)
 {
     lb_row_chain_number y = lb_row_chain_number_of(chain, a->value.layout.ndim, a->value.layout.shape);
-    lb_row_call p = {.row = "aten::add.Tensor",
-                     .args = {lb_operand_tensor(&a->value), lb_operand_tensor(&b->value), lb_operand_int(1)},
-                     .n_args = 3,
-                     .results = {y.value},
-                     .n_results = 1};
-    lb_row_chain_run(chain, &chain->apart, &p, false);
+    lb_row_call call = {.row = "aten::add.Tensor",
+                        .args = {lb_operand_tensor(&a->value), lb_operand_tensor(&b->value), lb_operand_int(1)},
+                        .n_args = 3,
+                        .results = {y.value},
+                        .n_results = 1};
+    lb_row_chain_run(chain, &chain->apart, &call, false);
     if (!chain->twin || !lb_row_chain_ok(chain)) return y;
     memcpy(y.error.data, a->error.data, (size_t)lb_tensor_numel(&y.error) * sizeof(double));
     lb_row_chain_add_magnitudes(chain, &y.error, &b->error, 1);
@@ -254,15 +254,15 @@ lb_row_chain_number lb_row_chain_norm(lb_row_chain *chain, const lb_row_chain_nu
     const int64_t size = in->shape[in->ndim - 1];
     const double size_as_real = (double)size;
     lb_row_chain_number y = lb_row_chain_number_of(chain, in->ndim, in->shape);
-    lb_row_call p = {.row = "aten::native_layer_norm",
-                     .args = {lb_operand_tensor(&x->value), lb_operand_numbers(&size, &size_as_real, 1),
-                              lb_operand_tensor(weight), lb_operand_tensor(bias), lb_operand_real(eps)},
-                     .n_args = 5,
-                     .results = {y.value},
-                     .n_results = 3};
-    lb_row_chain_run(chain, &chain->apart, &p, false);
+    lb_row_call call = {.row = "aten::native_layer_norm",
+                        .args = {lb_operand_tensor(&x->value), lb_operand_numbers(&size, &size_as_real, 1),
+                                 lb_operand_tensor(weight), lb_operand_tensor(bias), lb_operand_real(eps)},
+                        .n_args = 5,
+                        .results = {y.value},
+                        .n_results = 3};
+    lb_row_chain_run(chain, &chain->apart, &call, false);
     if (!chain->twin) return y;
-    own_errors(chain, &p, &y, 8 + size_as_real);
+    own_errors(chain, &call, &y, 8 + size_as_real);
     norm_errors(chain, x, weight, eps, &y.error);
     lb_row_chain_hold(chain, &y, 1);
     return y;
@@ -273,15 +273,15 @@ lb_row_chain_number lb_row_chain_norm(lb_row_chain *chain, const lb_row_chain_nu
 lb_row_chain_number lb_row_chain_activated(lb_row_chain *chain, const lb_row_chain_number *x, bool gelu)
 {
     lb_row_chain_number y = lb_row_chain_number_of(chain, x->value.layout.ndim, x->value.layout.shape);
-    lb_row_call p = {.row = gelu ? "aten::gelu" : "aten::relu",
-                     .args = {lb_operand_tensor(&x->value),
-                              {.tag = LB_OPERAND_STRING, .string = chain->call->cuda ? "tanh" : "none"}},
-                     .n_args = gelu ? 2 : 1,
-                     .results = {y.value},
-                     .n_results = 1};
-    lb_row_chain_run(chain, &chain->apart, &p, false);
+    lb_row_call call = {.row = gelu ? "aten::gelu" : "aten::relu",
+                        .args = {lb_operand_tensor(&x->value),
+                                 {.tag = LB_OPERAND_STRING, .string = chain->call->cuda ? "tanh" : "none"}},
+                        .n_args = gelu ? 2 : 1,
+                        .results = {y.value},
+                        .n_results = 1};
+    lb_row_chain_run(chain, &chain->apart, &call, false);
     if (!chain->twin) return y;
-    own_errors(chain, &p, &y, gelu ? 8 : 0);
+    own_errors(chain, &call, &y, gelu ? 8 : 0);
     lb_row_chain_add_magnitudes(chain, &y.error, &x->error, gelu ? GELU_STEEPEST : 1);
     lb_row_chain_hold(chain, &y, 1);
     return y;

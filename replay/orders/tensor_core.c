@@ -43,20 +43,21 @@ const char *lb_tensor_core_name(int arch)
 
 lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core, lb_err *err)
 {
-    const struct arch *t = &archs[arch];
+    const struct arch *found = &archs[arch];
     const lb_dtype input = lb_dtype_bits(a) <= lb_dtype_bits(b) ? a : b;
     const bool eight = lb_dtype_bits(input) == 8 && lb_dtype_is_float(input), f16 = accumulate == LB_F16;
-    *core = (lb_tensor_core){input, 0, t->fraction, -133, f16 ? 10 : 23};
-    if (input == LB_F16 || (input == LB_BF16 && t->bf16)) core->terms = t->sixteen;
-    if (input == LB_F32) core->terms = t->tf32;
+    *core = (lb_tensor_core){input, 0, found->fraction, -133, f16 ? 10 : 23};
+    if (input == LB_F16 || (input == LB_BF16 && found->bf16)) core->terms = found->sixteen;
+    if (input == LB_F32) core->terms = found->tf32;
     if (eight) {
-        core->terms = t->eight;
-        core->fraction = t->fraction_eight;
-        if (!f16) core->output = t->output_eight;
+        core->terms = found->eight;
+        core->fraction = found->fraction_eight;
+        if (!f16) core->output = found->output_eight;
     }
-    if (f16 && input == LB_F16 && !strcmp(t->name, "b200")) core->floor = -15;
+    if (f16 && input == LB_F16 && !strcmp(found->name, "b200")) core->floor = -15;
     if (core->terms) return LB_OK;
-    return lb_fail(err, LB_ERR_UNSUPPORTED, "the tensor cores of %s do not multiply %s", t->name, lb_dtype_name(input));
+    return lb_fail(err, LB_ERR_UNSUPPORTED, "the tensor cores of %s do not multiply %s", found->name,
+                   lb_dtype_name(input));
 }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */

@@ -74,23 +74,23 @@ static lb_status compile(term *term, const char *text, lb_err *err)
 
 static lb_status parse_ranges(term *term, const char *text, lb_err *err)
 {
-    for (const char *p = text;;) {
+    for (const char *at = text;;) {
         char *end;
-        range r;
-        r.first = r.last = strtoll(p, &end, 10);
-        if (end == p) break;
+        range parsed;
+        parsed.first = parsed.last = strtoll(at, &end, 10);
+        if (end == at) break;
         if (*end == '-') {
-            p = end + 1;
-            r.last = strtoll(p, &end, 10);
-            if (end == p) break;
+            at = end + 1;
+            parsed.last = strtoll(at, &end, 10);
+            if (end == at) break;
         }
         range *ranges = lb_array_grow(term->ranges, term->n_ranges, sizeof *ranges);
         if (!ranges) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         term->ranges = ranges;
-        term->ranges[term->n_ranges++] = r;
+        term->ranges[term->n_ranges++] = parsed;
         if (*end == '\0') return LB_OK;
         if (*end != ',') break;
-        p = end + 1;
+        at = end + 1;
     }
     return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[term->kind].key,
                    text);
@@ -98,27 +98,27 @@ static lb_status parse_ranges(term *term, const char *text, lb_err *err)
 
 static lb_status parse_phases(term *term, const char *text, lb_err *err)
 {
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, ",");
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ",");
         uint32_t found = 0;
         for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_OTHER; phase++)
-            if (strlen(lb_phase_name(phase)) == n && !strncmp(lb_phase_name(phase), p, n)) found = 1u << phase;
+            if (strlen(lb_phase_name(phase)) == n && !strncmp(lb_phase_name(phase), at, n)) found = 1u << phase;
         if (!found)
             return lb_fail(err, LB_ERR_INVALID,
                            "selector phase=%s: phases are forward, backward, optimizer, communication, other", text);
         term->set |= found;
-        p += n + (p[n] == ',');
+        at += n + (at[n] == ',');
     }
     return LB_OK;
 }
 
 static lb_status parse_blocks(term *term, const char *text, lb_err *err)
 {
-    for (const char *p = text; *p; p++) {
-        if (*p == ',') continue;
-        if (!isupper((unsigned char)*p))
+    for (const char *at = text; *at; at++) {
+        if (*at == ',') continue;
+        if (!isupper((unsigned char)*at))
             return lb_fail(err, LB_ERR_INVALID, "selector block=%s: block classes are letters: A, D, E, M, R", text);
-        term->set |= 1u << (*p - 'A');
+        term->set |= 1u << (*at - 'A');
     }
     return LB_OK;
 }
@@ -128,25 +128,25 @@ static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err
     term *terms = lb_array_grow(selector->terms, selector->n_terms, sizeof *terms);
     if (!terms) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     selector->terms = terms;
-    term *t = &selector->terms[selector->n_terms++];
-    *t = (term){.kind = TERM_ANYWHERE};
+    term *parsed = &selector->terms[selector->n_terms++];
+    *parsed = (term){.kind = TERM_ANYWHERE};
     for (term_kind kind = TERM_LAYER; kind <= TERM_BLOCK; kind++)
-        if (!strncmp(text, TERMS[kind].key, strlen(TERMS[kind].key))) t->kind = kind;
-    const char *value = text + strlen(TERMS[t->kind].key);
+        if (!strncmp(text, TERMS[kind].key, strlen(TERMS[kind].key))) parsed->kind = kind;
+    const char *value = text + strlen(TERMS[parsed->kind].key);
     const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
-    if (t->kind == TERM_ANYWHERE && word && text[word] == '=')
+    if (parsed->kind == TERM_ANYWHERE && word && text[word] == '=')
         return lb_fail(err, LB_ERR_INVALID,
                        "selector \"%s\": there is no \"%.*s=\"; "
                        "what can be asked for is layer= op= class= phase= rank= step= index= block=, "
                        "or a pattern alone",
                        text, (int)word, text);
-    switch (t->kind) {
-    case TERM_PHASE: return parse_phases(t, value, err);
+    switch (parsed->kind) {
+    case TERM_PHASE: return parse_phases(parsed, value, err);
     case TERM_RANK:
     case TERM_INDEX:
-    case TERM_STEP: return parse_ranges(t, value, err);
-    case TERM_BLOCK: return parse_blocks(t, value, err);
-    default: return compile(t, value, err);
+    case TERM_STEP: return parse_ranges(parsed, value, err);
+    case TERM_BLOCK: return parse_blocks(parsed, value, err);
+    default: return compile(parsed, value, err);
     }
 }
 
@@ -156,15 +156,15 @@ lb_status lb_selector_new(const char *text, lb_selector **out, lb_err *err)
     lb_selector *selector = calloc(1, sizeof *selector);
     char *one = malloc(strlen(text) + 1);
     lb_status status = selector && one ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (const char *p = text; status == LB_OK && *p;) {
+    for (const char *at = text; status == LB_OK && *at;) {
         size_t n = 0;
-        for (; *p && *p != '&'; p++) {
-            if (p[0] == '\\' && p[1] == '&') p++;
-            one[n++] = *p;
+        for (; *at && *at != '&'; at++) {
+            if (at[0] == '\\' && at[1] == '&') at++;
+            one[n++] = *at;
         }
         one[n] = '\0';
         if (n) status = parse_term(selector, one, err);
-        if (*p == '&') p++;
+        if (*at == '&') at++;
     }
     free(one);
     if (status == LB_OK)

@@ -26,19 +26,19 @@ typedef struct rows {
 } rows;
 
 /* Results are as arg 0, whose last two dimensions are queries and keys. */
-static bool open_rows(rows *r, lb_call *call, uint32_t scale)
+static bool open_rows(rows *begun, lb_call *call, uint32_t scale)
 {
     const lb_tensor *in = lb_frame_arg_tensor(call, 0);
-    *r = (rows){.frame = lb_frame_begin(call), .scale = lb_frame_arg_float(call, scale, 1)};
+    *begun = (rows){.frame = lb_frame_begin(call), .scale = lb_frame_arg_float(call, scale, 1)};
     if (!in || in->layout.ndim < 2 || !lb_dtype_is_float(call->results[0].dtype)) {
-        lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED, "an input that is not (…, queries, keys)");
+        lb_frame_fail(&begun->frame, LB_ERR_UNSUPPORTED, "an input that is not (…, queries, keys)");
         return false;
     }
     const int64_t n = lb_tensor_numel(in);
-    r->size = in->layout.shape[in->layout.ndim - 1], r->queries = in->layout.shape[in->layout.ndim - 2];
-    r->count = r->size ? n / r->size : 0;
-    r->x = lb_frame_tensor(&r->frame, in), r->y = lb_frame_output(&r->frame, 0, n);
-    return lb_frame_ok(&r->frame);
+    begun->size = in->layout.shape[in->layout.ndim - 1], begun->queries = in->layout.shape[in->layout.ndim - 2];
+    begun->count = begun->size ? n / begun->size : 0;
+    begun->x = lb_frame_tensor(&begun->frame, in), begun->y = lb_frame_output(&begun->frame, 0, n);
+    return lb_frame_ok(&begun->frame);
 }
 
 /* The mask (1 or batch, 1, queries, keys) of row `i` of (batch, heads, queries, keys). */
@@ -57,18 +57,18 @@ static bool fits(const lb_tensor *mask, const lb_tensor *in)
 
 /* v has `seen` numbers; the rest of the row is 0. An error of v is one of its exponential: the twin has |v| + |top| of
  * them, on average in the sum. */
-static void softmax_row(const rows *rows, double *v, int64_t seen, int64_t first, bool vanishes, bool twin)
+static void softmax_row(const rows *rows, double *row, int64_t seen, int64_t first, bool vanishes, bool twin)
 {
     double top = -INFINITY, sum = 0, off = 0;
-    for (int64_t k = 0; k < seen; k++) top = v[k] > top ? v[k] : top;
+    for (int64_t k = 0; k < seen; k++) top = row[k] > top ? row[k] : top;
     for (int64_t k = 0; k < seen; k++) {
-        const double y = lb_exp(v[k] - top);
-        off += y * (fabs(v[k]) + fabs(top)), sum += y;
-        v[k] = twin ? y * (1 + fabs(v[k]) + fabs(top)) : y;
+        const double y = lb_exp(row[k] - top);
+        off += y * (fabs(row[k]) + fabs(top)), sum += y;
+        row[k] = twin ? y * (1 + fabs(row[k]) + fabs(top)) : y;
     }
     const double factor = vanishes && top == HIDDEN ? 0 : twin ? (1 + off / sum) / sum : 1 / sum;
     for (int64_t k = 0; k < rows->size; k++)
-        lb_frame_set(&rows->frame, rows->y, first + k, k < seen ? v[k] * factor : 0);
+        lb_frame_set(&rows->frame, rows->y, first + k, k < seen ? row[k] * factor : 0);
 }
 
 static lb_status forward(lb_call *call, mask kind, bool twin)
@@ -80,7 +80,7 @@ static lb_status forward(lb_call *call, mask kind, bool twin)
     if (kind == BY_TENSOR && (!given || !fits(given, in)))
         lb_frame_fail(&rows.frame, LB_ERR_UNSUPPORTED, "a mask that is not (1 or batch, 1, queries, keys)");
     const int64_t *hidden = given ? lb_frame_integers(&rows.frame, given) : NULL;
-    double *v = lb_frame_scratch(&rows.frame, (size_t)rows.size * sizeof *v);
+    double *row = lb_frame_scratch(&rows.frame, (size_t)rows.size * sizeof *row);
     for (int64_t i = 0; lb_frame_ok(&rows.frame) && i < rows.count; i++) {
         const int64_t *under = hidden ? mask_row(hidden, given, in, i) : NULL;
         int64_t seen = rows.size;
@@ -89,9 +89,9 @@ static lb_status forward(lb_call *call, mask kind, bool twin)
         seen = seen < 0 ? 0 : seen > rows.size ? rows.size : seen;
         for (int64_t k = 0; k < seen; k++) {
             const double scaled = lb_frame_get(&rows.frame, rows.x, i * rows.size + k) * rows.scale;
-            v[k] = under && under[k] ? HIDDEN : rows.frame.wide ? scaled : (float)scaled;
+            row[k] = under && under[k] ? HIDDEN : rows.frame.wide ? scaled : (float)scaled;
         }
-        softmax_row(&rows, v, seen, i * rows.size, kind == BY_TENSOR, twin);
+        softmax_row(&rows, row, seen, i * rows.size, kind == BY_TENSOR, twin);
     }
     return lb_frame_end(&rows.frame);
 }

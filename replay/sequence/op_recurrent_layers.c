@@ -30,25 +30,25 @@ static lb_number times(const lb_stack *stack, lb_number a, lb_number b)
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(const lb_call *call, uint32_t r)
+static bool is_wanted(const lb_call *call, uint32_t result)
 {
-    return r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) > 0;
+    return result < call->n_results && call->results[result].data && lb_tensor_numel(&call->results[result]) > 0;
 }
 
 /* Result `r`, in a frame of its own, of which a call may have as many as it has results. */
-static void put(lb_stack *stack, uint32_t r, const lb_number *a, int64_t n)
+static void put(lb_stack *stack, uint32_t result, const lb_number *a, int64_t n)
 {
     lb_call *call = stack->frame.call;
-    if (!lb_frame_ok(&stack->frame) || !is_wanted(call, r)) return;
+    if (!lb_frame_ok(&stack->frame) || !is_wanted(call, result)) return;
     lb_frame part = lb_frame_begin(call);
-    void *y = lb_frame_output(&part, r, n);
+    void *y = lb_frame_output(&part, result, n);
     for (int64_t i = 0; y && i < n; i++) lb_frame_set(&part, y, i, lb_number_shown(a[i], stack->twin));
     const lb_status status = lb_frame_end(&part);
     if (status != LB_OK) stack->frame.status = status;
 }
 
 /* The last state of every sample: h, or c. */
-static void put_last(lb_stack *stack, uint32_t r, bool cell)
+static void put_last(lb_stack *stack, uint32_t result, bool cell)
 {
     const int64_t n = stack->size, all = stack->layers * stack->directions * stack->samples * n;
     lb_number *last = lb_stack_numbers(stack, all);
@@ -62,7 +62,7 @@ static void put_last(lb_stack *stack, uint32_t r, bool cell)
             for (int64_t j = 0; cell && j < n; j++) to[j] = lb_stack_cell_before(&pass, sample, row, j);
         }
     }
-    if (lb_frame_ok(&stack->frame)) put(stack, r, last, all);
+    if (lb_frame_ok(&stack->frame)) put(stack, result, last, all);
 }
 
 /* Results: output, h, c, and as recorded the reserve and the flat buffer. */
@@ -193,10 +193,10 @@ static lb_number product_over_rows(const lb_stack *stack, const lb_number *a, in
 
 /* Result `r`: (gates, width) of gradients of gates, (rows, gates), and of what they read, (rows, width); `y` NULL: a
  * bias. */
-static void put_weight(lb_stack *stack, uint32_t r, const lb_number *of_gates, const lb_number *y, int64_t width)
+static void put_weight(lb_stack *stack, uint32_t result, const lb_number *of_gates, const lb_number *y, int64_t width)
 {
     const int64_t gates = stack->kinds * stack->size;
-    if (!is_wanted(stack->frame.call, r) || !lb_frame_ok(&stack->frame)) return;
+    if (!is_wanted(stack->frame.call, result) || !lb_frame_ok(&stack->frame)) return;
     lb_number *sums =
         malloc((size_t)(gates * width) * sizeof *sums); /* of one weight: a frame's memory stays until its end */
     if (!sums) lb_frame_fail(&stack->frame, LB_ERR_NOMEM, "no memory for a gradient");
@@ -205,7 +205,7 @@ static void put_weight(lb_stack *stack, uint32_t r, const lb_number *of_gates, c
     for (int64_t g = 0; g < gates; g++)
         for (int64_t i = 0; i < width; i++)
             sums[g * width + i] = product_over_rows(stack, of_gates + g, gates, y ? y + i : NULL, width);
-    put(stack, r, sums, gates * width);
+    put(stack, result, sums, gates * width);
     free(sums);
 }
 
@@ -246,11 +246,12 @@ static void undo_pass(const lb_stack_pass *pass, workplace *to)
                 plus(stack, *dx, lb_stack_dot(stack, pass->w + i, width, gradients.of_input + row * gates, gates)));
         }
     states_before(pass, to->before);
-    const uint32_t r = 3 + (uint32_t)pass->index * stack->per_layer;
-    put_weight(stack, r, gradients.of_input, stack->sequence[pass->layer], width);
-    put_weight(stack, r + 1, gradients.of_state, to->before, n);
+    const uint32_t result = 3 + (uint32_t)pass->index * stack->per_layer;
+    put_weight(stack, result, gradients.of_input, stack->sequence[pass->layer], width);
+    put_weight(stack, result + 1, gradients.of_state, to->before, n);
     if (stack->per_layer == 4)
-        put_weight(stack, r + 2, gradients.of_input, NULL, 1), put_weight(stack, r + 3, gradients.of_state, NULL, 1);
+        put_weight(stack, result + 2, gradients.of_input, NULL, 1),
+            put_weight(stack, result + 3, gradients.of_state, NULL, 1);
 }
 
 /* Arg `i`, a gradient that may be absent, into `to`. */

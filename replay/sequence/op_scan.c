@@ -25,25 +25,25 @@ typedef struct scan {
 static bool scan_begin(scan *scan, lb_call *call, bool positions)
 {
     const lb_tensor *self = lb_frame_arg_tensor(call, 0);
-    int d = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
+    int dim = lb_frame_wrap_dim(lb_frame_arg_int(call, 1, 0), self->layout.ndim);
     scan->frame = lb_frame_begin(call);
-    if (d < 0) {
+    if (dim < 0) {
         lb_frame_fail(&scan->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
-    scan->dim = d;
+    scan->dim = dim;
     scan->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
-    scan->n = self->layout.ndim ? self->layout.shape[d] : 1;
+    scan->n = self->layout.ndim ? self->layout.shape[dim] : 1;
     scan->rows = scan->n ? lb_tensor_numel(self) / scan->n : 0;
-    lb_tensor moved = lb_frame_dim_last(self, d);
-    scan->results[0] = lb_frame_dim_last(&call->results[0], d);
+    lb_tensor moved = lb_frame_dim_last(self, dim);
+    scan->results[0] = lb_frame_dim_last(&call->results[0], dim);
     scan->x =
         scan->integer ? (const void *)lb_frame_integers(&scan->frame, &moved) : lb_frame_tensor(&scan->frame, &moved);
     scan->y = scan->integer
                   ? (void *)lb_frame_output_view_integers(&scan->frame, &scan->results[0], scan->rows * scan->n)
                   : lb_frame_output_view(&scan->frame, &scan->results[0], scan->rows * scan->n);
     if (positions) {
-        scan->results[1] = lb_frame_dim_last(&call->results[1], d);
+        scan->results[1] = lb_frame_dim_last(&call->results[1], dim);
         scan->at = lb_frame_output_view_integers(&scan->frame, &scan->results[1], scan->rows * scan->n);
     }
     return lb_frame_ok(&scan->frame);
@@ -150,7 +150,7 @@ static lb_status cumulate(lb_call *call, scan_kind kind)
     if (!scan_begin(&scan, call, false)) return lb_frame_end(&scan.frame);
     if (runs_as_on_cuda(&scan)) return cumulate_as_on_cuda(&scan, kind, false);
 #pragma omp parallel for schedule(static) if (scan.rows * scan.n > 65536)
-    for (int64_t r = 0; r < scan.rows; r++) scan_row(&scan, kind, r);
+    for (int64_t row = 0; row < scan.rows; row++) scan_row(&scan, kind, row);
     return lb_frame_end(&scan.frame);
 }
 
@@ -196,10 +196,10 @@ static lb_status twin_of(lb_call *call, scan_kind kind)
     if (!scan_begin(&scan, call, false)) return lb_frame_end(&scan.frame);
     if (call->cuda && !scan.integer && lb_dtype_is_float(dtype_of_partials(call)))
         return cumulate_as_on_cuda(&scan, kind, true);
-    for (int64_t r = 0; r < scan.rows; r++) {
-        if (kind == SUM) twin_of_sums(&scan, r);
-        if (kind == PRODUCT) twin_of_products(&scan, r);
-        if (kind == LOG_SUM) twin_of_log_sums(&scan, r);
+    for (int64_t row = 0; row < scan.rows; row++) {
+        if (kind == SUM) twin_of_sums(&scan, row);
+        if (kind == PRODUCT) twin_of_products(&scan, row);
+        if (kind == LOG_SUM) twin_of_log_sums(&scan, row);
     }
     return lb_frame_end(&scan.frame);
 }
@@ -227,8 +227,8 @@ static lb_status extremes_so_far(lb_call *call, bool largest)
 {
     scan scan;
     if (!scan_begin(&scan, call, true)) return lb_frame_end(&scan.frame);
-    for (int64_t r = 0; r < scan.rows; r++)
-        for (int64_t k = 0, best = 0, base = r * scan.n; k < scan.n; k++) {
+    for (int64_t row = 0; row < scan.rows; row++)
+        for (int64_t k = 0, best = 0, base = row * scan.n; k < scan.n; k++) {
             if (takes_over(&scan, base + k, base + best, largest)) best = k;
             scan.at[base + k] = best;
         }

@@ -30,18 +30,18 @@ static void put(const conv *conv, void *x, int64_t i, double value)
 
 /* The element of row `r` (a channel of a sample) at time t; before its start the initial state (batch, channels, taps -
  * 1), or 0. */
-static double at(const conv *conv, int64_t r, int64_t t)
+static double at(const conv *conv, int64_t row, int64_t t)
 {
-    if (t >= 0) return get(conv, conv->x, r * conv->length + t);
-    return conv->initial ? get(conv, conv->initial, r * (conv->taps - 1) + conv->taps - 1 + t) : 0;
+    if (t >= 0) return get(conv, conv->x, row * conv->length + t);
+    return conv->initial ? get(conv, conv->initial, row * (conv->taps - 1) + conv->taps - 1 + t) : 0;
 }
 
 /* The element `lag` before time t, as the convolution at t sees it. */
-static double seen(const conv *conv, int64_t r, int64_t t, int64_t lag)
+static double seen(const conv *conv, int64_t row, int64_t t, int64_t lag)
 {
-    const int64_t *document = conv->documents ? conv->documents + r / conv->channels * conv->length + t : NULL;
+    const int64_t *document = conv->documents ? conv->documents + row / conv->channels * conv->length + t : NULL;
     if (document && (t < lag || document[-lag] != *document)) return 0;
-    return at(conv, r, t - lag);
+    return at(conv, row, t - lag);
 }
 
 /* x (batch, channels, length), or of any dimensions from two on, by weight (channels, taps) and a bias that belongs to
@@ -65,23 +65,23 @@ static void read_documents(conv *conv, uint32_t i)
         if (conv->documents[k] < 0) lb_frame_fail(&conv->frame, LB_ERR_UNSUPPORTED, "padding in seq_idx");
 }
 
-static void row(const conv *conv, int64_t r, double slack)
+static void row(const conv *conv, int64_t row, double slack)
 {
-    const int64_t channel = r % conv->channels;
+    const int64_t channel = row % conv->channels;
     for (int64_t t = 0; t < conv->length; t++) {
         double sum = conv->bias ? get(conv, conv->bias, channel) : 0;
         if (conv->twin) sum = fabs(sum);
         for (int64_t k = 0; k < conv->taps; k++) {
             const double term =
-                get(conv, conv->weight, channel * conv->taps + k) * seen(conv, r, t, conv->taps - 1 - k);
+                get(conv, conv->weight, channel * conv->taps + k) * seen(conv, row, t, conv->taps - 1 - k);
             sum += conv->twin ? fabs(term) : term;
         }
         if (conv->silu && !conv->twin) sum *= lb_sigmoid(sum);
-        put(conv, conv->y, r * conv->length + t, conv->twin ? sum * slack : sum);
+        put(conv, conv->y, row * conv->length + t, conv->twin ? sum * slack : sum);
     }
     for (int64_t k = 0; conv->last && k < conv->taps - 1; k++) {
-        const double x = at(conv, r, conv->length - (conv->taps - 1) + k);
-        put(conv, conv->last, r * (conv->taps - 1) + k, conv->twin ? fabs(x) : x);
+        const double x = at(conv, row, conv->length - (conv->taps - 1) + k);
+        put(conv, conv->last, row * (conv->taps - 1) + k, conv->twin ? fabs(x) : x);
     }
 }
 
@@ -171,29 +171,29 @@ typedef struct conv_backward {
 
 /* Gradient of the sum before SiLU. The twin: the derivative is below 1.1 and changes by at most half of what the sum
  * does. */
-static double inner_gradient(const conv_backward *conv_backward, int64_t r, int64_t t)
+static double inner_gradient(const conv_backward *conv_backward, int64_t row, int64_t t)
 {
     const conv *conv = &conv_backward->c;
-    const int64_t channel = r % conv->channels;
+    const int64_t channel = row % conv->channels;
     double sum = conv->bias ? get(conv, conv->bias, channel) : 0, magnitude = fabs(sum);
     for (int64_t k = 0; k < conv->taps; k++) {
-        const double term = get(conv, conv->weight, channel * conv->taps + k) * seen(conv, r, t, conv->taps - 1 - k);
+        const double term = get(conv, conv->weight, channel * conv->taps + k) * seen(conv, row, t, conv->taps - 1 - k);
         sum += term, magnitude += fabs(term);
     }
-    const double d = get(conv, conv_backward->dout, r * conv->length + t), s = lb_sigmoid(sum);
+    const double d = get(conv, conv_backward->dout, row * conv->length + t), s = lb_sigmoid(sum);
     if (conv->twin) return fabs(d) * (conv->silu ? 1.1 + 0.5 * magnitude : 1);
     return conv->silu ? d * s * (1 + sum * (1 - s)) : d;
 }
 
 /* Gradient of the element at time t, which may be before the start: of what it was multiplied into, and of the final
  * state. */
-static double outer_gradient(const conv_backward *conv_backward, int64_t r, int64_t t)
+static double outer_gradient(const conv_backward *conv_backward, int64_t row, int64_t t)
 {
     const conv *conv = &conv_backward->c;
-    const int64_t channel = r % conv->channels, kept = conv->taps - 1,
-                  *document = conv->documents ? conv->documents + r / conv->channels * conv->length : NULL;
+    const int64_t channel = row % conv->channels, kept = conv->taps - 1,
+                  *document = conv->documents ? conv->documents + row / conv->channels * conv->length : NULL;
     const int64_t held = t - (conv->length - kept);
-    double sum = conv_backward->dfinal && held >= 0 ? get(conv, conv_backward->dfinal, r * kept + held) : 0;
+    double sum = conv_backward->dfinal && held >= 0 ? get(conv, conv_backward->dfinal, row * kept + held) : 0;
     if (conv->twin) sum = fabs(sum);
     for (int64_t k = 0; k < conv->taps; k++) {
         const int64_t to = t + kept - k;
@@ -204,22 +204,22 @@ static double outer_gradient(const conv_backward *conv_backward, int64_t r, int6
     return sum;
 }
 
-static void backward_row(conv_backward *conv_backward, int64_t r, double slack)
+static void backward_row(conv_backward *conv_backward, int64_t row, double slack)
 {
     const conv *conv = &conv_backward->c;
-    const int64_t channel = r % conv->channels, kept = conv->taps - 1;
+    const int64_t channel = row % conv->channels, kept = conv->taps - 1;
     if (!conv->twin) slack = 1;
-    for (int64_t t = 0; t < conv->length; t++) conv_backward->g[t] = inner_gradient(conv_backward, r, t);
+    for (int64_t t = 0; t < conv->length; t++) conv_backward->g[t] = inner_gradient(conv_backward, row, t);
     for (int64_t t = 0; t < conv->length; t++) {
         for (int64_t k = 0; k < conv->taps; k++) {
-            const double x = seen(conv, r, t, kept - k);
+            const double x = seen(conv, row, t, kept - k);
             conv_backward->dweight[channel * conv->taps + k] += conv_backward->g[t] * (conv->twin ? fabs(x) : x);
         }
         if (conv_backward->dbias) conv_backward->dbias[channel] += conv_backward->g[t];
-        put(conv, conv_backward->dx, r * conv->length + t, outer_gradient(conv_backward, r, t) * slack);
+        put(conv, conv_backward->dx, row * conv->length + t, outer_gradient(conv_backward, row, t) * slack);
     }
     for (int64_t k = 0; conv_backward->dinitial && k < kept; k++)
-        put(conv, conv_backward->dinitial, r * kept + k, outer_gradient(conv_backward, r, k - kept) * slack);
+        put(conv, conv_backward->dinitial, row * kept + k, outer_gradient(conv_backward, row, k - kept) * slack);
 }
 
 /* Results are what is written, in the order of the schema; absent ones may have a place. */
@@ -281,7 +281,7 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
         conv_backward.dweight[i] = twin ? fabs(get(conv, dweight, i)) : get(conv, dweight, i);
     for (int64_t i = 0; dbias && i < conv->channels; i++)
         conv_backward.dbias[i] = twin ? fabs(get(conv, dbias, i)) : get(conv, dbias, i);
-    for (int64_t r = 0; r < rows; r++) backward_row(&conv_backward, r, 1 + lb_frame_twin_rounding(call, B_X));
+    for (int64_t row = 0; row < rows; row++) backward_row(&conv_backward, row, 1 + lb_frame_twin_rounding(call, B_X));
     for (int64_t i = 0; same && i < states; i++) put(conv, same, i, get(conv, conv_backward.dfinal, i));
     for (int64_t i = 0; i < conv->channels * conv->taps; i++) put(conv, dw, i, conv_backward.dweight[i]);
     for (int64_t i = 0; dbias && i < conv->channels; i++) put(conv, db, i, conv_backward.dbias[i]);

@@ -382,18 +382,19 @@ static void resume(session *session)
         const lb_machine_checkpoint *row = &from->rows[c];
         bool fits = row->n_machines == session->n_runners;
         for (uint32_t i = 0; i < session->n_runners && fits; i++) {
-            const runner *p = &session->runners[i];
-            fits = row->machines[i].rank == p->rank && row->machines[i].done <= p->n_rank_steps;
+            const runner *runner = &session->runners[i];
+            fits = row->machines[i].rank == runner->rank && row->machines[i].done <= runner->n_rank_steps;
             for (uint32_t k = 0; fits && k < row->machines[i].done; k++)
-                fits =
-                    !p->rank_steps[k].changed && p->rank_steps[k].prepared->program->step < session->run.plan->from_by;
-            fits = fits && lb_checkpoint_fits(&row->machines[i], p->machine);
+                fits = !runner->rank_steps[k].changed &&
+                       runner->rank_steps[k].prepared->program->step < session->run.plan->from_by;
+            fits = fits && lb_checkpoint_fits(&row->machines[i], runner->machine);
         }
         if (!fits) continue;
         for (uint32_t i = 0; i < session->n_runners; i++) {
-            runner *p = &session->runners[i];
-            p->at = row->machines[i].done;
-            lb_checkpoint_resume(&row->machines[i], p->machine, p->at ? p->rank_steps[p->at - 1].prepared : NULL);
+            runner *runner = &session->runners[i];
+            runner->at = row->machines[i].done;
+            lb_checkpoint_resume(&row->machines[i], runner->machine,
+                                 runner->at ? runner->rank_steps[runner->at - 1].prepared : NULL);
         }
         char note[sizeof session->run.summary->note];
         memcpy(note, session->run.summary->note, sizeof note);
@@ -457,19 +458,19 @@ static lb_status hold_meetings(session *session, lb_rank_seat *seats, uint32_t *
     runner *stuck = NULL;
     bool progress = false, paused = false;
     for (uint32_t i = 0; i < session->n_runners; i++) {
-        runner *p = &session->runners[i];
+        runner *runner = &session->runners[i];
         uint32_t n;
-        paused |= p->state == RUNNER_PAUSED;
-        if (p->state != RUNNER_WAITS || session->run.stop) continue;
+        paused |= runner->state == RUNNER_PAUSED;
+        if (runner->state != RUNNER_WAITS || session->run.stop) continue;
         take_seats(session, seats);
         const lb_rendezvous found = lb_rendezvous_gather(seats, session->n_runners, i, session->messages, members, &n);
         if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, session->messages, err));
         for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++)
             session->runners[members[m]].state = RUNNER_READY;
-        if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
-        if (found != LB_RENDEZVOUS_WAITS) p->state = RUNNER_READY;
+        if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(runner->machine, err));
+        if (found != LB_RENDEZVOUS_WAITS) runner->state = RUNNER_READY;
         progress |= found != LB_RENDEZVOUS_WAITS;
-        if (found == LB_RENDEZVOUS_WAITS && !stuck) stuck = p;
+        if (found == LB_RENDEZVOUS_WAITS && !stuck) stuck = runner;
     }
     if (progress || !stuck) return LB_OK;
     if (paused) return go_on(session, err); /* they may be whom the others wait for: no checkpoint here */

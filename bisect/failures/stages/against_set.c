@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lb_against_set_is_proven(const lb_diff_report *report)
+/* Is it proven that the differences that are not spared are the set? */
+static bool is_proven(const lb_diff_report *report)
 {
     return report->set.asked && report->set.whole && report->set.each;
 }
@@ -36,7 +37,7 @@ static const lb_diff_difference *nearest(const lb_diff_report *report, const lb_
 {
     const lb_diff_difference *found = NULL;
     uint32_t least = 0;
-    for (uint32_t i = 0; lb_against_set_is_proven(report) && i < report->n_differences; i++) {
+    for (uint32_t i = 0; is_proven(report) && i < report->n_differences; i++) {
         const lb_diff_difference *d = &report->differences[i];
         if (d->spared || d->row.step != row->step || d->row.phase != row->phase) continue;
         const uint32_t away = d->row.order > row->order ? d->row.order - row->order : row->order - d->row.order;
@@ -86,7 +87,7 @@ bool lb_against_set_has(const lb_diff_report *report, const lb_diff_difference *
     if (difference->spared || difference->effect == 0 || difference == lb_against_set_place(report, first))
         return false;
     if (is_repeated(report, difference)) return false;
-    return lb_against_set_is_proven(report) || difference->row.step == first->step;
+    return is_proven(report) || difference->row.step == first->step;
 }
 
 /* "model.layers.1.self_attn aten::mul.Tensor, …" */
@@ -113,7 +114,7 @@ lb_status lb_against_set_read(lb_bisect_session *session, const lb_diff_report *
     lb_bisect_set *set = &session->out->set;
     const lb_diff_set *from = &report->set;
     if (report->verdict != LB_VERDICT_DIVERGED) return LB_OK;
-    const bool proven = lb_against_set_is_proven(report);
+    const bool proven = is_proven(report);
     set->outcome = proven && from->smallest ? LB_BISECT_SET_SMALLEST
                    : proven                 ? LB_BISECT_SET_NEEDED
                                             : LB_BISECT_SET_UNDECIDED;

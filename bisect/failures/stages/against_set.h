@@ -8,8 +8,6 @@
 
 /* Fills the bisection's set. */
 lb_status lb_against_set_read(lb_bisect_session *session, const lb_diff_report *report, lb_err *err);
-/* Is it proven that the differences that are not spared are the set? */
-bool lb_against_set_is_proven(const lb_diff_report *report);
 /* The difference that a row of the walk over aligned ops is about; NULL: none. The two may name one place by ops next
  * to each other. */
 const lb_diff_difference *lb_against_set_place(const lb_diff_report *report, const lb_diff_row *row);

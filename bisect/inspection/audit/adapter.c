@@ -98,14 +98,14 @@ static double kept_ranks(const json_t *patterns, const char *module, double othe
 
 /* A and B of a parameter by itself: of a matrix they are as of any module; of stacked experts they hold each expert's
  * ranks. */
-static void read_parameter(lb_audit_gathering *gathering, const json_t *config, const char *parameter, double r,
+static void read_parameter(lb_audit_gathering *gathering, const json_t *config, const char *parameter, double whole,
                            double alpha, lb_adapter_module *module)
 {
     char name[1100];
     size_t n = strlen(module->module);
     while (n > 11 && strncmp(module->module + n - 11, ".base_layer", 11) == 0) n -= 11;
     snprintf(name, sizeof name, "%.*s.%s", (int)n, module->module, parameter);
-    const double rank = lb_adapter_config_patterned(gathering, json_object_get(config, "rank_pattern"), name, r);
+    const double rank = lb_adapter_config_patterned(gathering, json_object_get(config, "rank_pattern"), name, whole);
     if (!(rank >= 1) || fmod((double)module->rank, rank) != 0) return;
     module->experts = (int64_t)((double)module->rank / rank);
     module->stated_rank = rank;
@@ -115,10 +115,10 @@ static void read_parameter(lb_audit_gathering *gathering, const json_t *config, 
 static void read_scaling(lb_audit_gathering *gathering, const json_t *config, lb_adapter *adapter)
 {
     const bool adaptive = is_adaptive(config);
-    const double r = json_number_value(json_object_get(config, adaptive ? "init_r" : "r")),
+    const double rank = json_number_value(json_object_get(config, adaptive ? "init_r" : "r")),
                  alpha = json_number_value(json_object_get(config, "lora_alpha"));
     const json_t *ranks = json_object_get(config, "rank_pattern");
-    adapter->configured = config && r > 0 && json_is_number(json_object_get(config, "lora_alpha"));
+    adapter->configured = config && rank > 0 && json_is_number(json_object_get(config, "lora_alpha"));
     adapter->rslora = json_is_true(json_object_get(config, "use_rslora")) && !adaptive;
     adapter->dora = json_is_true(json_object_get(config, "use_dora"));
     adapter->fan_in_fan_out = json_is_true(json_object_get(config, "fan_in_fan_out"));
@@ -134,16 +134,16 @@ static void read_scaling(lb_audit_gathering *gathering, const json_t *config, lb
         const char *parameter;
         module->scaling = 1;
         if (!adapter->configured) continue;
-        module->stated_rank = adaptive ? kept_ranks(ranks, module->module, r)
-                                       : lb_adapter_config_patterned(gathering, ranks, module->module, r);
+        module->stated_rank = adaptive ? kept_ranks(ranks, module->module, rank)
+                                       : lb_adapter_config_patterned(gathering, ranks, module->module, rank);
         module->alpha =
             lb_adapter_config_patterned(gathering, json_object_get(config, "alpha_pattern"), module->module, alpha);
         for (size_t k = 0;
              module->rank && !module->experts && (parameter = lb_adapter_config_parameter(config, module->module, k));
              k++)
-            read_parameter(gathering, config, parameter, r, alpha, module);
-        const double over = adaptive ? r + 1e-5 : module->stated_rank;
-        if (adaptive && module->alpha <= 0) module->alpha = r;
+            read_parameter(gathering, config, parameter, rank, alpha, module);
+        const double over = adaptive ? rank + 1e-5 : module->stated_rank;
+        if (adaptive && module->alpha <= 0) module->alpha = rank;
         module->scaling = module->alpha / (adapter->rslora ? sqrt(over) : over);
     }
 }
@@ -312,24 +312,25 @@ static void find_weight(const lb_adapter *adapter, lb_adapter_module *module)
 }
 
 /* Conv1D keeps [in, out]; of a square weight only the configuration says so. */
-static bool is_turned(const lb_adapter *adapter, const lb_adapter_module *module, const int64_t s[2], bool matrix)
+static bool is_turned(const lb_adapter *adapter, const lb_adapter_module *module, const int64_t sizes[2], bool matrix)
 {
     const bool embedding = strstr(module->a->name, "embedding_A") != NULL;
-    if (!matrix || s[0] != module->in || s[1] != module->out) return false;
-    return s[0] != s[1] || embedding || adapter->fan_in_fan_out;
+    if (!matrix || sizes[0] != module->in || sizes[1] != module->out) return false;
+    return sizes[0] != sizes[1] || embedding || adapter->fan_in_fan_out;
 }
 
 static void tell_other_shape(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
-                             const lb_inventory_name *w, const int64_t s[2])
+                             const lb_inventory_name *weight, const int64_t sizes[2])
 {
-    bool dropped =
-        find_dropped(gathering, adapter, module->b, module->out, module->out < s[0] ? s[0] : module->out, w->name);
-    dropped |= find_dropped(gathering, adapter, module->a, module->in, module->in < s[1] ? s[1] : module->in, w->name);
+    bool dropped = find_dropped(gathering, adapter, module->b, module->out,
+                                module->out < sizes[0] ? sizes[0] : module->out, weight->name);
+    dropped |= find_dropped(gathering, adapter, module->a, module->in, module->in < sizes[1] ? sizes[1] : module->in,
+                            weight->name);
     if (!dropped)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET,
                       lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]),
                       "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)module->out, (long long)module->in,
-                      w->name, (long long)s[0], (long long)s[1]);
+                      weight->name, (long long)sizes[0], (long long)sizes[1]);
 }
 
 static void match_weight(lb_audit_gathering *gathering, lb_adapter *adapter, lb_adapter_module *module)
@@ -337,28 +338,28 @@ static void match_weight(lb_audit_gathering *gathering, lb_adapter *adapter, lb_
     const lb_audit_where where =
         lb_inventory_where(adapter->inventory, &adapter->inventory->checkpoint->pieces[module->a->first]);
     find_weight(adapter, module);
-    const lb_inventory_name *w = module->weight;
-    const lb_checkpoint_piece *piece = w ? &module->held->checkpoint->pieces[w->first] : NULL;
+    const lb_inventory_name *weight = module->weight;
+    const lb_checkpoint_piece *piece = weight ? &module->held->checkpoint->pieces[weight->first] : NULL;
     module->weight = NULL;
     if (!piece && adapter->base != adapter->inventory && module->experts < 2)
         lb_audit_find(gathering, LB_AUDIT_ADAPTER_TARGET, where, "%s has no module %s%s",
                       adapter->base->checkpoint->path, module->in_base,
                       gathering->options->n_maps ? "" : " (--map renames those that a library renames on loading)");
     if (!piece || piece->whole.ndim < 2 || module->rank == 0 || module->experts > 1) return;
-    int64_t s[2];
-    matrix_sizes(&piece->whole, s);
-    if (is_turned(adapter, module, s, piece->whole.ndim == 2)) {
-        module->weight = w, module->transposed = true;
-    } else if (s[0] == module->out && s[1] == module->in) {
-        module->weight = w;
-    } else if (module->groups > 1 && s[0] == module->out && s[1] * module->groups == module->in) {
+    int64_t sizes[2];
+    matrix_sizes(&piece->whole, sizes);
+    if (is_turned(adapter, module, sizes, piece->whole.ndim == 2)) {
+        module->weight = weight, module->transposed = true;
+    } else if (sizes[0] == module->out && sizes[1] == module->in) {
+        module->weight = weight;
+    } else if (module->groups > 1 && sizes[0] == module->out && sizes[1] * module->groups == module->in) {
         module->unmergeable = true;
         lb_audit_note(gathering, LB_AUDIT_ADAPTER_RANK, where,
                       "a convolution of %lld groups: A reads all %lld inputs, each group of %s its own %lld: "
                       "no weight holds both, it works online alone",
-                      (long long)module->groups, (long long)module->in, w->name, (long long)s[1]);
+                      (long long)module->groups, (long long)module->in, weight->name, (long long)sizes[1]);
     } else {
-        tell_other_shape(gathering, adapter, module, w, s);
+        tell_other_shape(gathering, adapter, module, weight, sizes);
     }
 }
 

@@ -45,18 +45,19 @@ lb_status lb_arrangement_gather(lb_arrangements *arrangements, const lb_arrangem
     free(dense);
     for (uint32_t i = 0; i < arrangement->n && status == LB_OK; i++) {
         const lb_content_run *run = &arrangement->runs[i];
-        const lb_tensor *t = &arrangements->a.list[run->tensor].whole.tensor;
+        const lb_tensor *tensor = &arrangements->a.list[run->tensor].whole.tensor;
         char *own = NULL;
-        if (t->dtype != dtype) {
+        if (tensor->dtype != dtype) {
             status = lb_fail(err, LB_ERR_CORRUPT, "%s: its parts are of several dtypes",
                              lb_shelf_name(&arrangements->a, run->tensor));
-        } else if (!lb_layout_is_contiguous(&t->layout)) {
-            own = malloc(lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
-            status = own ? lb_tensor_gather(t, own, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        } else if (!lb_layout_is_contiguous(&tensor->layout)) {
+            own = malloc(lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&tensor->layout)) + 1);
+            status = own ? lb_tensor_gather(tensor, own, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
         if (status == LB_OK)
             copy_run(numbers + (size_t)run->to * width, run->to_stride,
-                     (own ? own : (const char *)t->data) + (size_t)run->from * width, run->from_stride, run->n, width);
+                     (own ? own : (const char *)tensor->data) + (size_t)run->from * width, run->from_stride, run->n,
+                     width);
         free(own);
     }
     *out = (lb_tensor){numbers, dtype, lb_layout_contiguous(b->layout.ndim, b->layout.shape)};

@@ -27,21 +27,21 @@ static bool moved_name(const char *name, const char *from, const char *to, char 
     const uint32_t n = numbers_in(name, a), m = numbers_in(from, b);
     if (numbers_in(to, c) != m || strlen(name) > 900) return false;
     uint32_t k = 0;
-    char *o = out;
+    char *end = out;
     for (const char *at = name; *at;) {
         const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
         if (word && digits == word && k < MOST_NUMBERS) {
             const bool follows = n <= m || (k == 0 && m > 0);
             const int64_t now = a[k] + (follows ? c[k] - b[k] : 0);
             if (now < 0) return false;
-            o += sprintf(o, "%lld", (long long)now), k++;
+            end += sprintf(end, "%lld", (long long)now), k++;
         } else {
-            memcpy(o, at, word), o += word;
+            memcpy(end, at, word), end += word;
         }
         at += word;
-        if (*at) *o++ = *at++;
+        if (*at) *end++ = *at++;
     }
-    *o = '\0';
+    *end = '\0';
     return true;
 }
 

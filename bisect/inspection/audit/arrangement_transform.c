@@ -123,15 +123,16 @@ static bool name_factors_of(lb_arrangements *arrangements, bool of_b, const doub
 }
 
 /* The factors of columns or rows are those of some vector on either side: without one they prove nothing. */
-static bool is_folded(lb_arrangements *arrangements, const part *p, bool of_rows, double room,
+static bool is_folded(lb_arrangements *arrangements, const part *part, bool of_rows, double room,
                       lb_arrangement_change *change)
 {
-    const int64_t n = of_rows ? p->rows : p->columns;
+    const int64_t n = of_rows ? part->rows : part->columns;
     double *factors = malloc((size_t)n * sizeof *factors + 1);
-    const bool folded = factors && p->rows > 1 && p->columns > 1 &&
-                        lb_content_transform_factors(p->a, p->b, p->rows, p->columns, of_rows, room, factors) &&
-                        (name_factors_of(arrangements, true, factors, n, room, change) ||
-                         name_factors_of(arrangements, false, factors, n, room, change));
+    const bool folded =
+        factors && part->rows > 1 && part->columns > 1 &&
+        lb_content_transform_factors(part->a, part->b, part->rows, part->columns, of_rows, room, factors) &&
+        (name_factors_of(arrangements, true, factors, n, room, change) ||
+         name_factors_of(arrangements, false, factors, n, room, change));
     free(factors);
     if (folded)
         change->is.kind = of_rows ? LB_CONTENT_ROWS_SCALED : LB_CONTENT_COLUMNS_SCALED, change->is.known = 2 * room;
@@ -139,22 +140,22 @@ static bool is_folded(lb_arrangements *arrangements, const part *p, bool of_rows
 }
 
 /* Some rows times one number, the others as they are: q in a matrix that both sides hold fused. `rows` says which. */
-static bool are_rows_scaled(const part *p, double room, lb_arrangement_change *change)
+static bool are_rows_scaled(const part *part, double room, lb_arrangement_change *change)
 {
-    double *factors = malloc((size_t)p->rows * sizeof *factors + 1), scale = 1;
-    uint8_t *scaled = calloc((size_t)p->rows + 1, 1);
-    bool two = factors && scaled && p->columns > 1 &&
-               lb_content_transform_factors(p->a, p->b, p->rows, p->columns, true, room, factors);
+    double *factors = malloc((size_t)part->rows * sizeof *factors + 1), scale = 1;
+    uint8_t *scaled = calloc((size_t)part->rows + 1, 1);
+    bool two = factors && scaled && part->columns > 1 &&
+               lb_content_transform_factors(part->a, part->b, part->rows, part->columns, true, room, factors);
     int64_t n = 0;
     double sum = 0;
-    for (int64_t i = 0; i < p->rows && two; i++) {
+    for (int64_t i = 0; i < part->rows && two; i++) {
         if (fabs(factors[i] - 1) <= 2 * room) continue;
         two = !n || fabs(factors[i] - scale) <= 4 * room * fabs(scale);
         scaled[i] = 1, n++, sum += factors[i], scale = sum / (double)n;
     }
     free(factors);
-    if (!two || !n || n == p->rows) return free(scaled), false;
-    const double known = 4 * room / sqrt((double)(n * p->columns)) + 0x1p-23,
+    if (!two || !n || n == part->rows) return free(scaled), false;
+    const double known = 4 * room / sqrt((double)(n * part->columns)) + 0x1p-23,
                  usual = lb_content_transform_usual(scale, known);
     change->is = (lb_content_transform){LB_CONTENT_SOME_ROWS_SCALED, usual != 0 ? usual : scale, known};
     change->rows = scaled;
@@ -163,15 +164,15 @@ static bool are_rows_scaled(const part *p, double room, lb_arrangement_change *c
 
 /* ---- a tensor ---- */
 
-static bool explain_part(lb_arrangements *arrangements, const part *p, double room, lb_arrangement_change *change)
+static bool explain_part(lb_arrangements *arrangements, const part *part, double room, lb_arrangement_change *change)
 {
     const lb_content_transform same = {LB_CONTENT_SCALED, 1, 0};
-    const int64_t n = p->rows * p->columns;
-    change->is = lb_content_transform_find(p->a, p->b, n, room);
-    if (change->is.kind != LB_CONTENT_UNTRANSFORMED || lb_content_transform_holds(&same, p->a, p->b, n, room))
+    const int64_t n = part->rows * part->columns;
+    change->is = lb_content_transform_find(part->a, part->b, n, room);
+    if (change->is.kind != LB_CONTENT_UNTRANSFORMED || lb_content_transform_holds(&same, part->a, part->b, n, room))
         return true;
-    return is_folded(arrangements, p, false, room, change) || is_folded(arrangements, p, true, room, change) ||
-           are_rows_scaled(p, room, change);
+    return is_folded(arrangements, part, false, room, change) || is_folded(arrangements, part, true, room, change) ||
+           are_rows_scaled(part, room, change);
 }
 
 /* The weights of A that an arrangement takes, each once, without anything that was done to them. */
@@ -239,22 +240,22 @@ static bool is_run(const lb_content_run *x, const lb_content_run *y)
  * False: it is neither, or out of memory. */
 static bool turn_runs(const lb_arrangement *x, const lb_tensor *b, lb_arrangement *out)
 {
-    const lb_content_run *r = x->runs;
+    const lb_content_run *runs = x->runs;
     const int64_t all = lb_layout_numel(&b->layout), width = b->layout.ndim == 2 ? b->layout.shape[1] : 0,
                   height = width ? b->layout.shape[0] : 0;
-    const bool whole = x->n == 1 && r->n == all, by_rows = r->to_stride == 1;
+    const bool whole = x->n == 1 && runs->n == all, by_rows = runs->to_stride == 1;
     *out = (lb_arrangement){.relation = x->relation};
     if (!width || width * height != all || (!whole && x->n != (by_rows ? height : width))) return false;
     for (uint32_t i = 0; i < x->n && !whole; i++) {
-        const lb_content_run turned = by_rows ? (lb_content_run){r->tensor, i, height, i * width, 1, width}
-                                              : (lb_content_run){r->tensor, i * height, 1, i, width, height};
-        if (!is_run(&r[i], &turned)) return false;
+        const lb_content_run turned = by_rows ? (lb_content_run){runs->tensor, i, height, i * width, 1, width}
+                                              : (lb_content_run){runs->tensor, i * height, 1, i, width, height};
+        if (!is_run(&runs[i], &turned)) return false;
     }
     const bool columns = whole || by_rows;
     for (int64_t i = 0; i < (columns ? width : height); i++) {
-        const lb_content_run run = whole     ? (lb_content_run){r->tensor, i, width, i, width, height}
-                                   : by_rows ? (lb_content_run){r->tensor, i * height, 1, i, width, height}
-                                             : (lb_content_run){r->tensor, i, height, i * width, 1, width};
+        const lb_content_run run = whole     ? (lb_content_run){runs->tensor, i, width, i, width, height}
+                                   : by_rows ? (lb_content_run){runs->tensor, i * height, 1, i, width, height}
+                                             : (lb_content_run){runs->tensor, i, height, i * width, 1, width};
         if (!lb_arrangement_add(out, run)) return free(out->runs), false;
     }
     return true;

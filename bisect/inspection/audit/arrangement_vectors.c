@@ -123,35 +123,38 @@ static double scale_of(const lb_arrangement_change *change, int64_t row)
 }
 
 /* Does A's vector hold what B's holds, in the rows of one of A's matrices? NULL: that side has none there. */
-static bool stands_beside(const finder *f, const question *q, uint32_t matrix, const double *a, double room)
+static bool stands_beside(const finder *finder, const question *question, uint32_t matrix, const double *a, double room)
 {
-    const lb_arrangement_change *change = change_of(&f->all->list[q->matrix], matrix);
-    for (int64_t i = 0, row = 0; i < q->order->n; i++) {
-        if (q->order->list[i].tensor != matrix) continue;
+    const lb_arrangement_change *change = change_of(&finder->all->list[question->matrix], matrix);
+    for (int64_t i = 0, row = 0; i < question->order->n; i++) {
+        if (question->order->list[i].tensor != matrix) continue;
         const double scale = scale_of(change, row++);
-        double x = a ? a[q->order->list[i].at] : 0, y = q->b ? q->b[i] : 0;
-        const double size = fmax(fabs(scale * x), fabs(y)) + (q->moved ? 4 * fmax(1, scale) * q->size[i] : 0);
-        if (q->moved && !q->of_b) x += q->moved[i];
+        double x = a ? a[question->order->list[i].at] : 0, y = question->b ? question->b[i] : 0;
+        const double size =
+            fmax(fabs(scale * x), fabs(y)) + (question->moved ? 4 * fmax(1, scale) * question->size[i] : 0);
+        if (question->moved && !question->of_b) x += question->moved[i];
         x *= scale;
-        if (q->moved && q->of_b) y += q->moved[i];
+        if (question->moved && question->of_b) y += question->moved[i];
         if (!(fabs(x - y) <= room * size + 0x1p-126)) return false;
     }
     return true;
 }
 
-static uint32_t find_beside(finder *f, const question *q, uint32_t matrix)
+static uint32_t find_beside(finder *finder, const question *question, uint32_t matrix)
 {
-    lb_shelf *a = &f->all->a;
-    const int64_t n = lb_content_features_in(&f->layouts[matrix].tensor.layout, q->order->of_columns[0]);
+    lb_shelf *a = &finder->all->a;
+    const int64_t n = lb_content_features_in(&finder->layouts[matrix].tensor.layout, question->order->of_columns[0]);
     uint32_t best = LB_NONE;
     size_t most = 0;
-    for (uint32_t i = 0; i < a->n && !f->failed; i++) {
+    for (uint32_t i = 0; i < a->n && !finder->failed; i++) {
         if (i == matrix || count(a, i) != n || !is_vector(a, i)) continue;
         const size_t now = 1 + alike(lb_shelf_name(a, i), lb_shelf_name(a, matrix));
         double *x = now > most ? lb_arrangement_numbers(&a->list[i].whole.tensor) : NULL;
-        f->failed |= now > most && !x;
-        const lb_dtype other = dtype_of(&f->all->b, q->vector == LB_NONE ? q->matrix : q->vector);
-        if (x && stands_beside(f, q, matrix, x, lb_content_transform_room(dtype_of(a, i), other))) best = i, most = now;
+        finder->failed |= now > most && !x;
+        const lb_dtype other =
+            dtype_of(&finder->all->b, question->vector == LB_NONE ? question->matrix : question->vector);
+        if (x && stands_beside(finder, question, matrix, x, lb_content_transform_room(dtype_of(a, i), other)))
+            best = i, most = now;
         free(x);
     }
     return best;
@@ -161,40 +164,42 @@ static uint32_t find_beside(finder *f, const question *q, uint32_t matrix)
 static const uint32_t NOTHING = LB_NONE - 1;
 
 /* Each matrix of A in the order, with the vector beside it, or NOTHING for all. False: some have none. */
-static bool find_all_beside(finder *f, const question *q, uint32_t *beside)
+static bool find_all_beside(finder *finder, const question *question, uint32_t *beside)
 {
     uint32_t last = LB_NONE;
     bool nothing = false;
-    memset(beside, 0xFF, f->all->a.n * sizeof *beside);
-    for (int64_t i = 0; i < q->order->n && !f->failed; i++) {
-        const uint32_t matrix = q->order->list[i].tensor;
+    memset(beside, 0xFF, finder->all->a.n * sizeof *beside);
+    for (int64_t i = 0; i < question->order->n && !finder->failed; i++) {
+        const uint32_t matrix = question->order->list[i].tensor;
         if (matrix == last || beside[matrix] != LB_NONE) continue;
-        beside[matrix] = find_beside(f, q, matrix), last = matrix;
+        beside[matrix] = find_beside(finder, question, matrix), last = matrix;
         const bool alone =
-            beside[matrix] == LB_NONE && q->moved && !q->of_b &&
-            stands_beside(f, q, matrix, NULL, lb_content_transform_room(LB_F32, dtype_of(&f->all->b, q->vector)));
+            beside[matrix] == LB_NONE && question->moved && !question->of_b &&
+            stands_beside(finder, question, matrix, NULL,
+                          lb_content_transform_room(LB_F32, dtype_of(&finder->all->b, question->vector)));
         if (alone) beside[matrix] = NOTHING;
         if (beside[matrix] == LB_NONE || (i && (beside[matrix] == NOTHING) != nothing)) return false;
         nothing = beside[matrix] == NOTHING;
     }
-    return !f->failed;
+    return !finder->failed;
 }
 
 /* What was done to the rows of the matrix was done to the vector, which was compared here. */
-static void add_changes(finder *f, const question *q, const uint32_t *beside)
+static void add_changes(finder *finder, const question *question, const uint32_t *beside)
 {
-    lb_arrangement *arrangement = &f->all->list[q->vector];
-    const lb_arrangement *matrix = &f->all->list[q->matrix];
-    for (int64_t i = 0; i < q->order->n && !f->failed; i++) {
-        const uint32_t of = beside[q->order->list[i].tensor];
+    lb_arrangement *arrangement = &finder->all->list[question->vector];
+    const lb_arrangement *matrix = &finder->all->list[question->matrix];
+    for (int64_t i = 0; i < question->order->n && !finder->failed; i++) {
+        const uint32_t of = beside[question->order->list[i].tensor];
         if (change_of(arrangement, of)) continue;
         lb_arrangement_change *more = lb_array_grow(arrangement->changes, arrangement->n_changes, sizeof *more);
-        if ((f->failed |= !more)) return;
+        if ((finder->failed |= !more)) return;
         arrangement->changes = more;
         lb_arrangement_change now = {.of = of, .vector = LB_NONE};
-        const lb_arrangement_change *theirs = change_of(matrix, q->order->list[i].tensor);
-        if (q->moved)
-            now.is = (lb_content_transform){LB_CONTENT_PRODUCT_ADDED, 1, 0}, now.vector = q->bias, now.of_b = q->of_b;
+        const lb_arrangement_change *theirs = change_of(matrix, question->order->list[i].tensor);
+        if (question->moved)
+            now.is = (lb_content_transform){LB_CONTENT_PRODUCT_ADDED, 1, 0}, now.vector = question->bias,
+            now.of_b = question->of_b;
         else if (theirs && (theirs->is.kind == LB_CONTENT_SCALED || theirs->is.kind == LB_CONTENT_SOME_ROWS_SCALED))
             now.is = theirs->is;
         arrangement->changes[arrangement->n_changes++] = now;
@@ -203,25 +208,26 @@ static void add_changes(finder *f, const question *q, const uint32_t *beside)
 }
 
 /* B's vector is what stands beside these rows, with what was done to them. */
-static void take(finder *f, const question *q, const uint32_t *beside)
+static void take(finder *finder, const question *question, const uint32_t *beside)
 {
-    lb_arrangement *arrangement = &f->all->list[q->vector];
+    lb_arrangement *arrangement = &finder->all->list[question->vector];
     bool several = false;
-    for (int64_t i = 0; i < q->order->n && !f->failed; i++) {
-        const lb_content_feature *row = &q->order->list[i];
+    for (int64_t i = 0; i < question->order->n && !finder->failed; i++) {
+        const lb_content_feature *row = &question->order->list[i];
         lb_content_run *last = arrangement->n ? &arrangement->runs[arrangement->n - 1] : NULL;
         const uint32_t from = beside[row->tensor];
         several |= last && last->tensor != from;
         if (last && last->tensor == from && last->from + last->n == row->at && last->to + last->n == i)
             last->n++;
         else
-            f->failed |= !lb_arrangement_add(arrangement, (lb_content_run){from, row->at, 1, i, 1, 1});
+            finder->failed |= !lb_arrangement_add(arrangement, (lb_content_run){from, row->at, 1, i, 1, 1});
     }
-    if (f->failed) return;
-    arrangement->relation = several                                                        ? LB_CONTENT_FUSED
-                            : count(&f->all->a, arrangement->runs[0].tensor) > q->order->n ? LB_CONTENT_SPLIT
-                                                                                           : LB_CONTENT_RENAMED;
-    add_changes(f, q, beside);
+    if (finder->failed) return;
+    arrangement->relation = several ? LB_CONTENT_FUSED
+                            : count(&finder->all->a, arrangement->runs[0].tensor) > question->order->n
+                                ? LB_CONTENT_SPLIT
+                                : LB_CONTENT_RENAMED;
+    add_changes(finder, question, beside);
 }
 
 /* A vector that is nowhere by itself: `other` has it, a matrix or a bias of the other side. */
@@ -241,48 +247,49 @@ static void tell_vector(lb_arrangements *arrangements, bool of_b, uint32_t vecto
 }
 
 /* A side whose matrix has no bias has one once a norm's is folded in: all of A's is the product. */
-static void take_lone(finder *f, const question *q, const uint32_t *beside)
+static void take_lone(finder *finder, const question *question, const uint32_t *beside)
 {
-    lb_shelf *a = &f->all->a;
-    for (int64_t i = 0; i < q->order->n; i++) a->list[beside[q->order->list[i].tensor]].used++;
-    f->product_in[q->bias] = beside[q->order->list[0].tensor];
+    lb_shelf *a = &finder->all->a;
+    for (int64_t i = 0; i < question->order->n; i++) a->list[beside[question->order->list[i].tensor]].used++;
+    finder->product_in[question->bias] = beside[question->order->list[0].tensor];
     for (uint32_t i = 0; i < a->n; i++) {
         bool here = false;
-        for (int64_t k = 0; k < q->order->n && !here; k++) here = beside[q->order->list[k].tensor] == i;
+        for (int64_t k = 0; k < question->order->n && !here; k++) here = beside[question->order->list[k].tensor] == i;
         if (!here || a->side->states[a->list[i].row] != LB_COMPARISON_OPEN) continue;
         a->side->states[a->list[i].row] = LB_COMPARISON_ARRANGED;
     }
 }
 
-static void take_lone_of_b(finder *f, const question *q)
+static void take_lone_of_b(finder *finder, const question *question)
 {
-    lb_shelf *b = &f->all->b;
-    b->side->states[b->list[q->vector].row] = LB_COMPARISON_ARRANGED;
-    if (lb_shelf_is_pending(&f->all->a, q->bias)) tell_vector(f->all, false, q->bias, q->vector);
+    lb_shelf *b = &finder->all->b;
+    b->side->states[b->list[question->vector].row] = LB_COMPARISON_ARRANGED;
+    if (lb_shelf_is_pending(&finder->all->a, question->bias))
+        tell_vector(finder->all, false, question->bias, question->vector);
 }
 
-static bool try_question(finder *f, const question *q)
+static bool try_question(finder *finder, const question *question)
 {
-    uint32_t *beside = malloc((f->all->a.n + 1) * sizeof *beside);
-    f->failed |= !beside;
-    const bool found = beside && find_all_beside(f, q, beside);
-    if (found && beside[q->order->list[0].tensor] == NOTHING)
-        take_lone_of_b(f, q);
-    else if (found && q->b)
-        take(f, q, beside);
+    uint32_t *beside = malloc((finder->all->a.n + 1) * sizeof *beside);
+    finder->failed |= !beside;
+    const bool found = beside && find_all_beside(finder, question, beside);
+    if (found && beside[question->order->list[0].tensor] == NOTHING)
+        take_lone_of_b(finder, question);
+    else if (found && question->b)
+        take(finder, question, beside);
     else if (found)
-        take_lone(f, q, beside);
+        take_lone(finder, question, beside);
     free(beside);
-    return found && !f->failed;
+    return found && !finder->failed;
 }
 
 /* The vector whose name is most like that of the one that was folded in, and that is nowhere by itself. */
-static uint32_t bias_beside(finder *f, const lb_arrangement_change *fold)
+static uint32_t bias_beside(finder *finder, const lb_arrangement_change *fold)
 {
-    lb_shelf *shelf = fold->of_b ? &f->all->b : &f->all->a;
+    lb_shelf *shelf = fold->of_b ? &finder->all->b : &finder->all->a;
     uint32_t best = LB_NONE;
     for (uint32_t i = 0; i < shelf->n; i++)
-        if (i != fold->vector && (lb_shelf_is_pending(shelf, i) || f->folded[fold->of_b][i]) &&
+        if (i != fold->vector && (lb_shelf_is_pending(shelf, i) || finder->folded[fold->of_b][i]) &&
             count(shelf, i) == count(shelf, fold->vector) && is_vector(shelf, i) &&
             (best == LB_NONE || alike(lb_shelf_name(shelf, i), lb_shelf_name(shelf, fold->vector)) >
                                     alike(lb_shelf_name(shelf, best), lb_shelf_name(shelf, fold->vector))))
@@ -291,8 +298,8 @@ static uint32_t bias_beside(finder *f, const lb_arrangement_change *fold)
 }
 
 /* W c of each row of B's matrix, whose unfolded numbers are `w`. */
-static void multiply(const lb_content_order *order, const lb_layout *layout, const double *w, const double *c,
-                     double *moved, double *size)
+static void multiply(const lb_content_order *order, const lb_layout *layout, const double *weights,
+                     const double *vector, double *moved, double *size)
 {
     const int64_t width = layout->shape[layout->ndim - 1],
                   each = order->of_columns[1] ? layout->shape[layout->ndim - 2] : width;
@@ -300,17 +307,17 @@ static void multiply(const lb_content_order *order, const lb_layout *layout, con
         const int64_t first = order->of_columns[1] ? i / width * width * each + i % width : i * width;
         moved[i] = size[i] = 0;
         for (int64_t k = 0; k < each; k++) {
-            const double term = w[first + k * (order->of_columns[1] ? width : 1)] * c[k];
+            const double term = weights[first + k * (order->of_columns[1] ? width : 1)] * vector[k];
             moved[i] += term, size[i] += fabs(term);
         }
     }
 }
 
-static lb_status unfolded_numbers(finder *f, uint32_t matrix, bool of_b, double **w, lb_err *err)
+static lb_status unfolded_numbers(finder *finder, uint32_t matrix, bool of_b, double **w, lb_err *err)
 {
-    const lb_tensor *b = &f->all->b.list[matrix].whole.tensor;
+    const lb_tensor *b = &finder->all->b.list[matrix].whole.tensor;
     lb_tensor made = {0};
-    if (!of_b) LB_TRY(lb_arrangement_gather(f->all, &f->all->list[matrix], b, &made, err));
+    if (!of_b) LB_TRY(lb_arrangement_gather(finder->all, &finder->all->list[matrix], b, &made, err));
     *w = lb_arrangement_numbers(of_b ? b : &made);
     free(made.data);
     return *w ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -327,25 +334,27 @@ static bool is_folded_alike(const lb_arrangement *arrangement, const lb_arrangem
 }
 
 /* A norm was folded into the matrix: its bias is in the one beside it. */
-static lb_status try_folded(finder *f, question *q, const lb_arrangement_change *fold, bool *found, lb_err *err)
+static lb_status try_folded(finder *finder, question *question, const lb_arrangement_change *fold, bool *found,
+                            lb_err *err)
 {
-    const uint32_t bias = bias_beside(f, fold);
-    lb_shelf *shelf = fold->of_b ? &f->all->b : &f->all->a;
-    double *w = NULL;
-    if (bias == LB_NONE || !is_folded_alike(&f->all->list[q->matrix], fold)) return LB_OK;
-    LB_TRY(unfolded_numbers(f, q->matrix, fold->of_b, &w, err));
-    double *c = lb_arrangement_numbers(&shelf->list[bias].whole.tensor);
-    q->moved = malloc((size_t)q->order->n * sizeof *q->moved + 1);
-    q->size = malloc((size_t)q->order->n * sizeof *q->size + 1);
-    q->bias = bias, q->of_b = fold->of_b;
-    f->failed |= !c || !q->moved || !q->size;
-    if (!f->failed) {
-        multiply(q->order, &f->all->b.list[q->matrix].whole.tensor.layout, w, c, q->moved, q->size);
-        *found = try_question(f, q);
-        f->folded[fold->of_b][bias] |= *found;
+    const uint32_t bias = bias_beside(finder, fold);
+    lb_shelf *shelf = fold->of_b ? &finder->all->b : &finder->all->a;
+    double *weights = NULL;
+    if (bias == LB_NONE || !is_folded_alike(&finder->all->list[question->matrix], fold)) return LB_OK;
+    LB_TRY(unfolded_numbers(finder, question->matrix, fold->of_b, &weights, err));
+    double *bias_numbers = lb_arrangement_numbers(&shelf->list[bias].whole.tensor);
+    question->moved = malloc((size_t)question->order->n * sizeof *question->moved + 1);
+    question->size = malloc((size_t)question->order->n * sizeof *question->size + 1);
+    question->bias = bias, question->of_b = fold->of_b;
+    finder->failed |= !bias_numbers || !question->moved || !question->size;
+    if (!finder->failed) {
+        multiply(question->order, &finder->all->b.list[question->matrix].whole.tensor.layout, weights, bias_numbers,
+                 question->moved, question->size);
+        *found = try_question(finder, question);
+        finder->folded[fold->of_b][bias] |= *found;
     }
-    free(w), free(c), free(q->moved), free(q->size);
-    q->moved = q->size = NULL;
+    free(weights), free(bias_numbers), free(question->moved), free(question->size);
+    question->moved = question->size = NULL;
     return LB_OK;
 }
 
@@ -357,19 +366,19 @@ static const lb_arrangement_change *fold_in(const lb_arrangement *arrangement)
 }
 
 /* One vector beside one matrix. */
-static lb_status try_matrix(finder *f, uint32_t vector, uint32_t matrix, const double *b, bool *found, lb_err *err)
+static lb_status try_matrix(finder *finder, uint32_t vector, uint32_t matrix, const double *b, bool *found, lb_err *err)
 {
-    const lb_arrangement *arrangement = &f->all->list[matrix];
-    const lb_layout layout = lb_shelf_layout(&f->all->b, matrix);
+    const lb_arrangement *arrangement = &finder->all->list[matrix];
+    const lb_layout layout = lb_shelf_layout(&finder->all->b, matrix);
     lb_content_order order;
-    if (!lb_content_order_of(arrangement->runs, arrangement->n, f->layouts, &layout, &order))
+    if (!lb_content_order_of(arrangement->runs, arrangement->n, finder->layouts, &layout, &order))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     question q = {.vector = vector, .matrix = matrix, .order = &order, .b = b};
     lb_status status = LB_OK;
-    if (order.list && (vector == LB_NONE || order.n == count(&f->all->b, vector))) {
+    if (order.list && (vector == LB_NONE || order.n == count(&finder->all->b, vector))) {
         const lb_arrangement_change *fold = fold_in(arrangement);
-        *found = vector != LB_NONE && try_question(f, &q);
-        if (!*found && fold) status = try_folded(f, &q, fold, found, err);
+        *found = vector != LB_NONE && try_question(finder, &q);
+        if (!*found && fold) status = try_folded(finder, &q, fold, found, err);
     }
     free(order.list);
     return status;
@@ -384,62 +393,63 @@ static bool is_changed(const lb_arrangement *arrangement)
 
 /* The matrix that is to be asked next: the one whose name begins most like the vector's first, since zeros stand beside
  * all; LB_NONE: all were. */
-static uint32_t next_matrix(const finder *f, uint32_t vector, const uint8_t *asked)
+static uint32_t next_matrix(const finder *finder, uint32_t vector, const uint8_t *asked)
 {
-    const char *name = lb_shelf_name(&f->all->b, vector);
+    const char *name = lb_shelf_name(&finder->all->b, vector);
     uint32_t best = LB_NONE;
-    for (uint32_t i = 0; i < f->all->b.n; i++)
-        if (i != vector && !asked[i] && is_changed(&f->all->list[i]) &&
+    for (uint32_t i = 0; i < finder->all->b.n; i++)
+        if (i != vector && !asked[i] && is_changed(&finder->all->list[i]) &&
             (best == LB_NONE ||
-             alike(lb_shelf_name(&f->all->b, i), name) > alike(lb_shelf_name(&f->all->b, best), name)))
+             alike(lb_shelf_name(&finder->all->b, i), name) > alike(lb_shelf_name(&finder->all->b, best), name)))
             best = i;
     return best;
 }
 
-static lb_status find_vector(finder *f, uint32_t vector, lb_err *err)
+static lb_status find_vector(finder *finder, uint32_t vector, lb_err *err)
 {
-    double *b = lb_arrangement_numbers(&f->all->b.list[vector].whole.tensor);
-    uint8_t *asked = calloc(f->all->b.n + 1u, 1);
+    double *b = lb_arrangement_numbers(&finder->all->b.list[vector].whole.tensor);
+    uint8_t *asked = calloc(finder->all->b.n + 1u, 1);
     lb_status status = b && asked ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     bool found = false;
-    for (uint32_t i; status == LB_OK && !found && (i = next_matrix(f, vector, asked)) != LB_NONE;) {
+    for (uint32_t i; status == LB_OK && !found && (i = next_matrix(finder, vector, asked)) != LB_NONE;) {
         asked[i] = 1;
-        status = try_matrix(f, vector, i, b, &found, err);
+        status = try_matrix(finder, vector, i, b, &found, err);
     }
     free(b), free(asked);
-    return status == LB_OK && f->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : status;
+    return status == LB_OK && finder->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : status;
 }
 
 /* Biases of A that are products alone. */
-static lb_status find_lone(finder *f, uint32_t matrix, lb_err *err)
+static lb_status find_lone(finder *finder, uint32_t matrix, lb_err *err)
 {
     bool found = false;
-    const lb_arrangement_change *fold = fold_in(&f->all->list[matrix]);
+    const lb_arrangement_change *fold = fold_in(&finder->all->list[matrix]);
     if (!fold || !fold->of_b) return LB_OK;
-    LB_TRY(try_matrix(f, LB_NONE, matrix, NULL, &found, err));
-    return f->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : LB_OK;
+    LB_TRY(try_matrix(finder, LB_NONE, matrix, NULL, &found, err));
+    return finder->failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory") : LB_OK;
 }
 
 lb_status lb_arrangement_search_beside(lb_arrangements *arrangements, lb_err *err)
 {
-    finder f = {.all = arrangements,
-                .layouts = calloc(arrangements->a.n + 1u, sizeof *f.layouts),
-                .product_in = malloc((arrangements->b.n + 1u) * sizeof *f.product_in),
-                .folded = {calloc(arrangements->a.n + 1u, 1), calloc(arrangements->b.n + 1u, 1)}};
-    lb_status status =
-        f.layouts && f.product_in && f.folded[0] && f.folded[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < arrangements->a.n && f.layouts; i++)
-        f.layouts[i] = (lb_content_tensor){lb_shelf_name(&arrangements->a, i),
-                                           {NULL, LB_F32, lb_shelf_layout(&arrangements->a, i)}};
+    finder finder = {.all = arrangements,
+                     .layouts = calloc(arrangements->a.n + 1u, sizeof *finder.layouts),
+                     .product_in = malloc((arrangements->b.n + 1u) * sizeof *finder.product_in),
+                     .folded = {calloc(arrangements->a.n + 1u, 1), calloc(arrangements->b.n + 1u, 1)}};
+    lb_status status = finder.layouts && finder.product_in && finder.folded[0] && finder.folded[1]
+                           ? LB_OK
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < arrangements->a.n && finder.layouts; i++)
+        finder.layouts[i] = (lb_content_tensor){lb_shelf_name(&arrangements->a, i),
+                                                {NULL, LB_F32, lb_shelf_layout(&arrangements->a, i)}};
     for (uint32_t i = 0; i < arrangements->b.n && status == LB_OK; i++)
         if (lb_shelf_is_pending(&arrangements->b, i) && arrangements->list[i].relation == LB_CONTENT_NONE &&
             is_vector(&arrangements->b, i))
-            status = find_vector(&f, i, err);
-    for (uint32_t i = 0; i < arrangements->b.n && f.product_in; i++) f.product_in[i] = LB_NONE;
-    for (uint32_t i = 0; i < arrangements->b.n && status == LB_OK; i++) status = find_lone(&f, i, err);
+            status = find_vector(&finder, i, err);
+    for (uint32_t i = 0; i < arrangements->b.n && finder.product_in; i++) finder.product_in[i] = LB_NONE;
+    for (uint32_t i = 0; i < arrangements->b.n && status == LB_OK; i++) status = find_lone(&finder, i, err);
     for (uint32_t i = 0; i < arrangements->b.n && status == LB_OK; i++)
-        if (f.product_in[i] != LB_NONE) tell_vector(arrangements, true, i, f.product_in[i]);
-    free(f.layouts), free(f.product_in), free(f.folded[0]), free(f.folded[1]);
+        if (finder.product_in[i] != LB_NONE) tell_vector(arrangements, true, i, finder.product_in[i]);
+    free(finder.layouts), free(finder.product_in), free(finder.folded[0]), free(finder.folded[1]);
     return status;
 }
 

@@ -41,18 +41,18 @@ static uint32_t find(const side *side, const char *name)
     return LB_NONE;
 }
 
-static bool side_init(side *s, const lb_inventory *inventory, const lb_layer_names_map *rules)
+static bool side_init(side *from, const lb_inventory *inventory, const lb_layer_names_map *rules)
 {
     const uint32_t n = inventory->n_names;
-    *s = (side){inventory, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
-                calloc(n + 1u, sizeof *s->states), malloc((n + 1u) * sizeof(uint32_t))};
-    const bool made = s->names && s->order && s->states && s->partners;
+    *from = (side){inventory, calloc(n + 1u, sizeof(char *)), malloc((n + 1u) * sizeof(uint32_t)),
+                   calloc(n + 1u, sizeof *from->states), malloc((n + 1u) * sizeof(uint32_t))};
+    const bool made = from->names && from->order && from->states && from->partners;
     for (uint32_t i = 0; made && i < n; i++) {
         char *spelled = lb_gguf_names_spell(inventory->names[i].name);
-        s->names[i] = spelled ? lb_layer_names_map_apply(rules, spelled) : NULL;
+        from->names[i] = spelled ? lb_layer_names_map_apply(rules, spelled) : NULL;
         free(spelled);
-        s->order[i] = i, s->partners[i] = LB_NONE;
-        if (!s->names[i]) return false;
+        from->order[i] = i, from->partners[i] = LB_NONE;
+        if (!from->names[i]) return false;
     }
     return made;
 }
@@ -75,21 +75,21 @@ void lb_comparison_add(lb_audit_gathering *gathering, const lb_comparison_pair *
                        const lb_audit_where *where)
 {
     const lb_tensor *a = pair->a, *b = pair->b;
-    lb_audit_pair *p = lb_audit_add_pair(gathering);
+    lb_audit_pair *row = lb_audit_add_pair(gathering);
     char at[160];
-    if (!p) return;
-    p->name = lb_audit_text(gathering, pair->name);
-    p->other = lb_audit_text(gathering, pair->other);
-    p->how = lb_audit_text(gathering, pair->how);
-    p->first = lb_audit_text(gathering, pair->first ? pair->first : pair->name), p->folded = pair->folded;
-    p->match = match->match, p->rounded = match->rounded, p->difference = match->difference;
-    p->dtype = a->dtype, p->other_dtype = b->dtype;
+    if (!row) return;
+    row->name = lb_audit_text(gathering, pair->name);
+    row->other = lb_audit_text(gathering, pair->other);
+    row->how = lb_audit_text(gathering, pair->how);
+    row->first = lb_audit_text(gathering, pair->first ? pair->first : pair->name), row->folded = pair->folded;
+    row->match = match->match, row->rounded = match->rounded, row->difference = match->difference;
+    row->dtype = a->dtype, row->other_dtype = b->dtype;
     if (match->worst >= 0) {
         int64_t rest = match->worst;
-        p->ndim = b->layout.ndim;
-        for (int d = p->ndim - 1; d >= 0; d--) {
+        row->ndim = b->layout.ndim;
+        for (int d = row->ndim - 1; d >= 0; d--) {
             int64_t size = b->layout.shape[d] > 0 ? b->layout.shape[d] : 1;
-            p->index[d] = rest % size;
+            row->index[d] = rest % size;
             rest /= size;
         }
     }
@@ -237,22 +237,22 @@ static uint32_t mark_states(side *side)
 
 /* Where both hold the state of one optimizer, what one of them lacks is a finding; where one alone holds it, it is no
  * weight. */
-static void tell_states(lb_audit_gathering *gathering, const side *s, const side *other, uint32_t met)
+static void tell_states(lb_audit_gathering *gathering, const side *from, const side *other, uint32_t met)
 {
     uint32_t n = 0;
     const lb_inventory_name *first = NULL;
-    for (uint32_t i = 0; i < s->inventory->n_names; i++)
-        if (s->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &s->inventory->names[i];
-    for (uint32_t i = 0; i < s->inventory->n_names && met; i++)
-        if (s->states[i] == LB_COMPARISON_STATE)
+    for (uint32_t i = 0; i < from->inventory->n_names; i++)
+        if (from->states[i] == LB_COMPARISON_STATE) n++, first = first ? first : &from->inventory->names[i];
+    for (uint32_t i = 0; i < from->inventory->n_names && met; i++)
+        if (from->states[i] == LB_COMPARISON_STATE)
             lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_MISSING,
-                          (lb_audit_where){s->inventory->names[i].name, NULL, NULL, 0}, "%s has it, %s does not",
-                          s->inventory->checkpoint->path, other->inventory->checkpoint->path);
+                          (lb_audit_where){from->inventory->names[i].name, NULL, NULL, 0}, "%s has it, %s does not",
+                          from->inventory->checkpoint->path, other->inventory->checkpoint->path);
     if (n && !met)
         lb_audit_note(gathering, LB_AUDIT_UNEXPECTED, (lb_audit_where){NULL, NULL, NULL, 0},
                       "%u tensors of %s are the state of a run (optimizer, random numbers), such as %s; "
                       "%s holds none of them, and they are not compared",
-                      n, s->inventory->checkpoint->path, first->name, other->inventory->checkpoint->path);
+                      n, from->inventory->checkpoint->path, first->name, other->inventory->checkpoint->path);
 }
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
@@ -278,26 +278,26 @@ static bool is_tied(lb_audit_gathering *gathering, const lb_comparison_side *sid
 }
 
 /* A mask or a table of angles that one side keeps is what the other side computes: worth knowing, and nothing wrong. */
-static void tell_alone(lb_audit_gathering *gathering, const side *s, uint32_t row, bool of_a, const side *other)
+static void tell_alone(lb_audit_gathering *gathering, const side *from, uint32_t row, bool of_a, const side *other)
 {
-    const lb_inventory_name *name = &s->inventory->names[row];
+    const lb_inventory_name *name = &from->inventory->names[row];
     const bool computed = lb_inventory_is_buffer(name->name);
     void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
         computed ? lb_audit_note : lb_audit_find;
     const char *path = other->inventory->checkpoint->path, *why = computed ? ": a table that a model can compute" : "";
     if (of_a)
         say(gathering, LB_AUDIT_UNEXPECTED,
-            lb_inventory_where(s->inventory, &s->inventory->checkpoint->pieces[name->first]),
+            lb_inventory_where(from->inventory, &from->inventory->checkpoint->pieces[name->first]),
             "its numbers are in no tensor of %s%s", path, why);
     else
         say(gathering, LB_AUDIT_MISSING, (lb_audit_where){name->name, NULL, NULL, 0},
-            "%s has it, and its numbers are in no tensor of %s%s", s->inventory->checkpoint->path, path, why);
+            "%s has it, and its numbers are in no tensor of %s%s", from->inventory->checkpoint->path, path, why);
 }
 
 /* Tensors of a side that hold one number all over, as many times as this one of side `s` does. */
-static uint32_t count_like(const side *of, const side *s, uint32_t row)
+static uint32_t count_like(const side *of, const side *from, uint32_t row)
 {
-    const lb_piece_measured *own = &s->inventory->measured[s->inventory->names[row].first];
+    const lb_piece_measured *own = &from->inventory->measured[from->inventory->names[row].first];
     uint32_t n = 0;
     for (uint32_t i = 0; i < of->inventory->n_names; i++) {
         const lb_piece_measured *m = &of->inventory->measured[of->inventory->names[i].first];
@@ -308,11 +308,11 @@ static uint32_t count_like(const side *of, const side *s, uint32_t row)
 }
 
 /* Which of several biases of zeros is which no number says: where both sides have as many, each has its like. */
-static bool has_like(const side *s, uint32_t row, const side *other)
+static bool has_like(const side *from, uint32_t row, const side *other)
 {
-    const lb_inventory_name *name = &s->inventory->names[row];
-    return name->n == 1 && lb_inventory_is_constant(&s->inventory->measured[name->first]) &&
-           count_like(other, s, row) >= count_like(s, s, row);
+    const lb_inventory_name *name = &from->inventory->names[row];
+    return name->n == 1 && lb_inventory_is_constant(&from->inventory->measured[name->first]) &&
+           count_like(other, from, row) >= count_like(from, from, row);
 }
 
 static void tell_rest(lb_audit_gathering *gathering, const side *a, const side *b)

@@ -8,12 +8,13 @@
 
 /* ---- two tensors ------------------------------------------------------------------------------------------------- */
 
-static lb_tensor transposed(const lb_tensor *t)
+static lb_tensor transposed(const lb_tensor *tensor)
 {
-    lb_tensor turned = *t;
-    const int n = t->layout.ndim;
-    turned.layout.shape[n - 2] = t->layout.shape[n - 1], turned.layout.shape[n - 1] = t->layout.shape[n - 2];
-    turned.layout.stride[n - 2] = t->layout.stride[n - 1], turned.layout.stride[n - 1] = t->layout.stride[n - 2];
+    lb_tensor turned = *tensor;
+    const int n = tensor->layout.ndim;
+    turned.layout.shape[n - 2] = tensor->layout.shape[n - 1], turned.layout.shape[n - 1] = tensor->layout.shape[n - 2];
+    turned.layout.stride[n - 2] = tensor->layout.stride[n - 1],
+                             turned.layout.stride[n - 1] = tensor->layout.stride[n - 2];
     return turned;
 }
 
@@ -97,21 +98,21 @@ static void dtype_both(lb_part_record *record, lb_dtype *dtype)
 }
 
 /* Anyone may have written a part: how many elements there are is a number. */
-static void shape_both(lb_part_record *record, lb_tensor *t)
+static void shape_both(lb_part_record *record, lb_tensor *tensor)
 {
-    uint32_t n = (uint32_t)t->layout.ndim;
+    uint32_t n = (uint32_t)tensor->layout.ndim;
     int64_t shape[LB_MAX_DIMS] = {0}, elements = 1;
     bool whole = true;
-    dtype_both(record, &t->dtype);
+    dtype_both(record, &tensor->dtype);
     lb_part_record_word(record, &n, LB_MAX_DIMS);
     for (uint32_t d = 0; d < n; d++) {
-        if (!record->reading) shape[d] = t->layout.shape[d];
+        if (!record->reading) shape[d] = tensor->layout.shape[d];
         lb_part_record_i64(record, &shape[d]);
         whole &= shape[d] >= 0 && !__builtin_mul_overflow(elements, shape[d] ? shape[d] : 1, &elements);
     }
     if (!whole && record->status == LB_OK)
         record->status = lb_cursor_fail(&record->cursor, "shape", "of more elements than there are");
-    if (record->reading && whole) t->layout = lb_layout_contiguous((int)n, shape);
+    if (record->reading && whole) tensor->layout = lb_layout_contiguous((int)n, shape);
 }
 
 static void difference_both(lb_part_record *record, lb_difference *difference)

@@ -32,8 +32,8 @@ static int by_size(const void *a, const void *b)
 
 static bool judged(const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    return lb_dtype_is_float(p->tensor.dtype) && inventory->measured[piece].statistics.elements > 1;
+    const lb_checkpoint_piece *held = &inventory->checkpoint->pieces[piece];
+    return lb_dtype_is_float(held->tensor.dtype) && inventory->measured[piece].statistics.elements > 1;
 }
 
 static void describe(const lb_inventory *inventory, group *group, double *sizes)
@@ -82,15 +82,15 @@ static void find_empty(lb_audit_gathering *gathering, const lb_inventory *invent
 
 static bool find_nonfinite(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_checkpoint_piece *held = &inventory->checkpoint->pieces[piece];
     const lb_piece_measured *measured = &inventory->measured[piece];
     int64_t infinite = measured->statistics.pos_inf + measured->statistics.neg_inf;
     char at[160];
-    if (measured->first_bad < 0 || (strstr(p->name, "mask") && !measured->statistics.nan)) return false;
-    lb_audit_find(gathering, LB_AUDIT_NONFINITE, lb_inventory_where(inventory, p),
+    if (measured->first_bad < 0 || (strstr(held->name, "mask") && !measured->statistics.nan)) return false;
+    lb_audit_find(gathering, LB_AUDIT_NONFINITE, lb_inventory_where(inventory, held),
                   "%lld NaN and %lld infinite of %lld elements, the first at %s", (long long)measured->statistics.nan,
                   (long long)infinite, (long long)measured->statistics.elements,
-                  lb_inventory_index_text(&p->tensor.layout, measured->first_bad, at));
+                  lb_inventory_index_text(&held->tensor.layout, measured->first_bad, at));
     return true;
 }
 
@@ -118,26 +118,26 @@ static bool begins_at_zero(const char *name)
 static bool find_constant(lb_audit_gathering *gathering, const lb_inventory *inventory, const group *group,
                           uint32_t piece)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_checkpoint_piece *held = &inventory->checkpoint->pieces[piece];
     const lb_piece_measured *measured = &inventory->measured[piece];
     const bool zero = lb_inventory_is_zero(measured), siblings_vary = group->n >= 3 && group->constant * 2 < group->n,
-               matrix = is_matrix(p);
+               matrix = is_matrix(held);
     const uint32_t others = group->n - 1;
     if (!lb_inventory_is_constant(measured)) return false;
-    if (lb_audit_is_found(gathering, p->name)) return true; /* some parts of it are zero, and others are not */
-    if (zero && lb_inventory_lora_half(p->name) == 'B' && group->zero == group->n)
+    if (lb_audit_is_found(gathering, held->name)) return true; /* some parts of it are zero, and others are not */
+    if (zero && lb_inventory_lora_half(held->name) == 'B' && group->zero == group->n)
         return true; /* a fresh adapter: told as a whole */
-    if (zero && siblings_vary && matrix && lb_inventory_is_outgoing(p->name) && !lb_inventory_lora_half(p->name))
-        lb_audit_find(gathering, LB_AUDIT_NOOP, lb_inventory_where(inventory, p),
+    if (zero && siblings_vary && matrix && lb_inventory_is_outgoing(held->name) && !lb_inventory_lora_half(held->name))
+        lb_audit_find(gathering, LB_AUDIT_NOOP, lb_inventory_where(inventory, held),
                       "is zero: its block adds nothing, and learns late (%u of %u siblings are zero)", group->zero - 1,
                       others);
     else if (siblings_vary || (group->n == 2 && group->constant == 1 && matrix) ||
-             (matrix && group->n == 1 && !lb_inventory_lora_half(p->name) && !(zero && begins_at_zero(p->name))))
-        lb_audit_find(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, p),
+             (matrix && group->n == 1 && !lb_inventory_lora_half(held->name) && !(zero && begins_at_zero(held->name))))
+        lb_audit_find(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, held),
                       "all %lld elements are %g, and %u of %u siblings vary", (long long)measured->statistics.elements,
                       measured->statistics.min, group->n - group->constant, others);
     else if (matrix)
-        lb_audit_note(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, p),
+        lb_audit_note(gathering, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_inventory_where(inventory, held),
                       "all elements are %g, as are its siblings'", measured->statistics.min);
     return true;
 }
@@ -227,12 +227,12 @@ static bool fits(const lb_checkpoint_piece *piece, const lb_piece_measured *meas
 /* `only`: whether that one fits loosely. */
 static bool initialiser_of(const lb_inventory *inventory, uint32_t piece, const initialiser *only, initialiser *found)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_checkpoint_piece *held = &inventory->checkpoint->pieces[piece];
     initialiser all[INITIALISERS];
-    initialisers(p, all);
+    initialisers(held, all);
     for (int i = 0; i < INITIALISERS; i++)
         if ((!only || strcmp(only->name, all[i].name) == 0) &&
-            fits(p, &inventory->measured[piece], &all[i], only != NULL))
+            fits(held, &inventory->measured[piece], &all[i], only != NULL))
             return *found = all[i], true;
     return false;
 }
@@ -326,10 +326,10 @@ static void find_dtypes(lb_audit_gathering *gathering, const lb_inventory *inven
 
 static void judge_state(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
+    const lb_checkpoint_piece *held = &inventory->checkpoint->pieces[piece];
     if (find_nonfinite(gathering, inventory, piece)) return;
-    if (strstr(p->name, "exp_avg_sq") && inventory->measured[piece].statistics.min < 0)
-        lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_INVALID, lb_inventory_where(inventory, p),
+    if (strstr(held->name, "exp_avg_sq") && inventory->measured[piece].statistics.min < 0)
+        lb_audit_find(gathering, LB_AUDIT_OPTIMIZER_INVALID, lb_inventory_where(inventory, held),
                       "a second moment is below zero: %g", inventory->measured[piece].statistics.min);
 }
 

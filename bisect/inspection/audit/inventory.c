@@ -197,36 +197,36 @@ static int by_pattern(const void *a, const void *b)
 lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool read, const lb_audit_gathering *gathering,
                            lb_inventory **inventory, lb_err *err)
 {
-    lb_inventory *v = (lb_inventory *)calloc(1, sizeof *v);
-    bool made = v != NULL;
-    if (made) {
-        v->checkpoint = checkpoint;
-        v->measured = (lb_piece_measured *)calloc(checkpoint->n_pieces + 1u, sizeof *v->measured);
-        v->names = (lb_inventory_name *)calloc(checkpoint->n_pieces + 1u, sizeof *v->names);
-        v->siblings = (uint32_t *)calloc(checkpoint->n_pieces + 1u, sizeof *v->siblings);
-        made = v->measured && v->names && v->siblings;
+    lb_inventory *made = (lb_inventory *)calloc(1, sizeof *made);
+    bool complete = made != NULL;
+    if (complete) {
+        made->checkpoint = checkpoint;
+        made->measured = (lb_piece_measured *)calloc(checkpoint->n_pieces + 1u, sizeof *made->measured);
+        made->names = (lb_inventory_name *)calloc(checkpoint->n_pieces + 1u, sizeof *made->names);
+        made->siblings = (uint32_t *)calloc(checkpoint->n_pieces + 1u, sizeof *made->siblings);
+        complete = made->measured && made->names && made->siblings;
     }
-    for (uint32_t i = 0; made && i < checkpoint->n_pieces; i++) {
+    for (uint32_t i = 0; complete && i < checkpoint->n_pieces; i++) {
         if (i && strcmp(checkpoint->pieces[i].name, checkpoint->pieces[i - 1].name) == 0) {
-            v->names[v->n_names - 1].n++;
+            made->names[made->n_names - 1].n++;
             continue;
         }
-        v->siblings[v->n_names] = v->n_names;
-        lb_inventory_name *name = &v->names[v->n_names++];
+        made->siblings[made->n_names] = made->n_names;
+        lb_inventory_name *name = &made->names[made->n_names++];
         *name = (lb_inventory_name){checkpoint->pieces[i].name, pattern_of(checkpoint->pieces[i].name), i, 1};
-        made = name->pattern != NULL;
+        complete = name->pattern != NULL;
     }
-    if (!made) {
-        lb_inventory_free(v);
+    if (!complete) {
+        lb_inventory_free(made);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", checkpoint->path);
     }
-    sorted = v;
-    if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
-    const lb_status status = read ? measure(v, gathering, err) : LB_OK;
+    sorted = made;
+    if (made->n_names) qsort(made->siblings, made->n_names, sizeof *made->siblings, by_pattern);
+    const lb_status status = read ? measure(made, gathering, err) : LB_OK;
     if (status == LB_OK || status == LB_ERR_PARTIAL)
-        *inventory = v;
+        *inventory = made;
     else
-        lb_inventory_free(v);
+        lb_inventory_free(made);
     return status;
 }
 

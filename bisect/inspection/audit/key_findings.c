@@ -107,21 +107,21 @@ static bool is_left_out(lb_audit_gathering *gathering, const json_t *adapter, co
     return left_out;
 }
 
-static void tell_lacking(lb_audit_gathering *gathering, const member *m, const member *full, uint32_t like,
+static void tell_lacking(lb_audit_gathering *gathering, const member *lacking, const member *full, uint32_t like,
                          const json_t *adapter)
 {
     for (uint32_t i = 0, j = 0; i < full->n; i++) {
         const char *suffix = full->rows[i].suffix;
-        while (j < m->n && strcmp(m->rows[j].suffix, suffix) < 0) j++;
-        if (j < m->n && strcmp(m->rows[j].suffix, suffix) == 0) continue;
+        while (j < lacking->n && strcmp(lacking->rows[j].suffix, suffix) < 0) j++;
+        if (j < lacking->n && strcmp(lacking->rows[j].suffix, suffix) == 0) continue;
         char name[1024], container[512];
         snprintf(container, sizeof container, "%.*s", (int)full->rows->container, full->rows->name);
-        snprintf(name, sizeof name, "%s%lld.%s", container, (long long)m->number, suffix);
+        snprintf(name, sizeof name, "%s%lld.%s", container, (long long)lacking->number, suffix);
         if (lb_audit_is_found(gathering, name) || is_left_out(gathering, adapter, name)) continue;
         lb_audit_find(gathering, lb_inventory_is_state(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
                       "%s%lld lacks %s, which %u of its siblings have that are like it in everything else", container,
-                      (long long)m->number, suffix, like);
+                      (long long)lacking->number, suffix, like);
     }
 }
 

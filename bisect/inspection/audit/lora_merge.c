@@ -59,25 +59,26 @@ static size_t count_differing(const float *a, const float *b, size_t n)
  * |M - (W + s BA)| <= 2 (u_D (|M| + |s BA|) + u_S |s BA| + (r + 2) u_f32 |s| |B||A|). */
 static size_t count_beyond(const lb_adapter_operands *operands, const making *making, const merge_buffers *buffers)
 {
-    const double u = lb_dtype_unit_roundoff(making->dtype),
-                 v = making->step == making->dtype ? u : u + lb_dtype_unit_roundoff(making->step),
+    const double unit = lb_dtype_unit_roundoff(making->dtype),
+                 v = making->step == making->dtype ? unit : unit + lb_dtype_unit_roundoff(making->step),
                  tiny = lb_dtype_min_subnormal(making->dtype), s = making->factor,
-                 f = ((double)operands->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
+                 f32_unit = ((double)operands->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
     size_t count = 0;
     for (size_t i = 0; i < operands->out * operands->in; i++) {
         const double m = buffers->m[i], added = s * (double)making->product[i];
-        const double bound = 2 * (u * fabs(m) + v * fabs(added) + f * fabs(s) * (double)buffers->magnitude[i]) + tiny;
+        const double bound =
+            2 * (unit * fabs(m) + v * fabs(added) + f32_unit * fabs(s) * (double)buffers->magnitude[i]) + tiny;
         count += !(fabs(m - (double)buffers->expected[i]) <= bound);
     }
     return count;
 }
 
 /* The factor of least squares: <M - W, BA> / <BA, BA>. */
-static double fitted(const lb_adapter_operands *operands, const float *m, const float *outer_product)
+static double fitted(const lb_adapter_operands *operands, const float *merged, const float *outer_product)
 {
     double above = 0, below = 0;
     for (size_t i = 0; i < operands->out * operands->in; i++) {
-        above += ((double)m[i] - (double)operands->w[i]) * (double)outer_product[i];
+        above += ((double)merged[i] - (double)operands->w[i]) * (double)outer_product[i];
         below += (double)outer_product[i] * (double)outer_product[i];
     }
     return below > 0 ? above / below : 0;
@@ -237,18 +238,18 @@ typedef struct merge {
 static void tell_off(lb_audit_gathering *gathering, const merge *merge)
 {
     const lb_adapter_operands *operands = merge->operands;
-    const float *m = merge->buffers->m, *expected = merge->buffers->expected;
+    const float *merged = merge->buffers->m, *expected = merge->buffers->expected;
     const double factor = merge->module->scaling;
     size_t worst = 0;
     merged_weight(operands, &(making){merge->buffers->product, factor, 0, merge->dtype, merge->dtype},
                   merge->buffers->expected);
     for (size_t i = 1; i < operands->out * operands->in; i++)
-        if (fabsf(m[i] - expected[i]) > fabsf(m[worst] - expected[worst])) worst = i;
+        if (fabsf(merged[i] - expected[i]) > fabsf(merged[worst] - expected[worst])) worst = i;
     if (tell_lost_shard(gathering, operands, merge->buffers, merge->where)) return;
     char text[200];
     snprintf(text, sizeof text,
              "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]", factor,
-             fabs((double)m[worst] - (double)expected[worst]), worst / operands->in, worst % operands->in);
+             fabs((double)merged[worst] - (double)expected[worst]), worst / operands->in, worst % operands->in);
     tell_unexplained(gathering, merge->adapter, merge->where, text);
 }
 
@@ -296,7 +297,7 @@ static void judge_merge(lb_audit_gathering *gathering, const merge *merge)
 static size_t count_beyond_dora(const lb_adapter_operands *operands, const merge_buffers *merge_buffers, lb_dtype dtype,
                                 bool as_lora)
 {
-    const double u = lb_dtype_unit_roundoff(dtype), f = lb_dtype_unit_roundoff(LB_F32);
+    const double unit = lb_dtype_unit_roundoff(dtype), f32_unit = lb_dtype_unit_roundoff(LB_F32);
     size_t beyond = 0;
     for (size_t r = 0; r < operands->out; r++) {
         double squares = 0;
@@ -307,10 +308,10 @@ static size_t count_beyond_dora(const lb_adapter_operands *operands, const merge
         const double factor = as_lora ? 1 : (double)operands->lengths[r] / sqrt(squares);
         for (size_t i = r * operands->in; i < (r + 1) * operands->in; i++) {
             const double v = factor * ((double)operands->w[i] + operands->s * (double)merge_buffers->product[i]);
-            const double added = u * fabs((double)merge_buffers->product[i]) +
-                                 ((double)operands->rank + 2) * f * (double)merge_buffers->magnitude[i];
-            const double bound =
-                2 * (fabs(v) * (4 * u + ((double)operands->in / 2 + 2) * f) + fabs(factor * operands->s) * added);
+            const double added = unit * fabs((double)merge_buffers->product[i]) +
+                                 ((double)operands->rank + 2) * f32_unit * (double)merge_buffers->magnitude[i];
+            const double bound = 2 * (fabs(v) * (4 * unit + ((double)operands->in / 2 + 2) * f32_unit) +
+                                      fabs(factor * operands->s) * added);
             beyond += !(fabs((double)merge_buffers->m[i] - v) <= bound + lb_dtype_min_subnormal(dtype));
         }
     }
@@ -361,13 +362,13 @@ static lb_status check_merge(lb_audit_gathering *gathering, const lb_adapter *ad
 {
     const lb_checkpoint_piece *piece = &merged->checkpoint->pieces[name->first];
     lb_adapter_module there = *module;
-    float *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
+    float *weight = NULL, *a = NULL, *b = NULL, *lengths = NULL;
     merge_buffers merge_buffers = {NULL, NULL, NULL, NULL};
     lb_adapter_operands operands = {
         .in = (size_t)module->in, .out = (size_t)module->out, .rank = (size_t)module->rank, .s = module->scaling};
     const size_t n = operands.out * operands.in;
     there.held = merged, there.weight = name;
-    lb_status status = lb_adapter_weight(module, &w, err);
+    lb_status status = lb_adapter_weight(module, &weight, err);
     if (status == LB_OK) status = lb_adapter_weight(&there, &merge_buffers.m, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, module, &a, &b, err);
     if (status == LB_OK) status = lb_adapter_lengths(adapter, module, &lengths, err);
@@ -376,7 +377,7 @@ static lb_status check_merge(lb_audit_gathering *gathering, const lb_adapter *ad
     merge_buffers.expected = (float *)malloc(n * sizeof(float) + 1);
     if (status == LB_OK && (!merge_buffers.product || !merge_buffers.magnitude || !merge_buffers.expected))
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", module->module);
-    operands.w = w, operands.a = a, operands.b = b, operands.lengths = lengths;
+    operands.w = weight, operands.a = a, operands.b = b, operands.lengths = lengths;
     if (status == LB_OK) status = lb_adapter_outer(&operands, a, b, merge_buffers.product);
     if (status == LB_OK) status = magnitude_of(&operands, merge_buffers.magnitude, err);
     const merge merge = {
@@ -385,7 +386,7 @@ static lb_status check_merge(lb_audit_gathering *gathering, const lb_adapter *ad
         judge_dora(gathering, &merge);
     else if (status == LB_OK)
         judge_merge(gathering, &merge);
-    free(w), free(a), free(b), free(lengths);
+    free(weight), free(a), free(b), free(lengths);
     free(merge_buffers.m), free(merge_buffers.product), free(merge_buffers.magnitude), free(merge_buffers.expected);
     return status;
 }

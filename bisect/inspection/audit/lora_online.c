@@ -115,86 +115,86 @@ static lb_status product(size_t m, size_t n, size_t k, const float *a, const flo
 }
 
 /* DoRA's factors: each row's length over the norm of that row of `v`. */
-static void find_factors(const lb_adapter_operands *operands, const float *v, lb_dtype d, float *factors)
+static void find_factors(const lb_adapter_operands *operands, const float *v, lb_dtype dtype, float *factors)
 {
     for (size_t r = 0; r < operands->out; r++) {
         double squares = 0;
         for (size_t i = 0; i < operands->in; i++)
             squares += (double)v[r * operands->in + i] * (double)v[r * operands->in + i];
         float norm = (float)sqrt(squares);
-        lb_adapter_round(&norm, 1, d);
+        lb_adapter_round(&norm, 1, dtype);
         factors[r] = operands->lengths[r] / norm;
     }
-    lb_adapter_round(factors, operands->out, d);
+    lb_adapter_round(factors, operands->out, dtype);
 }
 
 /* D(W + D(s B A)); `twice`: B A is rounded, too, before it is scaled. */
-static lb_status add_product(const lb_adapter_operands *operands, const scratch *scratch, lb_dtype d, bool twice,
+static lb_status add_product(const lb_adapter_operands *operands, const scratch *scratch, lb_dtype dtype, bool twice,
                              float *to)
 {
     const size_t weights = operands->out * operands->in;
     const float s = (float)operands->s;
     LB_TRY(lb_adapter_outer(operands, scratch->a, scratch->b, to));
-    if (twice) lb_adapter_round(to, weights, d);
+    if (twice) lb_adapter_round(to, weights, dtype);
     for (size_t i = 0; i < weights; i++) to[i] *= s;
-    lb_adapter_round(to, weights, d);
+    lb_adapter_round(to, weights, dtype);
     for (size_t i = 0; i < weights; i++) to[i] += scratch->w[i];
-    lb_adapter_round(to, weights, d);
+    lb_adapter_round(to, weights, dtype);
     return LB_OK;
 }
 
-static lb_status run_merged(const lb_adapter_operands *operands, lb_dtype d, bool narrow, scratch *scratch)
+static lb_status run_merged(const lb_adapter_operands *operands, lb_dtype dtype, bool narrow, scratch *scratch)
 {
     const size_t weights = operands->out * operands->in;
-    LB_TRY(add_product(operands, scratch, d, false, scratch->merged));
+    LB_TRY(add_product(operands, scratch, dtype, false, scratch->merged));
     if (operands->lengths) {
-        find_factors(operands, scratch->merged, d, scratch->factors);
+        find_factors(operands, scratch->merged, dtype, scratch->factors);
         for (size_t i = 0; i < weights; i++) scratch->merged[i] *= scratch->factors[i / operands->in];
-        lb_adapter_round(scratch->merged, weights, d);
+        lb_adapter_round(scratch->merged, weights, dtype);
     }
     if (narrow) quantise(scratch->merged, weights);
     LB_TRY(product(operands->rows, operands->out, operands->in, scratch->x, scratch->merged, scratch->z));
-    lb_adapter_round(scratch->z, operands->rows * operands->out, d);
+    lb_adapter_round(scratch->z, operands->rows * operands->out, dtype);
     return LB_OK;
 }
 
 /* y becomes y + the adapter's, whose own result is u. */
-static void add_lora(const lb_adapter_operands *operands, lb_dtype d, scratch *scratch)
+static void add_lora(const lb_adapter_operands *operands, lb_dtype dtype, scratch *scratch)
 {
     const size_t results = operands->rows * operands->out;
     const float s = (float)operands->s;
     for (size_t i = 0; i < results && operands->lengths; i++) scratch->u[i] *= scratch->factors[i % operands->out];
-    if (operands->lengths) lb_adapter_round(scratch->u, results, d);
+    if (operands->lengths) lb_adapter_round(scratch->u, results, dtype);
     for (size_t i = 0; i < results; i++) scratch->u[i] *= s;
-    lb_adapter_round(scratch->u, results, d);
+    lb_adapter_round(scratch->u, results, dtype);
     if (operands->lengths) {
         for (size_t r = 0; r < operands->out; r++) scratch->factors[r] -= 1;
-        lb_adapter_round(scratch->factors, operands->out, d);
+        lb_adapter_round(scratch->factors, operands->out, dtype);
         for (size_t i = 0; i < results; i++) {
             float more = scratch->y[i] * scratch->factors[i % operands->out];
-            lb_adapter_round(&more, 1, d);
+            lb_adapter_round(&more, 1, dtype);
             scratch->u[i] += more;
         }
-        lb_adapter_round(scratch->u, results, d);
+        lb_adapter_round(scratch->u, results, dtype);
     }
     for (size_t i = 0; i < results; i++) scratch->y[i] += scratch->u[i];
-    lb_adapter_round(scratch->y, results, d);
+    lb_adapter_round(scratch->y, results, dtype);
 }
 
-static lb_status run_online(const lb_adapter_operands *operands, lb_dtype d, bool narrow, scratch *scratch)
+static lb_status run_online(const lb_adapter_operands *operands, lb_dtype dtype, bool narrow, scratch *scratch)
 {
     if (operands->lengths) {
-        LB_TRY(add_product(operands, scratch, d, true, scratch->merged));
-        find_factors(operands, scratch->merged, d, scratch->factors);
+        LB_TRY(add_product(operands, scratch, dtype, true, scratch->merged));
+        find_factors(operands, scratch->merged, dtype, scratch->factors);
     }
     if (narrow) quantise(scratch->w, operands->out * operands->in);
     LB_TRY(product(operands->rows, operands->out, operands->in, scratch->x, scratch->w, scratch->y));
     LB_TRY(product(operands->rows, operands->rank, operands->in, scratch->x, scratch->a, scratch->t));
-    lb_adapter_round(scratch->y, operands->rows * operands->out, d);
-    lb_adapter_round(scratch->t, operands->rows * operands->rank, d);
+    lb_adapter_round(scratch->y, operands->rows * operands->out, dtype);
+    lb_adapter_round(scratch->t, operands->rows * operands->rank, dtype);
     LB_TRY(product(operands->rows, operands->out, operands->rank, scratch->t, scratch->b, scratch->u));
-    lb_adapter_round(scratch->u, operands->rows * operands->out, d);
-    add_lora(operands, d, scratch);
+    lb_adapter_round(scratch->u, operands->rows * operands->out, dtype);
+    add_lora(operands, dtype, scratch);
     return LB_OK;
 }
 
@@ -202,17 +202,17 @@ static lb_status run_online(const lb_adapter_operands *operands, lb_dtype d, boo
 static lb_status run_precision(const lb_adapter_operands *operands, lb_dtype dtype, scratch *scratch)
 {
     const bool narrow = dtype == LB_E4M3FN;
-    const lb_dtype d = narrow ? LB_BF16 : dtype;
+    const lb_dtype type = narrow ? LB_BF16 : dtype;
     memcpy(scratch->x, operands->x, operands->rows * operands->in * sizeof(float));
     memcpy(scratch->w, operands->w, operands->out * operands->in * sizeof(float));
     memcpy(scratch->a, operands->a, operands->rank * operands->in * sizeof(float));
     memcpy(scratch->b, operands->b, operands->out * operands->rank * sizeof(float));
-    lb_adapter_round(scratch->x, operands->rows * operands->in, d);
-    lb_adapter_round(scratch->w, operands->out * operands->in, d);
-    lb_adapter_round(scratch->a, operands->rank * operands->in, d);
-    lb_adapter_round(scratch->b, operands->out * operands->rank, d);
-    LB_TRY(run_merged(operands, d, narrow, scratch));
-    return run_online(operands, d, narrow, scratch);
+    lb_adapter_round(scratch->x, operands->rows * operands->in, type);
+    lb_adapter_round(scratch->w, operands->out * operands->in, type);
+    lb_adapter_round(scratch->a, operands->rank * operands->in, type);
+    lb_adapter_round(scratch->b, operands->out * operands->rank, type);
+    LB_TRY(run_merged(operands, type, narrow, scratch));
+    return run_online(operands, type, narrow, scratch);
 }
 
 /* Over one module, or over all. */
@@ -255,15 +255,15 @@ static void add_row(lb_audit_gathering *gathering, const char *module, lb_dtype 
 static lb_status run_module(lb_audit_gathering *gathering, const lb_adapter *adapter, const lb_adapter_module *module,
                             const lb_inventory *inputs, distance *all, lb_err *err)
 {
-    float *x = NULL, *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
+    float *x = NULL, *weight = NULL, *a = NULL, *b = NULL, *lengths = NULL;
     scratch scratch = {0};
     lb_adapter_operands operands = {
         .in = (size_t)module->in, .out = (size_t)module->out, .rank = (size_t)module->rank, .s = module->scaling};
     lb_status status = make_inputs(gathering, inputs, module, &x, &operands.rows, err);
-    if (status == LB_OK) status = lb_adapter_weight(module, &w, err);
+    if (status == LB_OK) status = lb_adapter_weight(module, &weight, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, module, &a, &b, err);
     if (status == LB_OK) status = lb_adapter_lengths(adapter, module, &lengths, err);
-    operands.x = x, operands.w = w, operands.a = a, operands.b = b, operands.lengths = lengths;
+    operands.x = x, operands.w = weight, operands.a = a, operands.b = b, operands.lengths = lengths;
     if (status == LB_OK && !scratch_init(&scratch, &operands))
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", module->module);
     for (int i = 0; i < PRECISIONS && status == LB_OK; i++) {
@@ -276,7 +276,7 @@ static lb_status run_module(lb_audit_gathering *gathering, const lb_adapter *ada
         all[i].reference += d.reference;
     }
     scratch_release(&scratch);
-    free(x), free(w), free(a), free(b), free(lengths);
+    free(x), free(weight), free(a), free(b), free(lengths);
     return status;
 }
 

@@ -90,14 +90,14 @@ static bool marks_repeats(cutting *cutting)
 
 /* The smallest number of parts that shows it; of parts that are all alike the largest, since halves of four like
  * quarters are alike, too. */
-static bool find_cut(cutting *c, bool (*mark)(cutting *), int64_t least)
+static bool find_cut(cutting *tried, bool (*mark)(cutting *), int64_t least)
 {
-    cutting best = *c;
+    cutting best = *tried;
     bool found = false;
-    for (int64_t parts = 2; parts <= MOST_PARTS && c->axis->n / parts >= least; parts++) {
-        if (c->axis->n % parts || (found && parts % best.parts)) continue;
-        cutting now = *c;
-        now.parts = parts, now.width = c->axis->n / parts;
+    for (int64_t parts = 2; parts <= MOST_PARTS && tried->axis->n / parts >= least; parts++) {
+        if (tried->axis->n % parts || (found && parts % best.parts)) continue;
+        cutting now = *tried;
+        now.parts = parts, now.width = tried->axis->n / parts;
         if (!mark(&now)) continue;
         bool all = true;
         for (int64_t i = 1; i < parts; i++) all &= now.marks[i] == now.marks[0];
@@ -105,7 +105,7 @@ static bool find_cut(cutting *c, bool (*mark)(cutting *), int64_t least)
         best = now, found = true;
         if (!all) break;
     }
-    *c = best;
+    *tried = best;
     return found;
 }
 
@@ -128,11 +128,11 @@ static int64_t ranks_of(const cutting *cutting)
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */
 
-static const char *slices_word(const lb_layout *layout, int d)
+static const char *slices_word(const lb_layout *layout, int axis)
 {
     if (layout->ndim == 1) return "elements";
-    if (layout->ndim > 2 && d == 0) return "slices";
-    return layout->ndim == 2 && d == 1 ? "columns" : "rows";
+    if (layout->ndim > 2 && axis == 0) return "slices";
+    return layout->ndim == 2 && axis == 1 ? "columns" : "rows";
 }
 
 /* "48:96 and 144:192". */
@@ -149,22 +149,22 @@ static void parts_text(const cutting *cutting, bool zero, char text[160])
     }
 }
 
-static void tell(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d,
+static void tell(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int axis,
                  const cutting *cutting, bool zero)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const lb_layout *layout = &p->tensor.layout;
+    const lb_checkpoint_piece *at = &inventory->checkpoint->pieces[piece];
+    const lb_layout *layout = &at->tensor.layout;
     const long long ranks = (long long)ranks_of(cutting);
-    lb_audit_where where = lb_inventory_where(inventory, p);
+    lb_audit_where where = lb_inventory_where(inventory, at);
     int32_t lost[MOST_PARTS];
     char text[160];
-    if (p->rank < 0 && ranks == cutting->parts) {
+    if (at->rank < 0 && ranks == cutting->parts) {
         where.ranks = lost, where.n_ranks = 0;
         for (int32_t i = 0; i < cutting->parts; i++)
             if (zero ? cutting->marks[i] < 0 : cutting->marks[i] < i) lost[where.n_ranks++] = i;
     }
     parts_text(cutting, zero, text);
-    const char *word = slices_word(layout, d);
+    const char *word = slices_word(layout, axis);
     if (zero)
         lb_audit_find(
             gathering, LB_AUDIT_SHARD_MISSING, where,
@@ -178,56 +178,57 @@ static void tell(lb_audit_gathering *gathering, const lb_inventory *inventory, u
 }
 
 /* Rows of a table of tokens or positions are zero where a token pads, and behind its last one. */
-static bool is_padding(const lb_inventory *inventory, uint32_t piece, int d, const cutting *cutting)
+static bool is_padding(const lb_inventory *inventory, uint32_t piece, int axis, const cutting *cutting)
 {
     int64_t zeros = 0;
     for (int64_t i = 0; i < cutting->axis->n; i++) zeros += is_zero_slice(cutting->axis, i);
-    return d == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) && zeros * 16 <= cutting->axis->n;
+    return axis == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) &&
+           zeros * 16 <= cutting->axis->n;
 }
 
 /* A vocabulary that was padded: rows behind the last token, fewer than a shard of four ranks has. */
-static bool is_padded(const lb_inventory *inventory, uint32_t piece, int d, const cutting *cutting, int64_t zeros,
+static bool is_padded(const lb_inventory *inventory, uint32_t piece, int axis, const cutting *cutting, int64_t zeros,
                       int64_t first)
 {
-    return d == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) &&
+    return axis == 0 && lb_inventory_is_table(inventory->checkpoint->pieces[piece].name) &&
            first + zeros == cutting->axis->n && zeros * 4 < cutting->axis->n;
 }
 
 /* Columns of an adapter of an embedding: those of tokens that training never met stay zero. */
-static bool are_tokens(const char *name, int d)
+static bool are_tokens(const char *name, int axis)
 {
-    return d == 1 && strstr(name, "embedding_A") != NULL;
+    return axis == 1 && strstr(name, "embedding_A") != NULL;
 }
 
 /* The other side's slices are all one: a table that says the same in each row, whose columns are numbers of their
  * own. */
-static bool is_broadcast(const lb_profile *profile, int d)
+static bool is_broadcast(const lb_profile *profile, int axis)
 {
-    const lb_profile_axis *other = &profile->axes[d ? 0 : 2];
+    const lb_profile_axis *other = &profile->axes[axis ? 0 : 2];
     for (int64_t i = 1; i < other->n; i++)
         if (other->hashes[i] != other->hashes[0]) return false;
     return other->n > 1;
 }
 
 /* Slices that are zero here and there. */
-static void tell_dead(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d,
+static void tell_dead(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int axis,
                       const cutting *cutting, bool unusual)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const bool convolution = p->tensor.layout.ndim > 2 && !lb_inventory_is_stacked(p->name);
+    const lb_checkpoint_piece *at = &inventory->checkpoint->pieces[piece];
+    const bool convolution = at->tensor.layout.ndim > 2 && !lb_inventory_is_stacked(at->name);
     int64_t zeros = 0, first = -1;
     for (int64_t i = cutting->axis->n; i-- > 0;)
         if (is_zero_slice(cutting->axis, i)) zeros++, first = i;
-    if (!zeros || zeros == cutting->axis->n || p->tensor.layout.ndim < 2 ||
-        is_broadcast(&inventory->profiles[piece], d))
+    if (!zeros || zeros == cutting->axis->n || at->tensor.layout.ndim < 2 ||
+        is_broadcast(&inventory->profiles[piece], axis))
         return;
     void (*say)(lb_audit_gathering *, lb_audit_kind, lb_audit_where, const char *, ...) =
-        unusual && !convolution && !is_padding(inventory, piece, d, cutting) &&
-                !is_padded(inventory, piece, d, cutting, zeros, first)
+        unusual && !convolution && !is_padding(inventory, piece, axis, cutting) &&
+                !is_padded(inventory, piece, axis, cutting, zeros, first)
             ? lb_audit_find
             : lb_audit_note;
-    say(gathering, LB_AUDIT_DEAD, lb_inventory_where(inventory, p), "%lld of its %lld %s are zero, the first is %lld",
-        (long long)zeros, (long long)cutting->axis->n, slices_word(&p->tensor.layout, d), (long long)first);
+    say(gathering, LB_AUDIT_DEAD, lb_inventory_where(inventory, at), "%lld of its %lld %s are zero, the first is %lld",
+        (long long)zeros, (long long)cutting->axis->n, slices_word(&at->tensor.layout, axis), (long long)first);
 }
 
 static bool has_zero_slice(const lb_profile_axis *axis)
@@ -250,27 +251,28 @@ static bool is_usual(const lb_inventory *inventory, uint32_t first, uint32_t end
 }
 
 /* The ranks of an adapter are no rows that a shard could be of. */
-static bool is_rank_axis(const char *name, int d)
+static bool is_rank_axis(const char *name, int axis)
 {
     const char half = lb_inventory_lora_half(name);
-    return (half == 'A' && d == 0) || (half == 'B' && d == 1);
+    return (half == 'A' && axis == 0) || (half == 'B' && axis == 1);
 }
 
-static void check_axis(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int d, bool usual)
+static void check_axis(lb_audit_gathering *gathering, const lb_inventory *inventory, uint32_t piece, int axis,
+                       bool usual)
 {
-    const lb_checkpoint_piece *p = &inventory->checkpoint->pieces[piece];
-    const lb_layout *layout = &p->tensor.layout;
-    const int which = lb_profile_axis_of(layout, d);
+    const lb_checkpoint_piece *at = &inventory->checkpoint->pieces[piece];
+    const lb_layout *layout = &at->tensor.layout;
+    const int which = lb_profile_axis_of(layout, axis);
     cutting cutting = {.axis = which < 0 ? NULL : &inventory->profiles[piece].axes[which], .vector = layout->ndim == 1};
     if (!cutting.axis || cutting.axis->n < 2) return;
-    const int64_t least = layout->ndim == 1                                                ? NUMBERS_TO_TELL
-                          : layout->ndim > 2 && d == 0 && lb_inventory_is_stacked(p->name) ? 1
-                                                                                           : ROWS_TO_TELL;
-    if (!is_padding(inventory, piece, d, &cutting) && find_cut(&cutting, marks_zeros, least))
-        tell(gathering, inventory, piece, d, &cutting, true);
-    else if (!is_rank_axis(p->name, d) && !are_tokens(p->name, d))
-        tell_dead(gathering, inventory, piece, d, &cutting, !usual);
-    if (find_cut(&cutting, marks_repeats, least)) tell(gathering, inventory, piece, d, &cutting, false);
+    const int64_t least = layout->ndim == 1                                                    ? NUMBERS_TO_TELL
+                          : layout->ndim > 2 && axis == 0 && lb_inventory_is_stacked(at->name) ? 1
+                                                                                               : ROWS_TO_TELL;
+    if (!is_padding(inventory, piece, axis, &cutting) && find_cut(&cutting, marks_zeros, least))
+        tell(gathering, inventory, piece, axis, &cutting, true);
+    else if (!is_rank_axis(at->name, axis) && !are_tokens(at->name, axis))
+        tell_dead(gathering, inventory, piece, axis, &cutting, !usual);
+    if (find_cut(&cutting, marks_repeats, least)) tell(gathering, inventory, piece, axis, &cutting, false);
 }
 
 /* Of a tensor in parts, those that are zero where others are not. */

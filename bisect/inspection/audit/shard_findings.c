@@ -120,8 +120,8 @@ static void check_shapes(lb_audit_gathering *gathering, const lb_inventory *inve
     for (uint32_t i = 1; i < name->n; i++) {
         const lb_checkpoint_piece *piece = first + i;
         int differ = piece->tensor.layout.ndim != first->tensor.layout.ndim ? 2 : 0;
-        for (int d = 0; d < piece->tensor.layout.ndim && differ < 2; d++)
-            differ += piece->tensor.layout.shape[d] != first->tensor.layout.shape[d];
+        for (int axis = 0; axis < piece->tensor.layout.ndim && differ < 2; axis++)
+            differ += piece->tensor.layout.shape[axis] != first->tensor.layout.shape[axis];
         if (differ > 1 || piece->tensor.dtype != first->tensor.dtype)
             lb_audit_find(gathering, differ > 1 ? LB_AUDIT_SHAPE : LB_AUDIT_DTYPE, lb_inventory_where(inventory, piece),
                           "is %s %s on rank %d, %s %s on rank %d: shards differ along one dimension at most",
@@ -243,22 +243,24 @@ static const char *region_text(const int64_t *start, const int64_t *end, int n, 
 {
     int at = 1;
     text[0] = '[';
-    for (int d = 0; d < n && at < 150; d++)
-        at +=
-            snprintf(text + at, 200 - (size_t)at, "%s%lld:%lld", d ? ", " : "", (long long)start[d], (long long)end[d]);
+    for (int axis = 0; axis < n && at < 150; axis++)
+        at += snprintf(text + at, 200 - (size_t)at, "%s%lld:%lld", axis ? ", " : "", (long long)start[axis],
+                       (long long)end[axis]);
     snprintf(text + at, 200 - (size_t)at, "]");
     return text;
 }
 
 static void end_of(const lb_checkpoint_piece *piece, int64_t end[LB_MAX_DIMS])
 {
-    for (int d = 0; d < piece->whole.ndim; d++) end[d] = piece->start[d] + piece->tensor.layout.shape[d];
+    for (int axis = 0; axis < piece->whole.ndim; axis++)
+        end[axis] = piece->start[axis] + piece->tensor.layout.shape[axis];
 }
 
 static bool leaves(const lb_checkpoint_piece *piece)
 {
-    for (int d = 0; d < piece->whole.ndim; d++)
-        if (piece->start[d] < 0 || piece->start[d] > piece->whole.shape[d] - piece->tensor.layout.shape[d]) return true;
+    for (int axis = 0; axis < piece->whole.ndim; axis++)
+        if (piece->start[axis] < 0 || piece->start[axis] > piece->whole.shape[axis] - piece->tensor.layout.shape[axis])
+            return true;
     return false;
 }
 
@@ -268,10 +270,10 @@ static bool shared_region(const lb_checkpoint_piece *a, const lb_checkpoint_piec
     int64_t a_end[LB_MAX_DIMS], b_end[LB_MAX_DIMS];
     end_of(a, a_end);
     end_of(b, b_end);
-    for (int d = 0; d < a->whole.ndim; d++) {
-        start[d] = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
-        end[d] = a_end[d] < b_end[d] ? a_end[d] : b_end[d];
-        if (start[d] >= end[d]) return false;
+    for (int axis = 0; axis < a->whole.ndim; axis++) {
+        start[axis] = a->start[axis] > b->start[axis] ? a->start[axis] : b->start[axis];
+        end[axis] = a_end[axis] < b_end[axis] ? a_end[axis] : b_end[axis];
+        if (start[axis] >= end[axis]) return false;
     }
     return true;
 }
@@ -289,42 +291,43 @@ static bool first_gap(const lb_checkpoint_piece *parts, uint32_t n, int64_t *sta
     int64_t *cuts[LB_MAX_DIMS], cells = 1, index[LB_MAX_DIMS] = {0};
     uint32_t n_cuts[LB_MAX_DIMS];
     bool found = false, ready = true;
-    for (int d = 0; d < whole->ndim; d++) {
-        cuts[d] = (int64_t *)malloc((2u * n + 2u) * sizeof **cuts);
-        ready &= cuts[d] != NULL;
-        n_cuts[d] = 0;
-        if (!cuts[d]) continue;
-        cuts[d][n_cuts[d]++] = 0;
-        cuts[d][n_cuts[d]++] = whole->shape[d];
+    for (int axis = 0; axis < whole->ndim; axis++) {
+        cuts[axis] = (int64_t *)malloc((2u * n + 2u) * sizeof **cuts);
+        ready &= cuts[axis] != NULL;
+        n_cuts[axis] = 0;
+        if (!cuts[axis]) continue;
+        cuts[axis][n_cuts[axis]++] = 0;
+        cuts[axis][n_cuts[axis]++] = whole->shape[axis];
         for (uint32_t i = 0; i < n; i++) {
-            cuts[d][n_cuts[d]++] = parts[i].start[d];
-            cuts[d][n_cuts[d]++] = parts[i].start[d] + parts[i].tensor.layout.shape[d];
+            cuts[axis][n_cuts[axis]++] = parts[i].start[axis];
+            cuts[axis][n_cuts[axis]++] = parts[i].start[axis] + parts[i].tensor.layout.shape[axis];
         }
-        qsort(cuts[d], n_cuts[d], sizeof **cuts, by_number);
+        qsort(cuts[axis], n_cuts[axis], sizeof **cuts, by_number);
         uint32_t kept = 1;
-        for (uint32_t i = 1; i < n_cuts[d]; i++)
-            if (cuts[d][i] != cuts[d][kept - 1] && cuts[d][i] <= whole->shape[d]) cuts[d][kept++] = cuts[d][i];
-        n_cuts[d] = kept;
+        for (uint32_t i = 1; i < n_cuts[axis]; i++)
+            if (cuts[axis][i] != cuts[axis][kept - 1] && cuts[axis][i] <= whole->shape[axis])
+                cuts[axis][kept++] = cuts[axis][i];
+        n_cuts[axis] = kept;
         cells *= kept - 1;
     }
     for (int64_t cell = 0; ready && cell < cells && cell < 1000000 && !found; cell++) {
         int64_t rest = cell;
-        for (int d = whole->ndim - 1; d >= 0; d--) {
-            index[d] = rest % (n_cuts[d] - 1);
-            rest /= n_cuts[d] - 1;
-            start[d] = cuts[d][index[d]];
-            end[d] = cuts[d][index[d] + 1];
+        for (int axis = whole->ndim - 1; axis >= 0; axis--) {
+            index[axis] = rest % (n_cuts[axis] - 1);
+            rest /= n_cuts[axis] - 1;
+            start[axis] = cuts[axis][index[axis]];
+            end[axis] = cuts[axis][index[axis] + 1];
         }
         bool covered = false;
         for (uint32_t i = 0; i < n && !covered; i++) {
             covered = true;
-            for (int d = 0; d < whole->ndim; d++)
-                covered &=
-                    parts[i].start[d] <= start[d] && parts[i].start[d] + parts[i].tensor.layout.shape[d] >= end[d];
+            for (int axis = 0; axis < whole->ndim; axis++)
+                covered &= parts[i].start[axis] <= start[axis] &&
+                           parts[i].start[axis] + parts[i].tensor.layout.shape[axis] >= end[axis];
         }
         found = !covered;
     }
-    for (int d = 0; d < whole->ndim; d++) free(cuts[d]);
+    for (int axis = 0; axis < whole->ndim; axis++) free(cuts[axis]);
     return found;
 }
 

@@ -53,15 +53,15 @@ static void load(const walk *walk, const lb_tensor *tensor, int64_t element, int
         lb_load_f64_strided(to->f64 + at, tensor->dtype, from, (ptrdiff_t)stride, n);
 }
 
-static void take(const walk *walk, const lb_tensor *tensor, lb_rows *r, int64_t *done, size_t n, piece *to)
+static void take(const walk *walk, const lb_tensor *tensor, lb_rows *rows, int64_t *done, size_t n, piece *to)
 {
     for (size_t at = 0; at < n;) {
-        if (*done == r->count) {
-            LB_CHECK(lb_rows_next(r));
+        if (*done == rows->count) {
+            LB_CHECK(lb_rows_next(rows));
             *done = 0;
         }
-        const size_t more = (size_t)(r->count - *done) < n - at ? (size_t)(r->count - *done) : n - at;
-        load(walk, tensor, r->offset + *done * r->stride, r->stride, more, to, at);
+        const size_t more = (size_t)(rows->count - *done) < n - at ? (size_t)(rows->count - *done) : n - at;
+        load(walk, tensor, rows->offset + *done * rows->stride, rows->stride, more, to, at);
         *done += (int64_t)more;
         at += more;
     }
@@ -236,7 +236,7 @@ typedef struct farthest {
 
 static farthest farthest_in(walk walk)
 {
-    farthest f = {-1, 0};
+    farthest found = {-1, 0};
     piece x, y;
     for (size_t n; (n = walk_next(&walk, &x, &y)) > 0;) {
         double most = 0;
@@ -244,12 +244,12 @@ static farthest farthest_in(walk walk)
             const double d = distance(&walk, &x, &y, i);
             most = d > most ? d : most;
         }
-        if (most <= f.most) continue;
+        if (most <= found.most) continue;
         size_t i = 0;
         while (distance(&walk, &x, &y, i) != most) i++;
-        f = (farthest){most, walk.at - (int64_t)n + (int64_t)i};
+        found = (farthest){most, walk.at - (int64_t)n + (int64_t)i};
     }
-    return f;
+    return found;
 }
 
 /* Row-major index of the largest difference, the first of several. */
@@ -259,9 +259,9 @@ static int64_t worst_of(const lb_tensor *a, const lb_tensor *b)
     farthest worst = {-1, 0};
 #pragma omp parallel for schedule(static) if (shares > 1)
     for (int64_t s = 0; s < shares; s++) {
-        const farthest f = farthest_in(walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share));
+        const farthest found = farthest_in(walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share));
 #pragma omp critical(lb_value_match_worst)
-        if (f.most > worst.most || (f.most == worst.most && f.at < worst.at)) worst = f;
+        if (found.most > worst.most || (found.most == worst.most && found.at < worst.at)) worst = found;
     }
     return worst.at;
 }

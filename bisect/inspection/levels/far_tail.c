@@ -49,10 +49,10 @@ static double height_above(const lb_far_tail *tail, double share, double width, 
 {
     double k, sum = 0, squares = 0;
     const int begin = tail_begin(tail, share, &k);
-    const double independent = k / width, u = ldexp(1 + begin % OCTAVE / (double)OCTAVE, begin / OCTAVE + LOWEST);
+    const double independent = k / width, above = ldexp(1 + begin % OCTAVE / (double)OCTAVE, begin / OCTAVE + LOWEST);
     if (tail->total < LEAST_SAMPLES || independent < LEAST_TAIL) return INFINITY;
     for (int i = begin; i < LB_TAIL_BINS; i++) {
-        const double excess = middle_of(i) - u;
+        const double excess = middle_of(i) - above;
         sum += tail->weight[i] * excess, squares += tail->weight[i] * excess * excess;
     }
     const double mean = sum / k, variance = squares / k - mean * mean;
@@ -60,7 +60,7 @@ static double height_above(const lb_far_tail *tail, double share, double width, 
     shape = shape < 0 ? 0 : shape > LARGEST_SHAPE ? LARGEST_SHAPE : shape;
     shape *= independent / (independent + SHAPE_PRIOR);
     const double scale = mean * (1 - shape) * (1 + 1 / sqrt(independent)), far = log(k / tail->total) + logp;
-    return u + scale * (shape > 1e-3 ? expm1(shape * far) / shape : far);
+    return above + scale * (shape > 1e-3 ? expm1(shape * far) / shape : far);
 }
 
 double lb_far_tail_height(const lb_far_tail *tail, double width, double logp)

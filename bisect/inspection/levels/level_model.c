@@ -62,9 +62,9 @@ static double deviation_now(const lb_level_noise *noise, double least)
     return fmax(deviation_of(noise, least), TO_NORMAL * noise->scatter);
 }
 
-static void scatter(lb_level_noise *noise, double e)
+static void scatter(lb_level_noise *noise, double error)
 {
-    const double off = clipped(e - noise->lately, 5 * noise->deviation);
+    const double off = clipped(error - noise->lately, 5 * noise->deviation);
     noise->lately += LATELY * off;
     noise->scatter += LATELY * (fabs(off) - noise->scatter);
 }
@@ -101,24 +101,25 @@ static void take_digit(lb_level_model *model, double number)
     model->near.digit = model->far.digit = log1p(model->digit / number);
 }
 
-static void learn_noise(lb_level_noise *noise, const float u[3], double least)
+static void learn_noise(lb_level_noise *noise, const float last[3], double least)
 {
     const uint64_t k = noise->learned++;
-    const double rate = fmax(0.5 * LEARN, 1.0 / (double)(k + 1)), e = (double)u[0] - phi_of(noise) * (double)u[1];
+    const double rate = fmax(0.5 * LEARN, 1.0 / (double)(k + 1)),
+                 error = (double)last[0] - phi_of(noise) * (double)last[1];
     const double limit = k < 16 ? INFINITY : 5 * sqrt(noise->square);
     double off[3];
-    for (int i = 0; i < 3; i++) off[i] = clipped((double)u[i] - noise->mean, limit);
+    for (int i = 0; i < 3; i++) off[i] = clipped((double)last[i] - noise->mean, limit);
     noise->mean += fmax(2 * LEARN, rate) * off[0];
     noise->square += rate * (off[0] * off[0] - noise->square);
     noise->product += rate * (off[0] * off[1] - noise->product);
     noise->product_of_two += rate * (off[0] * off[2] - noise->product_of_two);
     noise->deviation +=
-        fmax(LEARN, rate) * (fmin(fabs(e), k < 16 ? INFINITY : 5 * noise->deviation) - noise->deviation);
+        fmax(LEARN, rate) * (fmin(fabs(error), k < 16 ? INFINITY : 5 * noise->deviation) - noise->deviation);
     if (k < 32) return;
-    const double v = e / deviation_of(noise, least) - noise->centre;
-    noise->centre += fmax(0.5 * LEARN, 1.0 / (double)(k + 1)) * clipped(v, 4) * noise->centred;
-    lb_noise_law_add(&noise->law, v);
-    lb_noise_memory_add(&noise->memory, clipped(v, LB_NOISE_CLIP));
+    const double relative = error / deviation_of(noise, least) - noise->centre;
+    noise->centre += fmax(0.5 * LEARN, 1.0 / (double)(k + 1)) * clipped(relative, 4) * noise->centred;
+    lb_noise_law_add(&noise->law, relative);
+    lb_noise_memory_add(&noise->memory, clipped(relative, LB_NOISE_CLIP));
 }
 
 /* ---- learning ---------------------------------------------------------------------------------------------------- */
@@ -393,9 +394,9 @@ static lb_level_answer stay_out(lb_level_model *model, double x)
     return LB_LEVEL_BACK;
 }
 
-static void take_sums(lb_level_model *model, double x, double near, double far, double e, double spread)
+static void take_sums(lb_level_model *model, double x, double near, double far, double error, double spread)
 {
-    const double at_near = x - near, v = e / deviation_now(&model->near, model->least);
+    const double at_near = x - near, near_by = error / deviation_now(&model->near, model->least);
     const double w = whitened(&model->far, far) / deviation_now(&model->far, model->least) - model->far.centre;
     for (int i = 0; i < LB_LEVEL_SUMS; i++) {
         const int statistic = LB_LEVEL_STEP_1 + i;
@@ -408,7 +409,7 @@ static void take_sums(lb_level_model *model, double x, double near, double far, 
         else if (statistic >= LB_LEVEL_DRIFT_03)
             lb_rising_sum_take(sum, clipped(w, LB_NOISE_CLIP), x, at_near);
         else
-            lb_rising_sum_take(sum, clipped(v, LB_NOISE_CLIP), x, at_near);
+            lb_rising_sum_take(sum, clipped(near_by, LB_NOISE_CLIP), x, at_near);
     }
 }
 
@@ -433,13 +434,14 @@ void lb_level_init(lb_level_model *model, double least)
 /* What a step says, and will teach. */
 static lb_level_pending read_step(lb_level_model *model, double near, double far)
 {
-    const double e = whitened(&model->near, near), deviation = deviation_of(&model->near, model->least);
+    const double error = whitened(&model->near, near), deviation = deviation_of(&model->near, model->least);
     model->recent[model->n % 4] = near / scatter_of(&model->near, model->least);
     return (lb_level_pending){
         .near = {(float)near, (float)model->near.before, (float)model->near.before_that},
         .far = {(float)far, (float)model->far.before, (float)model->far.before_that},
-        .v = (float)(e / deviation),
-        .spread = (float)(fabs(e - model->near.lately) / deviation), /* a level that is behind is not a wide noise */
+        .v = (float)(error / deviation),
+        .spread =
+            (float)(fabs(error - model->near.lately) / deviation), /* a level that is behind is not a wide noise */
         .second = (float)second_of(model->recent),
         .third = (float)third_of(model->recent),
         .width = (float)log(fmax(model->near.scatter, 1e-3 * model->least)),
@@ -450,9 +452,9 @@ static lb_level_pending read_step(lb_level_model *model, double near, double far
 static void follow(lb_level_model *model, lb_level_noise *noise, double u, double ease)
 {
     const double limit = model->n < 16 ? INFINITY : CLIP * fmax(sqrt(noise->square), noise->digit / 3);
-    const double e = whitened(noise, u);
+    const double error = whitened(noise, u);
     lb_local_level_follow(&noise->at, u, limit, ease);
-    scatter(noise, e);
+    scatter(noise, error);
     noise->fresh = false;
     noise->before_that = noise->before, noise->before = u;
 }

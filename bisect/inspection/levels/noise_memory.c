@@ -18,10 +18,10 @@ void lb_noise_memory_break(lb_noise_memory *memory)
     memory->sum = 0;
 }
 
-void lb_noise_memory_add(lb_noise_memory *memory, double v)
+void lb_noise_memory_add(lb_noise_memory *memory, double number)
 {
     const double rate = fmax(1.0 / FORGET, 3.0 / (double)(memory->n + 3));
-    const double off = v - memory->mean;
+    const double off = number - memory->mean;
     float *slot = &memory->last[memory->n % memory->m];
     memory->sum += off - (double)*slot;
     *slot = (float)off;

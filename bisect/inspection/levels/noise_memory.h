@@ -18,7 +18,7 @@ typedef struct lb_noise_memory {
 } lb_noise_memory;
 
 void lb_noise_memory_init(lb_noise_memory *memory, uint32_t m);
-void lb_noise_memory_add(lb_noise_memory *memory, double v);
+void lb_noise_memory_add(lb_noise_memory *memory, double number);
 /* Numbers that come do not follow those that came. */
 void lb_noise_memory_break(lb_noise_memory *memory);
 /* At least 1. */

@@ -35,10 +35,10 @@ void lb_rising_sum_drop(lb_rising_sum *sum)
     sum->g = sum->peak = sum->told = sum->from = 0, sum->length = 0;
 }
 
-void lb_rising_sum_take(lb_rising_sum *sum, double v, double number, double level)
+void lb_rising_sum_take(lb_rising_sum *sum, double term, double number, double level)
 {
     sum->highest *= HIGHEST_FADES;
-    const double g = sum->g + v - sum->kappa;
+    const double g = sum->g + term - sum->kappa;
     if (g <= 0) {
         if (sum->peak > 0) end_excursion(sum);
         sum->g = 0;

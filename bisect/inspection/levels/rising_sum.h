@@ -21,8 +21,8 @@ typedef struct lb_rising_sum {
 } lb_rising_sum;
 
 void lb_rising_sum_init(lb_rising_sum *sum, double kappa);
-/* `v` is standardised; `number` and `level` are what it was and was expected to be. */
-void lb_rising_sum_take(lb_rising_sum *sum, double v, double number, double level);
+/* `term` is standardised; `number` and `level` are what it was and was expected to be. */
+void lb_rising_sum_take(lb_rising_sum *sum, double term, double number, double level);
 void lb_rising_sum_fit(lb_rising_sum *sum, const lb_noise_law *law, double memory);
 /* The height that chance reaches with probability exp(-logp); infinite: it cannot say. */
 double lb_rising_sum_threshold(const lb_rising_sum *sum, double logp);

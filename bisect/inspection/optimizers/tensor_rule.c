@@ -158,49 +158,50 @@ static double norm_of(const double *x, int64_t n)
 }
 
 /* (1 - w) state + w mean of g g over columns, or rows. */
-static void average_squares(const lb_tensor_rule *rule, const double *g, matrices matrices, const double *old, double w,
-                            bool of_rows, double *out)
+static void average_squares(const lb_tensor_rule *rule, const double *gradient, matrices matrices, const double *old,
+                            double share, bool of_rows, double *out)
 {
     const int64_t n = of_rows ? matrices.rows : matrices.columns, over = of_rows ? matrices.columns : matrices.rows;
     for (int64_t i = 0; i < n; i++) {
         double sum = 0;
         for (int64_t k = 0; k < over; k++) {
-            const double x = of_rows ? g[i * matrices.columns + k] : g[k * matrices.columns + i];
+            const double x = of_rows ? gradient[i * matrices.columns + k] : gradient[k * matrices.columns + i];
             sum += x * x + (rule->relative ? rule->eps : 0);
         }
-        out[i] = (1 - w) * (old ? old[i] : 0) + w * sum / (double)over;
+        out[i] = (1 - share) * (old ? old[i] : 0) + share * sum / (double)over;
     }
 }
 
 /* The estimate of g g for one matrix, from rows and columns. */
 static void factored_squares(const lb_tensor_rule *rule, matrices matrices, const double *row, const double *column,
-                             double *v)
+                             double *squares)
 {
     double mean = 0;
     for (int64_t i = 0; i < matrices.rows; i++) mean += row[i] / (double)matrices.rows;
     if (!rule->relative) mean = fmax(mean, rule->eps);
     for (int64_t i = 0; i < matrices.rows; i++)
-        for (int64_t k = 0; k < matrices.columns; k++) v[i * matrices.columns + k] = row[i] * column[k] / mean;
+        for (int64_t k = 0; k < matrices.columns; k++) squares[i * matrices.columns + k] = row[i] * column[k] / mean;
 }
 
-static lb_status square_estimate(const lb_tensor_rule *rule, const lb_tensor_numbers *numbers, double w, double *v)
+static lb_status square_estimate(const lb_tensor_rule *rule, const lb_tensor_numbers *numbers, double share,
+                                 double *squares)
 {
     const matrices matrices = matrices_of(numbers->shape);
     if (numbers->shape->ndim < 2) {
         for (int64_t i = 0; i < matrices.columns; i++)
-            v[i] = (1 - w) * (numbers->states[2] ? numbers->states[2][i] : 0) +
-                   w * (numbers->gradient[i] * numbers->gradient[i] + (rule->relative ? rule->eps : 0));
+            squares[i] = (1 - share) * (numbers->states[2] ? numbers->states[2][i] : 0) +
+                         share * (numbers->gradient[i] * numbers->gradient[i] + (rule->relative ? rule->eps : 0));
         return LB_OK;
     }
     double *row = malloc(sizeof *row * (size_t)(matrices.rows + matrices.columns)), *column = row + matrices.rows;
     if (!row) return LB_ERR_NOMEM;
     for (int64_t i = 0; i < matrices.n; i++) {
-        const double *g = numbers->gradient + i * matrices.rows * matrices.columns;
-        average_squares(rule, g, matrices, numbers->states[0] ? numbers->states[0] + i * matrices.rows : NULL, w, true,
-                        row);
-        average_squares(rule, g, matrices, numbers->states[1] ? numbers->states[1] + i * matrices.columns : NULL, w,
-                        false, column);
-        factored_squares(rule, matrices, row, column, v + i * matrices.rows * matrices.columns);
+        const double *gradient = numbers->gradient + i * matrices.rows * matrices.columns;
+        average_squares(rule, gradient, matrices, numbers->states[0] ? numbers->states[0] + i * matrices.rows : NULL,
+                        share, true, row);
+        average_squares(rule, gradient, matrices, numbers->states[1] ? numbers->states[1] + i * matrices.columns : NULL,
+                        share, false, column);
+        factored_squares(rule, matrices, row, column, squares + i * matrices.rows * matrices.columns);
     }
     free(row);
     return LB_OK;
@@ -209,21 +210,21 @@ static lb_status square_estimate(const lb_tensor_rule *rule, const lb_tensor_num
 /* `form` 1: eps is that of f32, which torch takes where the group says none; 2: of bf16. */
 static lb_status adafactor(const lb_tensor_rule *rule, uint32_t form, const lb_tensor_numbers *numbers, double *after)
 {
-    lb_tensor_rule r = *rule;
+    lb_tensor_rule mine = *rule;
     const int64_t n = lb_layout_numel(numbers->shape);
-    const double root = sqrt((double)n), w = pow(numbers->steps, r.decay);
-    if (form > 1 || (form && (r.relative || !isnan(r.eps)))) return LB_ERR_NOT_FOUND;
-    if (isnan(r.eps)) r.eps = form ? 0x1p-7 : 0x1p-23;
-    const double step = fmin(r.relative ? 1e-2 : r.lr, 1 / sqrt(numbers->steps));
-    const double rate = r.relative && r.lr_is_given ? r.lr : step;
-    const double alpha = rate * (r.scales ? fmax(r.eps2, norm_of(numbers->before, n) / root) : 1);
-    LB_TRY(square_estimate(&r, numbers, w, after));
+    const double root = sqrt((double)n), share = pow(numbers->steps, mine.decay);
+    if (form > 1 || (form && (mine.relative || !isnan(mine.eps)))) return LB_ERR_NOT_FOUND;
+    if (isnan(mine.eps)) mine.eps = form ? 0x1p-7 : 0x1p-23;
+    const double step = fmin(mine.relative ? 1e-2 : mine.lr, 1 / sqrt(numbers->steps));
+    const double rate = mine.relative && mine.lr_is_given ? mine.lr : step;
+    const double alpha = rate * (mine.scales ? fmax(mine.eps2, norm_of(numbers->before, n) / root) : 1);
+    LB_TRY(square_estimate(&mine, numbers, share, after));
     for (int64_t i = 0; i < n; i++)
-        after[i] = numbers->gradient[i] / sqrt(r.relative ? after[i] : fmax(after[i], r.eps * r.eps));
-    const double large = fmax(1, norm_of(after, n) / root / r.clip);
-    const double decay = r.weight_decay * (r.relative ? alpha : r.lr);
+        after[i] = numbers->gradient[i] / sqrt(mine.relative ? after[i] : fmax(after[i], mine.eps * mine.eps));
+    const double large = fmax(1, norm_of(after, n) / root / mine.clip);
+    const double decay = mine.weight_decay * (mine.relative ? alpha : mine.lr);
     for (int64_t i = 0; i < n; i++)
-        after[i] = numbers->before[i] * (1 - decay) - r.times * (r.ascends ? -1 : 1) * alpha * after[i] / large;
+        after[i] = numbers->before[i] * (1 - decay) - mine.times * (mine.ascends ? -1 : 1) * alpha * after[i] / large;
     return LB_OK;
 }
 
@@ -245,19 +246,20 @@ static lb_status round_of(const lb_tensor_rule *rule, int64_t rows, int64_t colu
 }
 
 /* In place; what is higher than wide is turned meanwhile. `adds`: eps is added to the norm, and not the least of it. */
-static lb_status orthogonalise(const lb_tensor_rule *rule, int64_t rows, int64_t columns, bool adds, double *u)
+static lb_status orthogonalise(const lb_tensor_rule *rule, int64_t rows, int64_t columns, bool adds, double *update)
 {
     const int64_t low = rows < columns ? rows : columns, high = rows < columns ? columns : rows, n = rows * columns;
     double *x = malloc(sizeof *x * (size_t)(2 * n + 2 * low * low)), *room = x + n;
     if (!x) return LB_ERR_NOMEM;
-    const double norm = norm_of(u, n), by = adds ? norm + rule->eps : fmax(norm, rule->eps);
+    const double norm = norm_of(update, n), by = adds ? norm + rule->eps : fmax(norm, rule->eps);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < columns; k++)
-            x[rows > columns ? k * rows + i : i * columns + k] = u[i * columns + k] / by;
+            x[rows > columns ? k * rows + i : i * columns + k] = update[i * columns + k] / by;
     lb_status status = LB_OK;
     for (int i = 0; i < rule->rounds && status == LB_OK; i++) status = round_of(rule, low, high, x, room);
     for (int64_t i = 0; i < rows && status == LB_OK; i++)
-        for (int64_t k = 0; k < columns; k++) u[i * columns + k] = x[rows > columns ? k * rows + i : i * columns + k];
+        for (int64_t k = 0; k < columns; k++)
+            update[i * columns + k] = x[rows > columns ? k * rows + i : i * columns + k];
     free(x);
     return status;
 }

@@ -1,11 +1,12 @@
 /* Flow along storages: see diff_flow.h and taint.h. */
 #include "diff/diff_flow.h"
+#include "pair/collective_match.h"
 
 #include "diff/diff_values.h"
 
 #include <string.h>
 
-void lb_diff_flow_add(lb_diff_flow_source *in, const lb_diff_flow_source *more)
+static void add_flow(lb_diff_flow_source *in, const lb_diff_flow_source *more)
 {
     in->verdict = lb_verdict_worse(in->verdict, more->verdict);
     in->carried = lb_verdict_worse(in->carried, more->carried);
@@ -30,7 +31,7 @@ static void note_input(lb_diff_walk *walk, int side, lb_diff_flow_source *in, ui
                          lb_digest_is_none(lb_diff_walk_side(walk, !side)->values[theirs].logical);
     if (!unknown && !values_differ(walk, side, mine, theirs)) return;
     const lb_taint *taint = lb_taint_of(&walk->storages[side], value->storage);
-    lb_diff_flow_add(
+    add_flow(
         in,
         &(lb_diff_flow_source){
             taint->verdict, taint->carried, !unknown || taint->differs, {taint->lone[0], taint->lone[1]}, taint->met});
@@ -98,4 +99,58 @@ void lb_flow_out(lb_diff_walk *walk, int side, uint32_t op, uint32_t i, const lb
     if (left->met > taint->met) taint->met = left->met;
     for (int k = 0; k < 2; k++)
         if (left->lone[k] < taint->lone[k]) taint->lone[k] = left->lone[k];
+}
+
+lb_diff_flow_source lb_flow_in_all(lb_diff_walk *walk, uint32_t ia, int element)
+{
+    lb_diff_flow_source in = LB_INFLOW_NONE;
+    const lb_alignment *al = &walk->alignment;
+    const uint32_t b = al->b_of_a[ia];
+    if (walk->collective_matches[0].of_op && walk->collective_matches[0].of_op[ia] != LB_NONE) return walk->brought;
+    lb_flow_in(walk, 0, ia, b, element, &in);
+    if (b != LB_NONE) lb_flow_in(walk, 1, b, ia, element, &in);
+    if (al->join_of_a[ia] == LB_NONE) return in;
+    const lb_reassembly *join = &al->joins.list[al->join_of_a[ia]];
+    for (uint32_t k = 0; k < join->parts; k++)
+        lb_flow_in(walk, 1, al->joins.part_ops[join->first + k], LB_NONE, element, &in);
+    return in;
+}
+
+void lb_flow_meet(lb_diff_walk *walk, const lb_collective_match *exchange)
+{
+    walk->brought = LB_INFLOW_NONE;
+    for (uint32_t k = 0; k < exchange->n; k++) {
+        const uint32_t member = walk->collective_matches[0].ops[exchange->first + k],
+                       b = walk->alignment.b_of_a[member];
+        lb_flow_in(walk, 0, member, b, LB_ALL_ELEMENTS, &walk->brought);
+        if (b != LB_NONE) lb_flow_in(walk, 1, b, member, LB_ALL_ELEMENTS, &walk->brought);
+    }
+}
+
+void lb_flow_out_all(lb_diff_walk *walk, int side, uint32_t op, const lb_diff_flow_source *left)
+{
+    const lb_program *p = lb_diff_walk_side(walk, side);
+    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) lb_flow_out(walk, side, op, i, left);
+}
+
+void lb_flow_out_pair(lb_diff_walk *walk, uint32_t ia, const lb_diff_flow_source *left)
+{
+    const lb_alignment *al = &walk->alignment;
+    const lb_op *a = &walk->pa->ops[ia];
+    const uint32_t ib = al->b_of_a[ia];
+    const lb_diff_flow_source clean = LB_INFLOW_NONE;
+    for (uint32_t i = 0; ib != LB_NONE && i < lb_op_outcomes(a); i++) {
+        const uint32_t va = lb_op_outcome(walk->pa, a, i), vb = i < lb_op_outcomes(&walk->pb->ops[ib])
+                                                                    ? lb_op_outcome(walk->pb, &walk->pb->ops[ib], i)
+                                                                    : LB_NONE;
+        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(walk->pa->values[va].logical) &&
+                          !lb_diff_walk_value_differs(walk, va, vb);
+        lb_flow_out(walk, 0, ia, i, same ? &clean : left);
+        if (vb != LB_NONE) lb_flow_out(walk, 1, ib, i, same ? &clean : left);
+    }
+    if (ib != LB_NONE) return;
+    lb_flow_out_all(walk, 0, ia, left);
+    if (al->join_of_a[ia] == LB_NONE) return;
+    const lb_reassembly *join = &al->joins.list[al->join_of_a[ia]];
+    for (uint32_t k = 0; k < join->parts; k++) lb_flow_out_all(walk, 1, al->joins.part_ops[join->first + k], left);
 }

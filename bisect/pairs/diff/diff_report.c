@@ -23,17 +23,17 @@ struct lb_report_store {
     lb_hash layers, places, missing, findings;
 };
 
-static struct lb_report_store *store_of(lb_diff_report *r)
+static struct lb_report_store *store_of(lb_diff_report *report)
 {
-    if (!r->store) r->store = calloc(1, sizeof *r->store);
-    r->out_of_memory |= !r->store;
-    return r->store;
+    if (!report->store) report->store = calloc(1, sizeof *report->store);
+    report->out_of_memory |= !report->store;
+    return report->store;
 }
 
-const char *lb_report_keep(lb_diff_report *r, const char *text)
+const char *lb_report_keep(lb_diff_report *report, const char *text)
 {
     size_t n = strlen(text) + 1;
-    struct lb_report_store *store = store_of(r);
+    struct lb_report_store *store = store_of(report);
     chunk *c = store ? store->chunks : NULL;
     if (store && (!c || c->size - c->used < n)) {
         size_t size = n > 65536 ? n : 65536;
@@ -41,20 +41,20 @@ const char *lb_report_keep(lb_diff_report *r, const char *text)
         if (fresh) *fresh = (chunk){c, 0, size}, store->chunks = fresh;
         c = fresh;
     }
-    if (!c) return r->out_of_memory = true, "";
+    if (!c) return report->out_of_memory = true, "";
     char *at = c->bytes + c->used;
     memcpy(at, text, n);
     c->used += n;
     return at;
 }
 
-lb_code_line lb_report_keep_line(lb_diff_report *r, const lb_code_line *line)
+lb_code_line lb_report_keep_line(lb_diff_report *report, const lb_code_line *line)
 {
     if (!line->number) return *line;
     return (lb_code_line){.number = line->number,
-                          .file = lb_report_keep(r, line->file),
-                          .function = lb_report_keep(r, line->function),
-                          .text = lb_report_keep(r, line->text)};
+                          .file = lb_report_keep(report, line->file),
+                          .function = lb_report_keep(report, line->function),
+                          .text = lb_report_keep(report, line->text)};
 }
 
 static uint64_t text_hash(const char *text, uint64_t seed)
@@ -64,27 +64,27 @@ static uint64_t text_hash(const char *text, uint64_t seed)
 
 /* ---- sentences, each once ---- */
 
-static bool is_listed(lb_diff_report *r, lb_hash *index, char *const *list, uint32_t n, const char *text)
+static bool is_listed(lb_diff_report *report, lb_hash *index, char *const *list, uint32_t n, const char *text)
 {
     while (index->n < n)
-        if (!lb_hash_add(index, text_hash(list[index->n], 0), index->n)) return r->out_of_memory = true, false;
+        if (!lb_hash_add(index, text_hash(list[index->n], 0), index->n)) return report->out_of_memory = true, false;
     LB_HASH_EACH(row, index, text_hash(text, 0))
     if (strcmp(list[row], text) == 0) return true;
     return false;
 }
 
-void lb_report_missing(lb_diff_report *r, const char *text)
+void lb_report_missing(lb_diff_report *report, const char *text)
 {
-    struct lb_report_store *store = store_of(r);
-    if (store && !is_listed(r, &store->missing, r->missing, r->n_missing, text))
-        LB_DIFF_APPEND(r, missing, n_missing, (char *)lb_report_keep(r, text));
+    struct lb_report_store *store = store_of(report);
+    if (store && !is_listed(report, &store->missing, report->missing, report->n_missing, text))
+        LB_DIFF_APPEND(report, missing, n_missing, (char *)lb_report_keep(report, text));
 }
 
-void lb_report_finding(lb_diff_report *r, const char *text)
+void lb_report_finding(lb_diff_report *report, const char *text)
 {
-    struct lb_report_store *store = store_of(r);
-    if (store && !is_listed(r, &store->findings, r->findings, r->n_findings, text))
-        LB_DIFF_APPEND(r, findings, n_findings, (char *)lb_report_keep(r, text));
+    struct lb_report_store *store = store_of(report);
+    if (store && !is_listed(report, &store->findings, report->findings, report->n_findings, text))
+        LB_DIFF_APPEND(report, findings, n_findings, (char *)lb_report_keep(report, text));
 }
 
 /* ---- rows ---- */
@@ -95,25 +95,25 @@ static uint64_t layer_hash(const lb_diff_row *row)
 }
 
 /* The last row of that layer and rank; LB_NONE. */
-static uint32_t find_layer(lb_diff_report *r, const lb_diff_row *like)
+static uint32_t find_layer(lb_diff_report *report, const lb_diff_row *like)
 {
-    struct lb_report_store *store = store_of(r);
+    struct lb_report_store *store = store_of(report);
     uint32_t found = LB_NONE;
     if (!store) return LB_NONE;
-    while (store->layers.n < r->n_layers)
-        if (!lb_hash_add(&store->layers, layer_hash(&r->layers[store->layers.n]), store->layers.n))
-            return r->out_of_memory = true, LB_NONE;
+    while (store->layers.n < report->n_layers)
+        if (!lb_hash_add(&store->layers, layer_hash(&report->layers[store->layers.n]), store->layers.n))
+            return report->out_of_memory = true, LB_NONE;
     LB_HASH_EACH(row, &store->layers, layer_hash(like))
-    if (r->layers[row].rank == like->rank && !strcmp(r->layers[row].layer, like->layer) &&
+    if (report->layers[row].rank == like->rank && !strcmp(report->layers[row].layer, like->layer) &&
         (found == LB_NONE || row > found))
         found = row;
     return found;
 }
 
-static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
+static lb_diff_row *layer_row(lb_diff_report *report, const lb_diff_row *from)
 {
-    const uint32_t known = r->out_of_memory ? LB_NONE : find_layer(r, from);
-    if (known != LB_NONE) return &r->layers[known];
+    const uint32_t known = report->out_of_memory ? LB_NONE : find_layer(report, from);
+    if (known != LB_NONE) return &report->layers[known];
     lb_diff_row row = *from;
     row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
@@ -122,26 +122,26 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
     row.n_arguments = 0, row.means = NULL, row.met = 0;
     memset(&row.difference, 0, sizeof row.difference);
     row.difference.cosine = 1, row.difference.first = -1;
-    uint32_t before = r->n_layers;
-    LB_DIFF_APPEND(r, layers, n_layers, row);
-    return r->n_layers > before ? &r->layers[before] : NULL;
+    uint32_t before = report->n_layers;
+    LB_DIFF_APPEND(report, layers, n_layers, row);
+    return report->n_layers > before ? &report->layers[before] : NULL;
 }
 
-void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
+void lb_report_layer(lb_diff_report *report, const lb_diff_row *row)
 {
-    lb_diff_row *l = layer_row(r, row);
-    if (!l) return;
-    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(l->verdict);
-    if (worst) l->why = row->why, l->phase = row->phase, l->step = row->step;
-    if (worst) memcpy(l->lines, row->lines, sizeof l->lines);
-    if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
-        l->difference = row->difference, l->measured = true;
-    if (row->met > l->met) l->met = row->met;
-    l->verdict = lb_verdict_worse(l->verdict, row->verdict);
-    l->local = lb_verdict_worse(l->local, row->local);
-    l->inherited = lb_verdict_worse(l->inherited, row->inherited);
-    if (!(row->bound_ratio <= l->bound_ratio) && row->bound_ratio == row->bound_ratio)
-        l->bound_ratio = row->bound_ratio;
+    lb_diff_row *layer = layer_row(report, row);
+    if (!layer) return;
+    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(layer->verdict);
+    if (worst) layer->why = row->why, layer->phase = row->phase, layer->step = row->step;
+    if (worst) memcpy(layer->lines, row->lines, sizeof layer->lines);
+    if (row->measured && (!layer->measured || worst || row->difference.rel_l2 > layer->difference.rel_l2))
+        layer->difference = row->difference, layer->measured = true;
+    if (row->met > layer->met) layer->met = row->met;
+    layer->verdict = lb_verdict_worse(layer->verdict, row->verdict);
+    layer->local = lb_verdict_worse(layer->local, row->local);
+    layer->inherited = lb_verdict_worse(layer->inherited, row->inherited);
+    if (!(row->bound_ratio <= layer->bound_ratio) && row->bound_ratio == row->bound_ratio)
+        layer->bound_ratio = row->bound_ratio;
 }
 
 /* Rows are reported where their difference is met; what stands for ops of one side alone lies before that. Of two that
@@ -160,20 +160,21 @@ static bool outranks(const lb_diff_row *row, const lb_diff_row *first)
     return row->lossy != first->lossy ? row->lossy : comes_before(row, first);
 }
 
-void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
+void lb_report_row(lb_diff_report *report, const lb_diff_row *row)
 {
-    lb_report_layer(r, row);
+    lb_report_layer(report, row);
     if (row->verdict == LB_VERDICT_IDENTICAL) return;
-    if (!r->has_earliest) r->earliest = *row, r->has_earliest = true;
+    if (!report->has_earliest) report->earliest = *row, report->has_earliest = true;
     if ((row->verdict == LB_VERDICT_MISSING || row->verdict == LB_VERDICT_OPAQUE) &&
-        (!r->has_undecided || row->step < r->undecided_step))
-        r->undecided_step = row->step, r->has_undecided = true;
-    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(r->verdict);
+        (!report->has_undecided || row->step < report->undecided_step))
+        report->undecided_step = row->step, report->has_undecided = true;
+    bool worst = lb_verdict_severity(row->verdict) > lb_verdict_severity(report->verdict);
     /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
-    bool own = lb_verdict_severity(row->verdict) == lb_verdict_severity(r->verdict) && row->local == row->verdict &&
-               (r->first.local != r->first.verdict || outranks(row, &r->first));
-    if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
-    r->verdict = lb_verdict_worse(r->verdict, row->verdict);
+    bool own = lb_verdict_severity(row->verdict) == lb_verdict_severity(report->verdict) &&
+               row->local == row->verdict &&
+               (report->first.local != report->first.verdict || outranks(row, &report->first));
+    if (!report->has_first || worst || own) report->first = *row, report->has_first = true;
+    report->verdict = lb_verdict_worse(report->verdict, row->verdict);
 }
 
 /* ---- places ---- */
@@ -215,35 +216,35 @@ static uint64_t place_hash(const lb_diff_difference *place)
 }
 
 /* The first place that is this one; LB_NONE. */
-static uint32_t find_place(lb_diff_report *r, const lb_diff_difference *like)
+static uint32_t find_place(lb_diff_report *report, const lb_diff_difference *like)
 {
-    struct lb_report_store *store = store_of(r);
+    struct lb_report_store *store = store_of(report);
     uint32_t found = LB_NONE;
     if (!store) return LB_NONE;
-    while (store->places.n < r->n_places)
-        if (!lb_hash_add(&store->places, place_hash(&r->places[store->places.n]), store->places.n))
-            return r->out_of_memory = true, LB_NONE;
+    while (store->places.n < report->n_places)
+        if (!lb_hash_add(&store->places, place_hash(&report->places[store->places.n]), store->places.n))
+            return report->out_of_memory = true, LB_NONE;
     LB_HASH_EACH(row, &store->places, place_hash(like))
-    if (row < found && is_same_place(&r->places[row], like)) found = row;
+    if (row < found && is_same_place(&report->places[row], like)) found = row;
     return found;
 }
 
-void lb_report_place(lb_diff_report *r, const lb_diff_difference *place)
+void lb_report_place(lb_diff_report *report, const lb_diff_difference *place)
 {
-    const uint32_t known = r->out_of_memory ? LB_NONE : find_place(r, place);
+    const uint32_t known = report->out_of_memory ? LB_NONE : find_place(report, place);
     if (known != LB_NONE)
-        join_place(&r->places[known], place);
+        join_place(&report->places[known], place);
     else
-        LB_DIFF_APPEND(r, places, n_places, *place);
+        LB_DIFF_APPEND(report, places, n_places, *place);
 }
 
-void lb_report_settle_differences(lb_diff_report *r)
+void lb_report_settle_differences(lb_diff_report *report)
 {
-    if (r->verdict != LB_VERDICT_DIVERGED || r->n_differences) return;
-    free(r->differences);
-    r->differences = r->places, r->n_differences = r->n_places;
-    r->places = NULL, r->n_places = 0;
-    if (r->store) lb_hash_clear(&r->store->places);
+    if (report->verdict != LB_VERDICT_DIVERGED || report->n_differences) return;
+    free(report->differences);
+    report->differences = report->places, report->n_differences = report->n_places;
+    report->places = NULL, report->n_places = 0;
+    if (report->store) lb_hash_clear(&report->store->places);
 }
 
 void lb_diff_report_share_cost(lb_diff_report *x, lb_diff_report *y)

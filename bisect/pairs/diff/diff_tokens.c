@@ -154,18 +154,18 @@ static lb_diff_tokens *tokens_of(lb_diff_report *r, const char *kind)
     return r->n_tokens > before ? &r->tokens[before] : NULL;
 }
 
-static void add_token(lb_diff_tokens *t, const double *p, const double *q, int64_t n, int64_t target)
+static void add_token(lb_diff_tokens *tokens, const double *first, const double *second, int64_t n, int64_t target)
 {
-    int64_t best = lb_token_most_probable(p, n);
-    t->count++;
-    t->kl += lb_token_divergence(p, q, n);
-    t->top1 += best == lb_token_most_probable(q, n);
+    int64_t best = lb_token_most_probable(first, n);
+    tokens->count++;
+    tokens->kl += lb_token_divergence(first, second, n);
+    tokens->top1 += best == lb_token_most_probable(second, n);
     if (target < 0 || target >= n) return;
-    double d = p[target] == q[target] ? 0 : p[target] - q[target];
-    t->has_targets = true;
-    t->k3 += expm1(d) - d;
-    t->mean_abs += fabs(d);
-    if (!(fabs(d) <= t->max_abs)) t->max_abs = fabs(d);
+    double d = first[target] == second[target] ? 0 : first[target] - second[target];
+    tokens->has_targets = true;
+    tokens->k3 += expm1(d) - d;
+    tokens->mean_abs += fabs(d);
+    if (!(fabs(d) <= tokens->max_abs)) tokens->max_abs = fabs(d);
 }
 
 static const char *kind_of(const lb_diff_options *o, int64_t index, int64_t rows, char *text, size_t size)
@@ -192,9 +192,12 @@ static void compare_rows(cursor *a, cursor *b, const lb_diff_options *options, l
         bool targets = ya >= 0 || ignored_a;
         const char *given = ignored_a ? NULL : kind_of(options, i, rows, text, sizeof text);
         const char *kind = ignored_a ? "ignored" : given ? given : targets ? "text" : "greedy";
-        lb_diff_tokens *t = tokens_of(report, kind);
-        if (!t) return;
-        add_token(t, a->row, b->row, columns, ignored_a ? -1 : targets ? ya : lb_token_most_probable(a->row, columns));
+        lb_diff_tokens *tokens = tokens_of(report, kind);
+        if (!tokens) return;
+        add_token(tokens, a->row, b->row, columns,
+                  ignored_a ? -1
+                  : targets ? ya
+                            : lb_token_most_probable(a->row, columns));
     }
     report->tokens_approximate |= !a->exact || !b->exact;
 }
@@ -294,8 +297,8 @@ lb_status lb_diff_tokens_add(const lb_program_view *a, const lb_program_view *b,
 void lb_diff_tokens_finish(lb_diff_report *report)
 {
     for (uint32_t i = 0; i < report->n_tokens; i++) {
-        lb_diff_tokens *t = &report->tokens[i];
-        double n = (double)t->count;
-        t->k3 /= n, t->kl /= n, t->top1 /= n, t->mean_abs /= n;
+        lb_diff_tokens *tokens = &report->tokens[i];
+        double n = (double)tokens->count;
+        tokens->k3 /= n, tokens->kl /= n, tokens->top1 /= n, tokens->mean_abs /= n;
     }
 }

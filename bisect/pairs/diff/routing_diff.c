@@ -16,36 +16,38 @@ typedef struct decision {
     lb_dtype dtype;
 } decision;
 
-static int64_t last_dim(const lb_program *p, uint32_t value)
+static int64_t last_dim(const lb_program *program, uint32_t value)
 {
-    const lb_layout *l = &p->values[value].layout;
+    const lb_layout *l = &program->values[value].layout;
     return l->ndim ? l->shape[l->ndim - 1] : 0;
 }
 
-static void release_decision(decision *d)
+static void release_decision(decision *made)
 {
-    free(d->ids), free(d->logits);
+    free(made->ids), free(made->logits);
 }
 
-static bool load_decision(const lb_regenerated *w, const lb_routing *row, decision *d)
+static bool load_decision(const lb_regenerated *regenerated, const lb_routing *row, decision *made)
 {
-    const lb_program *p = w->program;
-    lb_tensor t;
+    const lb_program *program = regenerated->program;
+    lb_tensor tensor;
     bool exact;
-    memset(d, 0, sizeof *d);
-    if (row->ids == LB_NONE || !lb_regenerated_value(w, row->ids, &t, &exact)) return false;
-    int64_t n = lb_layout_numel(&t.layout);
-    d->choices = last_dim(p, row->ids);
-    if (d->choices < 1 || d->choices > LB_MOST_CHOICES || !(d->ids = malloc((size_t)n * sizeof *d->ids + 1)))
+    memset(made, 0, sizeof *made);
+    if (row->ids == LB_NONE || !lb_regenerated_value(regenerated, row->ids, &tensor, &exact)) return false;
+    int64_t n = lb_layout_numel(&tensor.layout);
+    made->choices = last_dim(program, row->ids);
+    if (made->choices < 1 || made->choices > LB_MOST_CHOICES ||
+        !(made->ids = malloc((size_t)n * sizeof *made->ids + 1)))
         return false;
-    d->tokens = n / d->choices;
-    if (!lb_expert_flip_load_ids(&t, d->ids)) return false;
-    if (row->logits == LB_NONE || !lb_regenerated_value(w, row->logits, &t, &exact)) return true;
-    d->experts = last_dim(p, row->logits), d->dtype = t.dtype;
-    if (lb_layout_numel(&t.layout) != d->tokens * d->experts || !lb_dtype_is_float(t.dtype)) return true;
-    d->logits = lb_expert_flip_scores(&t);
-    for (int64_t i = 0; d->logits && i < n; i++)
-        if (d->ids[i] < 0 || d->ids[i] >= d->experts) free(d->logits), d->logits = NULL;
+    made->tokens = n / made->choices;
+    if (!lb_expert_flip_load_ids(&tensor, made->ids)) return false;
+    if (row->logits == LB_NONE || !lb_regenerated_value(regenerated, row->logits, &tensor, &exact)) return true;
+    made->experts = last_dim(program, row->logits), made->dtype = tensor.dtype;
+    if (lb_layout_numel(&tensor.layout) != made->tokens * made->experts || !lb_dtype_is_float(tensor.dtype))
+        return true;
+    made->logits = lb_expert_flip_scores(&tensor);
+    for (int64_t i = 0; made->logits && i < n; i++)
+        if (made->ids[i] < 0 || made->ids[i] >= made->experts) free(made->logits), made->logits = NULL;
     return true;
 }
 
@@ -90,55 +92,56 @@ typedef struct group {
     uint32_t first_part, parts;
 } group;
 
-static const char *path_of(const lb_program *p, const lb_routing *row)
+static const char *path_of(const lb_program *program, const lb_routing *row)
 {
-    return lb_program_text(p, p->scopes[row->scope].path);
+    return lb_program_text(program, program->scopes[row->scope].path);
 }
 
 /* What part `k` of the group decided there. */
-static const lb_routing *find_routing(const group *g, uint32_t k, const char *path, uint32_t call)
+static const lb_routing *find_routing(const group *group, uint32_t k, const char *path, uint32_t call)
 {
-    const lb_program *p = g->regenerated->program;
-    for (uint32_t i = 0; i < p->n_routings; i++) {
-        const lb_routing *row = &p->routings[i];
-        if (row->call == call && row->ids != LB_NONE && !strcmp(path_of(p, row), path) &&
-            lb_program_view_part_of_value(g->regenerated->side, row->ids) == g->first_part + k)
+    const lb_program *program = group->regenerated->program;
+    for (uint32_t i = 0; i < program->n_routings; i++) {
+        const lb_routing *row = &program->routings[i];
+        if (row->call == call && row->ids != LB_NONE && !strcmp(path_of(program, row), path) &&
+            lb_program_view_part_of_value(group->regenerated->side, row->ids) == group->first_part + k)
             return row;
     }
     return NULL;
 }
 
 /* `more` behind `d`; false when they don't fit. */
-static bool append_decision(decision *d, const decision *more)
+static bool append_decision(decision *made, const decision *more)
 {
-    if (more->choices != d->choices || more->experts != d->experts || !more->logits != !d->logits) return false;
-    const int64_t tokens = d->tokens + more->tokens, k = d->choices, n = d->experts;
-    int64_t *ids = realloc(d->ids, (size_t)(tokens * k) * sizeof *ids + 1);
+    if (more->choices != made->choices || more->experts != made->experts || !more->logits != !made->logits)
+        return false;
+    const int64_t tokens = made->tokens + more->tokens, k = made->choices, n = made->experts;
+    int64_t *ids = realloc(made->ids, (size_t)(tokens * k) * sizeof *ids + 1);
     if (!ids) return false;
-    d->ids = ids;
-    memcpy(ids + d->tokens * k, more->ids, (size_t)(more->tokens * k) * sizeof *ids);
-    if (d->logits) {
-        double *logits = realloc(d->logits, (size_t)(tokens * n) * sizeof *logits + 1);
+    made->ids = ids;
+    memcpy(ids + made->tokens * k, more->ids, (size_t)(more->tokens * k) * sizeof *ids);
+    if (made->logits) {
+        double *logits = realloc(made->logits, (size_t)(tokens * n) * sizeof *logits + 1);
         if (!logits) return false;
-        d->logits = logits;
-        memcpy(logits + d->tokens * n, more->logits, (size_t)(more->tokens * n) * sizeof *logits);
+        made->logits = logits;
+        memcpy(logits + made->tokens * n, more->logits, (size_t)(more->tokens * n) * sizeof *logits);
     }
-    d->tokens = tokens;
+    made->tokens = tokens;
     return true;
 }
 
 /* What the group decided about `tokens` tokens (0: as many as there are): all parts one behind the other, or, where the
  * first alone has as many (ranks that share weights out route all tokens each), the first. */
-static bool load_group(const group *g, const char *path, uint32_t call, int64_t tokens, decision *d)
+static bool load_group(const group *group, const char *path, uint32_t call, int64_t tokens, decision *made)
 {
-    for (uint32_t k = 0; k < g->parts; k++) {
-        const lb_routing *row = find_routing(g, k, path, call);
+    for (uint32_t k = 0; k < group->parts; k++) {
+        const lb_routing *row = find_routing(group, k, path, call);
         decision more;
-        bool fits = row && load_decision(g->regenerated, row, k ? &more : d);
-        if (k && fits) fits = append_decision(d, &more);
+        bool fits = row && load_decision(group->regenerated, row, k ? &more : made);
+        if (k && fits) fits = append_decision(made, &more);
         if (k && row) release_decision(&more);
         if (!fits) return false;
-        if (d->tokens == tokens) break;
+        if (made->tokens == tokens) break;
     }
     return true;
 }
@@ -182,10 +185,11 @@ static void compare_all(const lb_regenerated *wa, const lb_regenerated *wb, cons
     }
 }
 
-static void want_all(lb_regenerated *w)
+static void want_all(lb_regenerated *regenerated)
 {
-    for (uint32_t i = 0; i < w->program->n_routings; i++)
-        lb_regenerated_want(w, w->program->routings[i].ids), lb_regenerated_want(w, w->program->routings[i].logits);
+    for (uint32_t i = 0; i < regenerated->program->n_routings; i++)
+        lb_regenerated_want(regenerated, regenerated->program->routings[i].ids),
+            lb_regenerated_want(regenerated, regenerated->program->routings[i].logits);
 }
 
 lb_status lb_routing_diff_add(const lb_program_view *a, const lb_program_view *b, const lb_layer_names_map *rules,

@@ -149,8 +149,7 @@ static const lb_candidate_digest *digest_row(maker *maker, const char *order)
  * it. */
 static bool is_repeated(maker *maker, const char *order)
 {
-    /* What has no tree here is taken as new: running an order twice is harmless, leaving one out is
-     * not. A file's tree is the user's, and is run whatever else has it. */
+    /* What has no tree here is taken as new: running an order twice is harmless, leaving one out is not. */
     const bool named =
         maker->terms && maker->terms <= MOST_TERMS && strlen(order) < sizeof((lb_candidate_digest *)0)->order;
     const lb_candidate_digest *row = named ? digest_row(maker, order) : NULL;
@@ -398,7 +397,8 @@ static void add_composites(maker *maker, const lb_program *alone)
     lb_composites_release(&found);
 }
 
-/* Trees of the user's go before all other sums, since they were measured;
+/* Trees of the user's go before all other sums, since they were measured, and run whatever else has them: a tree
+ * says the additions alone, and a named order of the same tree may do more (folded's tail:again);
  * orders before precisions, because they are what differs between two runs in one dtype;
  * combinations last, because they are many. */
 static void list_orders(maker *maker)
@@ -407,7 +407,7 @@ static void list_orders(maker *maker)
     for (uint32_t i = 0; maker->given && i < maker->given->n; i++) {
         char name[sizeof maker->list->name];
         snprintf(name, sizeof name, "tree:%s", maker->given->paths[i]);
-        if (maker->fitting >> i & 1) use_order(maker, name, 0);
+        if (maker->fitting >> i & 1) add(maker, LB_CAUSE_ORDER, 0, LB_SWAP_ORDER, name, 0, NULL);
     }
     if (maker->matrices && maker->narrow) each_word(maker, narrow_orders, use_plain_order);
     if (maker->matrices && !maker->narrow) each_word(maker, row_orders, use_order);

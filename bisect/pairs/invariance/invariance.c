@@ -76,11 +76,11 @@ static lb_status check_launch(const char *text, lb_err *err)
         text, rules + 1, orders.message);
 }
 
-static bool is_asked(const lb_invariance_options *o, const char *name)
+static bool is_asked(const lb_invariance_options *options, const char *name)
 {
-    for (uint32_t i = 0; i < o->n_launches; i++)
-        if (!strcmp(o->launches[i], name)) return true;
-    return !o->n_launches;
+    for (uint32_t i = 0; i < options->n_launches; i++)
+        if (!strcmp(options->launches[i], name)) return true;
+    return !options->n_launches;
 }
 
 /* ---- one batch, one launch --------------------------------------------------------------------------------------- */
@@ -167,33 +167,34 @@ static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wa
 /* ---- one batch --------------------------------------------------------------------------------------------------- */
 
 /* The kernels that replay itself has for an op. */
-static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out, lb_err *err)
+static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options *options, lb_invariance *out,
+                             lb_err *err)
 {
     const launch own = {NULL, LB_ROW_RUN_KERNEL, "", "own"},
                  openblas = {NULL, LB_ROW_RUN_KERNEL, "openblas", "openblas"};
     lb_op_form form;
     const char *kernels = lb_op_find(lb_op_name(b->program, &b->program->ops[b->op]), &form)->kernels;
-    if (is_asked(o, "own")) LB_TRY(try_launch(b, &own, o->row, out, err));
-    if (is_asked(o, "openblas") && kernels && !strncmp(kernels, "openblas", 8) && lb_openblas_load(NULL) == LB_OK)
-        LB_TRY(try_launch(b, &openblas, o->row, out, err));
+    if (is_asked(options, "own")) LB_TRY(try_launch(b, &own, options->row, out, err));
+    if (is_asked(options, "openblas") && kernels && !strncmp(kernels, "openblas", 8) && lb_openblas_load(NULL) == LB_OK)
+        LB_TRY(try_launch(b, &openblas, options->row, out, err));
     return LB_OK;
 }
 
-static lb_status try_batch(lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out, lb_err *err)
+static lb_status try_batch(lb_row_batch *b, const lb_invariance_options *options, lb_invariance *out, lb_err *err)
 {
     const lb_row_run run = b->composite ? LB_ROW_RUN_KERNEL : LB_ROW_RUN_ORDER;
-    b->shape.multiprocessors = o->multiprocessors > 0 ? o->multiprocessors : 132;
-    if (b->shape.rows <= o->row) return LB_OK;
-    if (!b->composite) LB_TRY(try_kernels(b, o, out, err));
+    b->shape.multiprocessors = options->multiprocessors > 0 ? options->multiprocessors : 132;
+    if (b->shape.rows <= options->row) return LB_OK;
+    if (!b->composite) LB_TRY(try_kernels(b, options, out, err));
     for (const lb_launch_rule *rule = lb_launch_rules(); rule->name; rule++) {
         const launch how = {rule, run, NULL, NULL};
-        if (rule->of == b->of && is_asked(o, rule->name)) LB_TRY(try_launch(b, &how, o->row, out, err));
+        if (rule->of == b->of && is_asked(options, rule->name)) LB_TRY(try_launch(b, &how, options->row, out, err));
     }
-    for (uint32_t i = 0; i < o->n_launches; i++) {
-        const char *text = o->launches[i];
+    for (uint32_t i = 0; i < options->n_launches; i++) {
+        const char *text = options->launches[i];
         const launch how = {NULL, run, text, text};
         if (!rule_named(text) && (b->composite ? is_kernel_of(b->composite->kind, text) : is_order(text)))
-            LB_TRY(try_launch(b, &how, o->row, out, err));
+            LB_TRY(try_launch(b, &how, options->row, out, err));
     }
     return LB_OK;
 }
@@ -209,10 +210,10 @@ typedef struct search {
     lb_invariance *out;
 } search;
 
-static bool is_selected(const search *s, const lb_composite *c)
+static bool is_selected(const search *search, const lb_composite *c)
 {
     bool selected = false;
-    for (uint32_t k = 0; k < c->n_ops; k++) selected |= s->marks[c->ops[k]] != 0;
+    for (uint32_t k = 0; k < c->n_ops; k++) selected |= search->marks[c->ops[k]] != 0;
     return selected;
 }
 
@@ -221,51 +222,51 @@ static void want_value(void *context, uint32_t value)
     lb_regenerated_want(context, value);
 }
 
-static lb_status read_bytes(search *s, lb_err *err)
+static lb_status read_bytes(search *search, lb_err *err)
 {
-    for (uint32_t i = 0; i < s->p->n_ops; i++)
-        if (s->marks[i] && lb_op_computes(s->p, &s->p->ops[i]))
-            lb_op_each_input(s->p, &s->p->ops[i], want_value, &s->bytes);
-    for (uint32_t i = 0; i < s->composites.n; i++)
-        for (int k = 0; is_selected(s, &s->composites.rows[i]) && k < LB_COMPOSITE_INPUTS; k++)
-            lb_regenerated_want(&s->bytes, s->composites.rows[i].inputs[k]);
-    return lb_regenerated_run(&s->bytes, err);
+    for (uint32_t i = 0; i < search->p->n_ops; i++)
+        if (search->marks[i] && lb_op_computes(search->p, &search->p->ops[i]))
+            lb_op_each_input(search->p, &search->p->ops[i], want_value, &search->bytes);
+    for (uint32_t i = 0; i < search->composites.n; i++)
+        for (int k = 0; is_selected(search, &search->composites.rows[i]) && k < LB_COMPOSITE_INPUTS; k++)
+            lb_regenerated_want(&search->bytes, search->composites.rows[i].inputs[k]);
+    return lb_regenerated_run(&search->bytes, err);
 }
 
 /* Attention as one op has rows of its own kind only: a query's row is nothing without its sequence. */
-static bool is_attention(const search *s, uint32_t op)
+static bool is_attention(const search *search, uint32_t op)
 {
-    for (uint32_t i = 0; i < s->composites.n; i++) {
-        const lb_composite *c = &s->composites.rows[i];
+    for (uint32_t i = 0; i < search->composites.n; i++) {
+        const lb_composite *c = &search->composites.rows[i];
         if (c->kind == LB_COMPOSITE_ATTENTION && c->n_ops == 1 && c->ops[0] == op) return true;
     }
     return false;
 }
 
-static lb_status try_all(search *s, lb_err *err)
+static lb_status try_all(search *search, lb_err *err)
 {
     lb_row_batch batch;
     lb_status status = LB_OK;
-    for (uint32_t i = 0; status == LB_OK && i < s->p->n_ops; i++) {
-        if (!s->marks[i] || !lb_op_computes(s->p, &s->p->ops[i]) || is_attention(s, i)) continue;
-        if (!lb_row_batch_of_op(s->p, &s->bytes, i, &batch)) continue;
-        status = try_batch(&batch, s->options, s->out, err);
+    for (uint32_t i = 0; status == LB_OK && i < search->p->n_ops; i++) {
+        if (!search->marks[i] || !lb_op_computes(search->p, &search->p->ops[i]) || is_attention(search, i)) continue;
+        if (!lb_row_batch_of_op(search->p, &search->bytes, i, &batch)) continue;
+        status = try_batch(&batch, search->options, search->out, err);
         lb_row_batch_release(&batch);
     }
-    for (uint32_t i = 0; status == LB_OK && i < s->composites.n; i++) {
-        if (!is_selected(s, &s->composites.rows[i]) ||
-            !lb_row_batch_of_composite(&s->composites.rows[i], &s->bytes, &batch))
+    for (uint32_t i = 0; status == LB_OK && i < search->composites.n; i++) {
+        if (!is_selected(search, &search->composites.rows[i]) ||
+            !lb_row_batch_of_composite(&search->composites.rows[i], &search->bytes, &batch))
             continue;
-        status = try_batch(&batch, s->options, s->out, err);
+        status = try_batch(&batch, search->options, search->out, err);
         lb_row_batch_release(&batch);
     }
     return status;
 }
 
-static lb_status try_program(const lb_program_view *side, const lb_selector *selector, const lb_invariance_options *o,
-                             lb_invariance *out, lb_err *err)
+static lb_status try_program(const lb_program_view *side, const lb_selector *selector,
+                             const lb_invariance_options *options, lb_invariance *out, lb_err *err)
 {
-    search s = {.p = side->program, .options = o, .marks = calloc(side->program->n_ops + 1, 1), .out = out};
+    search s = {.p = side->program, .options = options, .marks = calloc(side->program->n_ops + 1, 1), .out = out};
     lb_status status = s.marks ? lb_regenerated_init(side, &s.bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_selector_mark(selector, s.p, NULL, NULL, s.marks, 1, NULL, err);
     if (status == LB_OK) status = lb_composites_find(s.p, &s.composites, err);

@@ -32,182 +32,186 @@ enum { INNER_UNKNOWN, INNER_NO, INNER_YES };
 
 /* Each op enters the stack at most once in a walk, so that stacks of n_ops never overflow and
  * circles (an op of A reached through B and back) end. */
-static void visit(search *s, int side, uint32_t op)
+static void visit(search *search, int side, uint32_t op)
 {
-    if (s->stamp[side][op] == s->walk) return;
-    s->stamp[side][op] = s->walk;
-    s->stack[side][s->n_stack[side]++] = op;
-    s->seen[side][s->n_seen[side]++] = op;
+    if (search->stamp[side][op] == search->walk) return;
+    search->stamp[side][op] = search->walk;
+    search->stack[side][search->n_stack[side]++] = op;
+    search->seen[side][search->n_seen[side]++] = op;
 }
 
 /* Entering by either side continues on both: what B's op reads has to be followed even where the
  * way there led through A's. */
-static void visit_node(search *s, uint32_t node)
+static void visit_node(search *search, uint32_t node)
 {
-    const lb_node *n = &s->m->nodes[node];
+    const lb_node *n = &search->m->nodes[node];
     for (int side = 0; side < 2; side++)
-        for (uint32_t k = 0; k < n->n[side]; k++) visit(s, side, s->m->ops[n->first[side] + k]);
+        for (uint32_t k = 0; k < n->n[side]; k++) visit(search, side, search->m->ops[n->first[side] + k]);
 }
 
 /* A node joins the queue once, from whichever sink it is reached first, so that faults which lead to a thousand
  * parameters are still one walk each. */
-static void meet(search *s, uint32_t node)
+static void meet(search *search, uint32_t node)
 {
-    if (node == s->self) return;
-    s->met = true;
-    if (s->out->leads[node]) return;
-    s->out->leads[node] = 1;
-    s->queue[s->n_queue++] = node;
+    if (node == search->self) return;
+    search->met = true;
+    if (search->out->leads[node]) return;
+    search->out->leads[node] = 1;
+    search->queue[search->n_queue++] = node;
 }
 
-static void note_lone(search *s, int side, uint32_t op, uint8_t blame)
+static void note_lone(search *search, int side, uint32_t op, uint8_t blame)
 {
     /* Copies and casts stand on one side of every mixed-precision run, and would bury the one op
      * that computes. */
-    if (s->m->sides[side].may_differ[op] != blame) return;
-    uint32_t *more = lb_array_grow(s->out->lone, s->out->n_lone, sizeof *more);
-    s->failed |= !more;
+    if (search->m->sides[side].may_differ[op] != blame) return;
+    uint32_t *more = lb_array_grow(search->out->lone, search->out->n_lone, sizeof *more);
+    search->failed |= !more;
     if (!more) return;
-    s->out->lone = more;
-    s->out->lone[s->out->n_lone++] = op;
+    search->out->lone = more;
+    search->out->lone[search->out->n_lone++] = op;
 }
 
-static void read_pred(search *s, int side, uint32_t op)
+static void read_pred(search *search, int side, uint32_t op)
 {
-    const uint32_t node = s->m->sides[side].node_of[op];
+    const uint32_t node = search->m->sides[side].node_of[op];
     if (node == LB_NONE) {
-        visit(s, side, op);
+        visit(search, side, op);
         return;
     }
-    switch ((lb_node_state)s->m->nodes[node].state) {
+    switch ((lb_node_state)search->m->nodes[node].state) {
     /* This is the cut. A choice that the sides made differently is noted on the way: exact values
      * agree behind it only because one side's was taken over. */
-    case LB_NODE_SAME: s->flipped |= s->m->nodes[node].flipped; return;
+    case LB_NODE_SAME: search->flipped |= search->m->nodes[node].flipped; return;
     case LB_NODE_APART:
         /* The walk stops here, too: whatever is wrong before this node is found by the walk that
          * begins at it, and blaming both would report one fault as many. */
-        if (s->inner[node] != INNER_YES) {
-            meet(s, node);
+        if (search->inner[node] != INNER_YES) {
+            meet(search, node);
             return;
         }
-        visit_node(s, node);
+        visit_node(search, node);
         return;
     /* An op that could not be run exactly may be innocent, and the difference may have passed
      * through it: neither stopping nor accusing it would be right. */
     case LB_NODE_UNKNOWN:
-        if (s->m->nodes[node].takes_terms)
-            meet(s, node);
+        if (search->m->nodes[node].takes_terms)
+            meet(search, node);
         else
-            visit_node(s, node);
+            visit_node(search, node);
         return;
     }
 }
 
-static void list_lone(search *s, lb_divergence *o, uint8_t blame)
+static void list_lone(search *search, lb_divergence *divergence, uint8_t blame)
 {
     for (int side = 0; side < 2; side++) {
-        o->first[side] = s->out->n_lone;
-        for (uint32_t k = 0; k < s->n_seen[side]; k++)
-            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) {
-                note_lone(s, side, s->seen[side][k], blame);
-                o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
+        divergence->first[side] = search->out->n_lone;
+        for (uint32_t k = 0; k < search->n_seen[side]; k++)
+            if (search->m->sides[side].node_of[search->seen[side][k]] == LB_NONE) {
+                note_lone(search, side, search->seen[side][k], blame);
+                divergence->sources[side] |=
+                    search->m->sides[side].may_differ[search->seen[side][k]] == LB_BLAME_SOURCE;
             }
-        o->n[side] = s->out->n_lone - o->first[side];
-        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, lb_by_u32);
+        divergence->n[side] = search->out->n_lone - divergence->first[side];
+        if (divergence->n[side])
+            qsort(search->out->lone + divergence->first[side], divergence->n[side], sizeof *search->out->lone,
+                  lb_by_u32);
     }
 }
 
 /* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are
  * gathered per side at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
-static void walk_back(search *s, lb_divergence *o)
+static void walk_back(search *search, lb_divergence *divergence)
 {
     for (bool more = true; more;) {
         more = false;
         for (int side = 0; side < 2; side++)
-            while (s->n_stack[side]) {
-                const lb_merged_side *m = &s->m->sides[side];
-                const uint32_t op = s->stack[side][--s->n_stack[side]];
-                for (uint32_t k = m->first_pred[op]; k < m->first_pred[op + 1]; k++) read_pred(s, side, m->preds[k]);
+            while (search->n_stack[side]) {
+                const lb_merged_side *m = &search->m->sides[side];
+                const uint32_t op = search->stack[side][--search->n_stack[side]];
+                for (uint32_t k = m->first_pred[op]; k < m->first_pred[op + 1]; k++)
+                    read_pred(search, side, m->preds[k]);
                 more = true;
             }
     }
-    o->flipped = s->flipped;
-    list_lone(s, o, LB_BLAME_OP);
-    if (!o->n[0] && !o->n[1]) list_lone(s, o, LB_BLAME_MOVE);
+    divergence->flipped = search->flipped;
+    list_lone(search, divergence, LB_BLAME_OP);
+    if (!divergence->n[0] && !divergence->n[1]) list_lone(search, divergence, LB_BLAME_MOVE);
 }
 
-static void begin(search *s, uint32_t self)
+static void begin(search *search, uint32_t self)
 {
     /* A new number of the walk empties both sets at once. */
-    s->walk++, s->self = self, s->met = s->flipped = false;
-    s->n_seen[0] = s->n_seen[1] = 0;
+    search->walk++, search->self = self, search->met = search->flipped = false;
+    search->n_seen[0] = search->n_seen[1] = 0;
 }
 
-static void add_origin(search *s, const lb_divergence *o)
+static void add_origin(search *search, const lb_divergence *divergence)
 {
-    lb_divergence *more = lb_array_grow(s->out->list, s->out->n, sizeof *more);
-    s->failed |= !more;
+    lb_divergence *more = lb_array_grow(search->out->list, search->out->n, sizeof *more);
+    search->failed |= !more;
     if (!more) return;
-    s->out->list = more;
-    s->out->list[s->out->n++] = *o;
+    search->out->list = more;
+    search->out->list[search->out->n++] = *divergence;
 }
 
 /* What was listed for a walk that found no origin is given back. */
-static void end(search *s, const lb_divergence *o, bool is_origin)
+static void end(search *search, const lb_divergence *divergence, bool is_origin)
 {
     if (is_origin)
-        add_origin(s, o);
+        add_origin(search, divergence);
     else
-        s->out->n_lone = o->first[0];
+        search->out->n_lone = divergence->first[0];
 }
 
-static void search_sink(search *s, uint32_t row)
+static void search_sink(search *search, uint32_t row)
 {
-    const lb_sink *sink = &s->m->sinks[row];
-    lb_divergence o = {.node = LB_NONE, .sink = row};
+    const lb_sink *sink = &search->m->sinks[row];
+    lb_divergence divergence = {.node = LB_NONE, .sink = row};
     /* A node that leaves the step needs no walk of its own: it is queued and asked like any other. */
     if (sink->node != LB_NONE && !sink->inputs) {
-        begin(s, LB_NONE);
-        if (s->m->nodes[sink->node].state == LB_NODE_APART) meet(s, sink->node);
+        begin(search, LB_NONE);
+        if (search->m->nodes[sink->node].state == LB_NODE_APART) meet(search, sink->node);
         return;
     }
-    begin(s, LB_NONE);
+    begin(search, LB_NONE);
     /* Inputs of a decision: the op's own outcome was taken over and says nothing, so that the walk
      * begins before it. */
     if (sink->node != LB_NONE)
-        visit_node(s, sink->node);
+        visit_node(search, sink->node);
     else
         for (int side = 0; side < 2; side++)
-            if (sink->op[side] != LB_NONE) read_pred(s, side, sink->op[side]);
-    walk_back(s, &o);
+            if (sink->op[side] != LB_NONE) read_pred(search, side, sink->op[side]);
+    walk_back(search, &divergence);
     /* A value that is apart although nothing before it is must itself be what differs. Inputs of a
      * decision never are: an op that is apart among them was queued, and is reported by itself. */
-    end(s, &o, sink->node == LB_NONE && !s->met);
+    end(search, &divergence, sink->node == LB_NONE && !search->met);
 }
 
-static void search_node(search *s, uint32_t node)
+static void search_node(search *search, uint32_t node)
 {
-    lb_divergence o = {.node = node, .sink = LB_NONE, .integers = s->m->nodes[node].integers};
-    begin(s, node);
-    visit_node(s, node);
-    walk_back(s, &o);
-    end(s, &o, !s->met);
+    lb_divergence divergence = {.node = node, .sink = LB_NONE, .integers = search->m->nodes[node].integers};
+    begin(search, node);
+    visit_node(search, node);
+    walk_back(search, &divergence);
+    end(search, &divergence, !search->met);
 }
 
 /* Nodes whose sides cross each other's may each reach the other: then the first of them stands for all.
  * Without this a difference that is certain (a sink is apart) would end in no finding at all. Which of
  * them is the cause cannot be known; the first in A's order is where a reader begins to look. */
-static void break_circle(search *s)
+static void break_circle(search *search)
 {
     uint32_t first = LB_NONE, row = UINT32_MAX;
-    for (uint32_t q = 0; q < s->n_queue; q++) {
-        const lb_node *n = &s->m->nodes[s->queue[q]];
-        if (n->n[0] && s->m->ops[n->first[0]] < row) row = s->m->ops[n->first[0]], first = s->queue[q];
+    for (uint32_t q = 0; q < search->n_queue; q++) {
+        const lb_node *n = &search->m->nodes[search->queue[q]];
+        if (n->n[0] && search->m->ops[n->first[0]] < row) row = search->m->ops[n->first[0]], first = search->queue[q];
     }
     if (first == LB_NONE) return;
-    lb_divergence o = {.node = first, .sink = LB_NONE};
-    o.first[0] = o.first[1] = s->out->n_lone;
-    add_origin(s, &o);
+    lb_divergence divergence = {.node = first, .sink = LB_NONE};
+    divergence.first[0] = divergence.first[1] = search->out->n_lone;
+    add_origin(search, &divergence);
 }
 
 /* ---- what meets again ---- */
@@ -215,11 +219,11 @@ static void break_circle(search *s)
 /* A counting sort by target, in two passes over the edges. Counts are written two places ahead and
  * the second pass fills through the place between, so that first[] ends as the row starts without
  * another copy. */
-static bool turn_round(search *s, int side)
+static bool turn_round(search *search, int side)
 {
-    const lb_merged_side *m = &s->m->sides[side];
-    uint32_t *first = s->first_succ[side] = calloc(m->n_ops + 2, sizeof *first);
-    uint32_t *succs = s->succs[side] = malloc((m->first_pred[m->n_ops] + 1) * sizeof *succs);
+    const lb_merged_side *m = &search->m->sides[side];
+    uint32_t *first = search->first_succ[side] = calloc(m->n_ops + 2, sizeof *first);
+    uint32_t *succs = search->succs[side] = malloc((m->first_pred[m->n_ops] + 1) * sizeof *succs);
     if (!first || !succs) return false;
     for (uint32_t k = 0; k < m->first_pred[m->n_ops]; k++) first[m->preds[k] + 2]++;
     for (uint32_t i = 0; i < m->n_ops; i++) first[i + 2] += first[i + 1];
@@ -230,17 +234,17 @@ static bool turn_round(search *s, int side)
 
 /* A node that is a sink leaves the step; one whose inputs are one is the same only because its outcome was taken
  * over. */
-static bool mark_sinks(search *s)
+static bool mark_sinks(search *search)
 {
-    s->sinks = calloc(s->m->n_nodes + 1, 1);
-    for (uint32_t i = 0; s->sinks && i < s->m->n_sinks; i++) {
-        const lb_sink *sink = &s->m->sinks[i];
-        if (sink->node != LB_NONE) s->sinks[sink->node] = 1;
+    search->sinks = calloc(search->m->n_nodes + 1, 1);
+    for (uint32_t i = 0; search->sinks && i < search->m->n_sinks; i++) {
+        const lb_sink *sink = &search->m->sinks[i];
+        if (sink->node != LB_NONE) search->sinks[sink->node] = 1;
         for (int side = 0; side < 2; side++)
-            if (sink->op[side] != LB_NONE && s->m->sides[side].node_of[sink->op[side]] != LB_NONE)
-                s->sinks[s->m->sides[side].node_of[sink->op[side]]] = 1;
+            if (sink->op[side] != LB_NONE && search->m->sides[side].node_of[sink->op[side]] != LB_NONE)
+                search->sinks[search->m->sides[side].node_of[sink->op[side]]] = 1;
     }
-    return s->sinks != NULL;
+    return search->sinks != NULL;
 }
 
 static bool same_phase(const lb_merged_side *m, uint32_t a, uint32_t b)
@@ -255,26 +259,26 @@ typedef struct onward {
     uint32_t *apart_nodes, n_apart;
 } onward;
 
-static void go_on(search *s, int side, uint32_t from, onward *o)
+static void go_on(search *search, int side, uint32_t from, onward *onward)
 {
-    const lb_merged_side *m = &s->m->sides[side];
-    s->walk++, s->n_stack[side] = 0, s->n_seen[side] = 0;
-    visit(s, side, from);
-    while (s->n_stack[side]) {
-        const uint32_t op = s->stack[side][--s->n_stack[side]];
-        for (uint32_t k = s->first_succ[side][op]; k < s->first_succ[side][op + 1]; k++) {
-            const uint32_t next = s->succs[side][k], node = m->node_of[next];
+    const lb_merged_side *m = &search->m->sides[side];
+    search->walk++, search->n_stack[side] = 0, search->n_seen[side] = 0;
+    visit(search, side, from);
+    while (search->n_stack[side]) {
+        const uint32_t op = search->stack[side][--search->n_stack[side]];
+        for (uint32_t k = search->first_succ[side][op]; k < search->first_succ[side][op + 1]; k++) {
+            const uint32_t next = search->succs[side][k], node = m->node_of[next];
             /* Backward reads scores and probabilities a second time. Counting those reads would
              * make no masked score an inner value, although the result of the softmax is the same. */
             if (!same_phase(m, from, next)) continue;
             if (node == LB_NONE) {
-                visit(s, side, next);
-            } else if (s->m->nodes[node].state == LB_NODE_SAME && !s->sinks[node]) {
-                o->same = true;
-            } else if (s->m->nodes[node].state == LB_NODE_APART && o->n_apart < s->m->n_nodes) {
-                o->apart_nodes[o->n_apart++] = node;
+                visit(search, side, next);
+            } else if (search->m->nodes[node].state == LB_NODE_SAME && !search->sinks[node]) {
+                onward->same = true;
+            } else if (search->m->nodes[node].state == LB_NODE_APART && onward->n_apart < search->m->n_nodes) {
+                onward->apart_nodes[onward->n_apart++] = node;
             } else {
-                o->apart = true;
+                onward->apart = true;
             }
         }
     }
@@ -282,67 +286,67 @@ static void go_on(search *s, int side, uint32_t from, onward *o)
 
 /* Nodes are asked in the order of their ops from the last on, so that what follows from one is mostly known; what is
  * not is no. */
-static void ask_node(search *s, uint32_t node, uint32_t *room)
+static void ask_node(search *search, uint32_t node, uint32_t *room)
 {
-    const lb_node *n = &s->m->nodes[node];
+    const lb_node *n = &search->m->nodes[node];
     onward o = {.apart_nodes = room};
     for (int side = 0; side < 2; side++)
-        for (uint32_t k = 0; k < n->n[side]; k++) go_on(s, side, s->m->ops[n->first[side] + k], &o);
+        for (uint32_t k = 0; k < n->n[side]; k++) go_on(search, side, search->m->ops[n->first[side] + k], &o);
     /* A node that goes into nothing is no inner value: then nothing shows that its difference
      * vanishes. */
-    bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
+    bool inner = (o.same || o.n_apart) && !o.apart && !search->sinks[node];
     for (uint32_t k = 0; inner && k < o.n_apart; k++)
-        inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
-    s->inner[node] = inner ? INNER_YES : INNER_NO;
+        inner = o.apart_nodes[k] == node || search->inner[o.apart_nodes[k]] == INNER_YES;
+    search->inner[node] = inner ? INNER_YES : INNER_NO;
 }
 
-static bool find_inner(search *s)
+static bool find_inner(search *search)
 {
-    uint32_t *room = malloc((s->m->n_nodes + 1) * sizeof *room);
-    if (!room || !mark_sinks(s) || !turn_round(s, 0) || !turn_round(s, 1)) {
+    uint32_t *room = malloc((search->m->n_nodes + 1) * sizeof *room);
+    if (!room || !mark_sinks(search) || !turn_round(search, 0) || !turn_round(search, 1)) {
         free(room);
         return false;
     }
     /* One pass from the end instead of a fixed point: ops are in an order in which results precede
      * their readers, so that only a crossing of the sides leaves something open, and "no" then errs
      * towards reporting. */
-    for (uint32_t i = s->m->sides[0].n_ops; i-- > 0;) {
-        const uint32_t node = s->m->sides[0].node_of[i];
-        if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN)
-            ask_node(s, node, room);
+    for (uint32_t i = search->m->sides[0].n_ops; i-- > 0;) {
+        const uint32_t node = search->m->sides[0].node_of[i];
+        if (node != LB_NONE && search->m->nodes[node].state == LB_NODE_APART && search->inner[node] == INNER_UNKNOWN)
+            ask_node(search, node, room);
     }
     free(room);
     return true;
 }
 
-lb_status lb_divergences_find(const lb_merged *m, lb_divergences *out, lb_err *err)
+lb_status lb_divergences_find(const lb_merged *merged, lb_divergences *out, lb_err *err)
 {
-    search s = {.m = m, .out = out};
-    *out = (lb_divergences){.leads = calloc(m->n_nodes + 1, 1)};
-    s.queue = malloc((m->n_nodes + 1) * sizeof *s.queue);
-    s.inner = calloc(m->n_nodes + 1, 1);
-    s.failed = !out->leads || !s.queue || !s.inner;
+    search search = {.m = merged, .out = out};
+    *out = (lb_divergences){.leads = calloc(merged->n_nodes + 1, 1)};
+    search.queue = malloc((merged->n_nodes + 1) * sizeof *search.queue);
+    search.inner = calloc(merged->n_nodes + 1, 1);
+    search.failed = !out->leads || !search.queue || !search.inner;
     for (int side = 0; side < 2; side++) {
-        s.stack[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
-        s.seen[side] = malloc((m->sides[side].n_ops + 1) * sizeof(uint32_t));
-        s.stamp[side] = calloc(m->sides[side].n_ops + 1, sizeof(uint32_t));
-        s.failed |= !s.stack[side] || !s.seen[side] || !s.stamp[side];
+        search.stack[side] = malloc((merged->sides[side].n_ops + 1) * sizeof(uint32_t));
+        search.seen[side] = malloc((merged->sides[side].n_ops + 1) * sizeof(uint32_t));
+        search.stamp[side] = calloc(merged->sides[side].n_ops + 1, sizeof(uint32_t));
+        search.failed |= !search.stack[side] || !search.seen[side] || !search.stamp[side];
     }
-    s.failed = s.failed || !find_inner(&s);
-    s.n_stack[0] = s.n_stack[1] = 0;
-    for (uint32_t i = 0; i < m->n_sinks && !s.failed; i++) search_sink(&s, i);
+    search.failed = search.failed || !find_inner(&search);
+    search.n_stack[0] = search.n_stack[1] = 0;
+    for (uint32_t i = 0; i < merged->n_sinks && !search.failed; i++) search_sink(&search, i);
     /* The queue grows while it is read. Each node enters it once, and the loop ends when no walk
      * finds another. */
-    for (uint32_t q = 0; q < s.n_queue && !s.failed; q++) search_node(&s, s.queue[q]);
-    if (!s.failed && s.n_queue && !out->n) break_circle(&s);
+    for (uint32_t q = 0; q < search.n_queue && !search.failed; q++) search_node(&search, search.queue[q]);
+    if (!search.failed && search.n_queue && !out->n) break_circle(&search);
     for (int side = 0; side < 2; side++) {
-        free(s.stack[side]), free(s.seen[side]), free(s.stamp[side]);
-        free(s.first_succ[side]), free(s.succs[side]);
+        free(search.stack[side]), free(search.seen[side]), free(search.stamp[side]);
+        free(search.first_succ[side]), free(search.succs[side]);
     }
-    free(s.queue), free(s.inner), free(s.sinks);
-    if (!s.failed) return LB_OK;
+    free(search.queue), free(search.inner), free(search.sinks);
+    if (!search.failed) return LB_OK;
     lb_divergences_release(out);
-    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", m->sides[0].n_ops + m->sides[1].n_ops);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", merged->sides[0].n_ops + merged->sides[1].n_ops);
 }
 
 void lb_divergences_release(lb_divergences *origins)

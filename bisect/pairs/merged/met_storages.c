@@ -17,12 +17,12 @@
  * side's: its results would be paired by their place alone. */
 enum { FEW = 8 };
 
-static int64_t storage_of(const lb_program *p, uint32_t op, uint32_t outcome)
+static int64_t storage_of(const lb_program *program, uint32_t op, uint32_t outcome)
 {
-    const lb_op *o = &p->ops[op];
+    const lb_op *o = &program->ops[op];
     if (outcome >= o->results + o->written) return -1;
-    const uint32_t v = lb_op_outcome(p, o, outcome);
-    return v == LB_NONE ? -1 : p->values[v].storage;
+    const uint32_t v = lb_op_outcome(program, o, outcome);
+    return v == LB_NONE ? -1 : program->values[v].storage;
 }
 
 /* What a storage held last counts.
@@ -51,12 +51,12 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
 
 /* In the optimizer: that is where most states without a name are written. */
 static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
-                      const lb_merged_steps *s, const lb_node *node, bool swapped)
+                      const lb_merged_steps *steps, const lb_node *node, bool swapped)
 {
     /* One against several parts is a state in shards; which shard a storage of A belongs to is no
      * pair. */
     if (!node->told || node->n[0] != 1 || node->n[1] != 1) return true;
-    const uint32_t x = s->ops[node->first[0]], y = s->ops[node->first[1]];
+    const uint32_t x = steps->ops[node->first[0]], y = steps->ops[node->first[1]];
     if (a->program->ops[x].phase != LB_PHASE_OPTIMIZER || !lb_op_computes(a->program, &a->program->ops[x])) return true;
     if (a->program->ops[x].results + a->program->ops[x].written > FEW) return true;
     for (uint32_t i = 0; i < a->program->ops[x].results + a->program->ops[x].written; i++) {
@@ -81,10 +81,10 @@ static bool writes_all(const lb_value *left, const lb_value *read)
 }
 
 /* What of B the op of A that left a storage leaves in its place; -1: nothing, or something is written over it. */
-static int64_t left_in_place(const ends *e, uint32_t x, uint32_t value, const lb_node *node)
+static int64_t left_in_place(const ends *ends, uint32_t x, uint32_t value, const lb_node *node)
 {
-    const lb_program *pa = e->a->program, *pb = e->b->program;
-    const uint32_t y = e->steps->ops[node->first[1]];
+    const lb_program *pa = ends->a->program, *pb = ends->b->program;
+    const uint32_t y = ends->steps->ops[node->first[1]];
     uint32_t given;
     for (uint32_t i = 0; i < lb_op_outcomes(&pa->ops[x]) && i < lb_op_outcomes(&pb->ops[y]); i++) {
         if (lb_op_outcome(pa, &pa->ops[x], i) != value) continue;
@@ -94,60 +94,61 @@ static int64_t left_in_place(const ends *e, uint32_t x, uint32_t value, const lb
     return -1;
 }
 
-static bool same_name(const ends *e, uint32_t x, uint32_t y)
+static bool same_name(const ends *ends, uint32_t x, uint32_t y)
 {
-    return !strcmp(lb_op_name(e->a->program, &e->a->program->ops[x]),
-                   lb_op_name(e->b->program, &e->b->program->ops[y]));
+    return !strcmp(lb_op_name(ends->a->program, &ends->a->program->ops[x]),
+                   lb_op_name(ends->b->program, &ends->b->program->ops[y]));
 }
 
-static bool note_left(lb_met_storages *met, const ends *e, int64_t storage, const lb_value *read)
+static bool note_left(lb_met_storages *met, const ends *ends, int64_t storage, const lb_value *read)
 {
-    const lb_program *pa = e->a->program;
+    const lb_program *pa = ends->a->program;
     uint32_t value;
     const uint32_t x = lb_cross_feed_giver_of_storage(pa, storage, pa->n_ops, &value),
-                   n = x == LB_NONE ? LB_NONE : e->steps->node_of[0][x];
-    const lb_node *node = n == LB_NONE ? NULL : &e->steps->nodes[n];
+                   n = x == LB_NONE ? LB_NONE : ends->steps->node_of[0][x];
+    const lb_node *node = n == LB_NONE ? NULL : &ends->steps->nodes[n];
     if (!node || node->n[0] != 1 || node->n[1] != 1 || !writes_all(&pa->values[value], read)) return true;
-    const int64_t other = left_in_place(e, x, value, node), first = e->swapped ? other : storage,
-                  second = e->swapped ? storage : other;
+    const int64_t other = left_in_place(ends, x, value, node), first = ends->swapped ? other : storage,
+                  second = ends->swapped ? storage : other;
     if (other < 0) return true;
     if (node->told && lb_op_outcomes(&pa->ops[x]) <= FEW && !note(met, first, second)) return false;
-    if (!node->told && !same_name(e, x, e->steps->ops[node->first[1]])) return true;
+    if (!node->told && !same_name(ends, x, ends->steps->ops[node->first[1]])) return true;
     return note_in(&met->shared, &met->n_shared, first, second);
 }
 
 /* A float source without a name; a range with gaps is not known again as carried. */
-static const lb_value *nameless_source(const lb_program *p, uint32_t op)
+static const lb_value *nameless_source(const lb_program *program, uint32_t op)
 {
-    const uint32_t v = lb_op_is_source(p, &p->ops[op]) ? lb_op_results(p, &p->ops[op])[0] : LB_NONE;
-    const lb_value *value = v == LB_NONE ? NULL : &p->values[v];
-    if (!value || !lb_dtype_is_float(value->dtype) || *lb_program_text(p, value->name)) return NULL;
+    const uint32_t v =
+        lb_op_is_source(program, &program->ops[op]) ? lb_op_results(program, &program->ops[op])[0] : LB_NONE;
+    const lb_value *value = v == LB_NONE ? NULL : &program->values[v];
+    if (!value || !lb_dtype_is_float(value->dtype) || *lb_program_text(program, value->name)) return NULL;
     return value->source == LB_SOURCE_CARRIED || value->source == LB_SOURCE_OTHER || value->source == LB_SOURCE_BATCH
                ? value
                : NULL;
 }
 
-static bool note_next(lb_met_storages *met, const ends *e)
+static bool note_next(lb_met_storages *met, const ends *ends)
 {
-    for (uint32_t part = 0; part < e->a->n_parts; part++) {
-        const lb_program *p = e->a->parts[part].program, *next;
-        if (lb_capture_program(e->a->capture, p->rank, p->step + 1, &next, NULL) != LB_OK) continue;
+    for (uint32_t part = 0; part < ends->a->n_parts; part++) {
+        const lb_program *program = ends->a->parts[part].program, *next;
+        if (lb_capture_program(ends->a->capture, program->rank, program->step + 1, &next, NULL) != LB_OK) continue;
         for (uint32_t i = 0; i < next->n_ops; i++) {
             const lb_value *v = nameless_source(next, i);
-            if (v && !note_left(met, e, lb_program_view_storage(e->a, part, v->storage), v)) return false;
+            if (v && !note_left(met, ends, lb_program_view_storage(ends->a, part, v->storage), v)) return false;
         }
     }
     return true;
 }
 
-static bool note_exits(lb_met_storages *met, const ends *e, const lb_step_outputs *exits)
+static bool note_exits(lb_met_storages *met, const ends *ends, const lb_step_outputs *exits)
 {
     for (uint32_t i = 0; i < exits->n; i++) {
         const lb_step_output *exit = &exits->list[i];
         if (!exit->by_use || exit->agreement != LB_SHADOW_AGREES) continue;
-        const int64_t a = e->a->program->values[exit->value[0]].storage,
-                      b = e->b->program->values[exit->value[1]].storage;
-        if (!note_in(&met->shared, &met->n_shared, e->swapped ? b : a, e->swapped ? a : b)) return false;
+        const int64_t a = ends->a->program->values[exit->value[0]].storage,
+                      b = ends->b->program->values[exit->value[1]].storage;
+        if (!note_in(&met->shared, &met->n_shared, ends->swapped ? b : a, ends->swapped ? a : b)) return false;
     }
     return true;
 }
@@ -172,15 +173,16 @@ static uint32_t keep_untouched(int64_t (*list)[2], uint32_t n, const lb_program_
 }
 
 lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
-                               const lb_merged_steps *s, const lb_step_outputs *exits, bool swapped, lb_err *err)
+                               const lb_merged_steps *steps, const lb_step_outputs *exits, bool swapped, lb_err *err)
 {
-    const ends e = {a, b, s, swapped};
+    const ends e = {a, b, steps, swapped};
     const lb_program_view *first = swapped ? b : a, *second = swapped ? a : b;
     met->n = 0;
     met->n_shared = keep_untouched(met->shared, met->n_shared, first, second);
     bool done = (lb_program_views_are_uneven(a, b) || note_next(met, &e)) && note_exits(met, &e, exits);
-    for (uint32_t i = 0; i < s->merged.n_nodes && done; i++) done = note_node(met, a, b, s, &s->nodes[i], swapped);
-    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
+    for (uint32_t i = 0; i < steps->merged.n_nodes && done; i++)
+        done = note_node(met, a, b, steps, &steps->nodes[i], swapped);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", steps->merged.n_nodes);
 }
 
 bool lb_met_storages_shared(const lb_met_storages *met, int64_t a, int64_t b, bool swapped)
@@ -190,12 +192,13 @@ bool lb_met_storages_shared(const lb_met_storages *met, int64_t a, int64_t b, bo
     return false;
 }
 
-static uint32_t carried(const lb_program *p, uint32_t op)
+static uint32_t carried(const lb_program *program, uint32_t op)
 {
-    if (!lb_op_is_source(p, &p->ops[op])) return LB_NONE;
-    const uint32_t v = lb_op_results(p, &p->ops[op])[0];
-    return v != LB_NONE && p->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(p->values[v].dtype) ? v
-                                                                                                             : LB_NONE;
+    if (!lb_op_is_source(program, &program->ops[op])) return LB_NONE;
+    const uint32_t v = lb_op_results(program, &program->ops[op])[0];
+    return v != LB_NONE && program->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(program->values[v].dtype)
+               ? v
+               : LB_NONE;
 }
 
 static bool is_held(const lb_alignment *al, int side, uint32_t op)
@@ -252,11 +255,11 @@ typedef struct states {
     lb_owners *owners;
 } states;
 
-static void release_states(states *s)
+static void release_states(states *found)
 {
-    free(s->list);
-    lb_owners_free(s->owners), lb_slice_flow_free(s->flow);
-    *s = (states){0};
+    free(found->list);
+    lb_owners_free(found->owners), lb_slice_flow_free(found->flow);
+    *found = (states){0};
 }
 
 /* The parameter that a state is of by its name, "optimizer.exp_avg:up.weight"; NULL: it has none. */
@@ -265,22 +268,23 @@ static const char *named_parameter(const char *name)
     return lb_state_name_before(name) ? lb_state_name_parameter(name) : NULL;
 }
 
-static lb_status list_states(const lb_program_view *side, states *s, lb_err *err)
+static lb_status list_states(const lb_program_view *side, states *found, lb_err *err)
 {
-    const lb_program *p = side->program;
-    LB_TRY(lb_slice_flow_new(p, &s->flow, err));
-    LB_TRY(lb_owners_new(s->flow, NULL, &s->owners, err));
-    s->list = malloc((p->n_ops + 1) * sizeof *s->list);
-    if (!s->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the states of %u ops", p->n_ops);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = carried(p, i);
-        const char *name = v == LB_NONE ? "" : lb_program_text(p, p->values[v].name), *named = named_parameter(name);
-        const char *parameter = v == LB_NONE ? "" : named ? named : *name ? "" : lb_owner_of_value(s->owners, v);
+    const lb_program *program = side->program;
+    LB_TRY(lb_slice_flow_new(program, &found->flow, err));
+    LB_TRY(lb_owners_new(found->flow, NULL, &found->owners, err));
+    found->list = malloc((program->n_ops + 1) * sizeof *found->list);
+    if (!found->list) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the states of %u ops", program->n_ops);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t v = carried(program, i);
+        const char *name = v == LB_NONE ? "" : lb_program_text(program, program->values[v].name),
+                   *named = named_parameter(name);
+        const char *parameter = v == LB_NONE ? "" : named ? named : *name ? "" : lb_owner_of_value(found->owners, v);
         if (!*parameter || strchr(parameter, ' ')) continue; /* "all parameters" have no state in common */
         state t = {i, parameter, named ? name : "", named ? (size_t)(named - name) : 0, 0, LB_NONE};
-        for (uint32_t k = 0; k < s->n && !named; k++)
-            t.place += !s->list[k].kind_length && !strcmp(s->list[k].parameter, parameter);
-        s->list[s->n++] = t;
+        for (uint32_t k = 0; k < found->n && !named; k++)
+            t.place += !found->list[k].kind_length && !strcmp(found->list[k].parameter, parameter);
+        found->list[found->n++] = t;
     }
     return LB_OK;
 }
@@ -368,23 +372,23 @@ static bool note_pairs(lb_met_storages *met, const lb_program_view *a, const lb_
 lb_status lb_met_storages_pair(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, bool swapped,
                                lb_alignment *al, lb_err *err)
 {
-    const lb_program *p = a->program;
+    const lb_program *program = a->program;
     if (!met->n) return LB_OK;
-    uint8_t *now = calloc(p->n_ops + 1, 1), *lone = calloc(p->n_ops + 1, 1);
+    uint8_t *now = calloc(program->n_ops + 1, 1), *lone = calloc(program->n_ops + 1, 1);
     bool left = false, done = now && lone;
-    for (uint32_t i = 0; done && i < p->n_ops; i++) {
-        const uint32_t v = carried(p, i);
+    for (uint32_t i = 0; done && i < program->n_ops; i++) {
+        const uint32_t v = carried(program, i);
         if (v == LB_NONE || !is_lone(al, i)) continue;
         lone[i] = 1;
         for (uint32_t k = 0; k < met->n && !now[i]; k++)
-            if (met->list[k][swapped] == p->values[v].storage)
-                now[i] = pair(a, b, met->list[k][!swapped], i, &p->values[v], al);
+            if (met->list[k][swapped] == program->values[v].storage)
+                now[i] = pair(a, b, met->list[k][!swapped], i, &program->values[v], al);
         left |= !now[i];
     }
-    lb_status status = done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    lb_status status = done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", program->n_ops);
     if (status == LB_OK && left && !lb_program_views_are_uneven(a, b)) status = pair_by_kind(a, b, now, al, err);
     if (status == LB_OK && !note_pairs(met, a, b, lone, swapped, al))
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", program->n_ops);
     free(now), free(lone);
     return status;
 }

@@ -5,23 +5,23 @@
 #include "base/hash.h"
 #include <lastbit/program.h>
 
-void lb_taints_release(lb_taints *t)
+void lb_taints_release(lb_taints *taints)
 {
-    free(t->rows);
-    lb_hash_release(&t->by_storage);
-    *t = (lb_taints){0};
+    free(taints->rows);
+    lb_hash_release(&taints->by_storage);
+    *taints = (lb_taints){0};
 }
 
-lb_taint *lb_taint_of(lb_taints *t, int64_t storage)
+lb_taint *lb_taint_of(lb_taints *taints, int64_t storage)
 {
-    const uint32_t n = t->by_storage.n;
-    LB_HASH_EACH(row, &t->by_storage, (uint64_t)storage)
-    if (t->rows[row].storage == storage) return &t->rows[row];
-    lb_taint *rows = lb_array_grow(t->rows, n, sizeof *rows);
-    if (rows) t->rows = rows;
-    const bool added = rows && lb_hash_add(&t->by_storage, (uint64_t)storage, n);
-    t->failed |= !added;
-    lb_taint *taint = added ? &rows[n] : &t->spare;
+    const uint32_t n = taints->by_storage.n;
+    LB_HASH_EACH(row, &taints->by_storage, (uint64_t)storage)
+    if (taints->rows[row].storage == storage) return &taints->rows[row];
+    lb_taint *rows = lb_array_grow(taints->rows, n, sizeof *rows);
+    if (rows) taints->rows = rows;
+    const bool added = rows && lb_hash_add(&taints->by_storage, (uint64_t)storage, n);
+    taints->failed |= !added;
+    lb_taint *taint = added ? &rows[n] : &taints->spare;
     *taint = LB_TAINT_CLEAN(storage);
     return taint;
 }

@@ -36,22 +36,22 @@ static bool are_used_alike(const lb_aligner *al, const lb_source_reader *a, cons
 
 /* Pieces of a batch have its name, each of them; as many elements of it may be others. Where one side alone has pieces
  * (keys and values that the other side's layer makes in tensors of their own), places say nothing. */
-static bool are_same_piece(const source_pair *s)
+static bool are_same_piece(const source_pair *pair)
 {
-    const lb_source_place *a = &s->list[0]->places[s->row[0]], *b = &s->list[1]->places[s->row[1]];
+    const lb_source_place *a = &pair->list[0]->places[pair->row[0]], *b = &pair->list[1]->places[pair->row[1]];
     return !a->in_pieces || !b->in_pieces || a->offset == b->offset;
 }
 
-static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
+static bool are_alike(const lb_aligner *al, const source_pair *pair, likeness how)
 {
-    const lb_value *va = s->value[0], *vb = s->value[1];
-    const lb_source_reader *a = &s->list[0]->readers[s->row[0]], *b = &s->list[1]->readers[s->row[1]];
-    const bool one_nameless = !*s->name[0] || !*s->name[1];
+    const lb_value *va = pair->value[0], *vb = pair->value[1];
+    const lb_source_reader *a = &pair->list[0]->readers[pair->row[0]], *b = &pair->list[1]->readers[pair->row[1]];
+    const bool one_nameless = !*pair->name[0] || !*pair->name[1];
     const bool bits =
         va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
     switch (how) {
-    case BY_NAME: return *s->name[0] && !strcmp(s->name[0], s->name[1]) && (bits || are_same_piece(s));
-    case BY_BITS: return !*s->name[0] && !*s->name[1] && bits;
+    case BY_NAME: return *pair->name[0] && !strcmp(pair->name[0], pair->name[1]) && (bits || are_same_piece(pair));
+    case BY_BITS: return !*pair->name[0] && !*pair->name[1] && bits;
     /* a batch that one side's module takes whole and the other's in slices has a name on one side */
     case BY_BITS_ALONE:
         return bits && one_nameless && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
@@ -71,29 +71,30 @@ static bool shows_window(const lb_alignment *al, int side, const lb_program *p, 
 }
 
 /* Ranges of as many elements may show other parts of a batch: what is shown has to be of one shape. */
-static bool have_same_shape(const lb_aligner *al, const source_pair *s)
+static bool have_same_shape(const lb_aligner *al, const source_pair *pair)
 {
     const lb_alignment *out = al->out;
-    if (!shows_window(out, 0, al->a, s->op[0]) && !shows_window(out, 1, al->b, s->op[1]))
-        return lb_layout_same_shape(&s->value[0]->layout, &s->value[1]->layout);
-    const lb_value *x = &al->a->values[out->shown[0][s->op[0]]], *y = &al->b->values[out->shown[1][s->op[1]]];
+    if (!shows_window(out, 0, al->a, pair->op[0]) && !shows_window(out, 1, al->b, pair->op[1]))
+        return lb_layout_same_shape(&pair->value[0]->layout, &pair->value[1]->layout);
+    const lb_value *x = &al->a->values[out->shown[0][pair->op[0]]], *y = &al->b->values[out->shown[1][pair->op[1]]];
     return x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout);
 }
 
 /* Pairs them if they are alike. A larger batch is joined as rows of one part. */
-static bool pair_if_alike(lb_aligner *al, const source_pair *s, likeness how)
+static bool pair_if_alike(lb_aligner *al, const source_pair *pair, likeness how)
 {
     const lb_batch_rows *rows = al->out->joins.rows;
-    const bool same = have_same_shape(al, s);
+    const bool same = have_same_shape(al, pair);
     uint32_t room;
-    if (!same && !(rows && lb_batch_rows_dim(rows, &s->value[0]->layout, &s->value[1]->layout) >= 0)) return false;
-    if (!al->stages && lb_aligner_group(al, 0, s->op[0]) != lb_aligner_group(al, 1, s->op[1])) return false;
-    const lb_source_reader *a = &s->list[0]->readers[s->row[0]], *b = &s->list[1]->readers[s->row[1]];
-    const bool lasts = (s->value[0]->flags | s->value[1]->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    if (!same && !(rows && lb_batch_rows_dim(rows, &pair->value[0]->layout, &pair->value[1]->layout) >= 0))
+        return false;
+    if (!al->stages && lb_aligner_group(al, 0, pair->op[0]) != lb_aligner_group(al, 1, pair->op[1])) return false;
+    const lb_source_reader *a = &pair->list[0]->readers[pair->row[0]], *b = &pair->list[1]->readers[pair->row[1]];
+    const bool lasts = (pair->value[0]->flags | pair->value[1]->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
     if (!lasts && !lb_forwards_meet(&al->out->forwards, a->op, b->op)) return false;
-    if (!are_alike(al, s, how)) return false;
-    if (!same) return lb_aligner_join(al, s->op[0], &s->op[1], 1, &room);
-    al->out->source_b_of_a[s->op[0]] = s->op[1];
+    if (!are_alike(al, pair, how)) return false;
+    if (!same) return lb_aligner_join(al, pair->op[0], &pair->op[1], 1, &room);
+    al->out->source_b_of_a[pair->op[0]] = pair->op[1];
     return true;
 }
 

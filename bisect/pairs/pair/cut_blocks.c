@@ -117,10 +117,10 @@ static void find_in_sources(const finder *finder)
         if (!join->parts || !lb_op_is_source(finder->a->program, whole) ||
             !lb_reassembly_values(joins, join, finder->p, 0, values))
             continue;
-        const uint32_t v = lb_op_results(finder->a->program, whole)[0];
-        const int dim = lb_reassembly_dim(joins->rows, finder->a->program, v, finder->p, values, join->parts);
+        const uint32_t value = lb_op_results(finder->a->program, whole)[0];
+        const int dim = lb_reassembly_dim(joins->rows, finder->a->program, value, finder->p, values, join->parts);
         if (dim >= 0 && dim < LB_MAX_DIMS)
-            set_blocks(finder, values, join->parts, blocks_of_source(finder, v, dim, values, join->parts));
+            set_blocks(finder, values, join->parts, blocks_of_source(finder, value, dim, values, join->parts));
         for (uint32_t k = 0; dim >= 0 && dim < LB_MAX_DIMS && k < join->parts; k++)
             finder->cuts[values[k]] = (cut){dim, finder->b->blocks[values[k]]};
     }
@@ -194,26 +194,26 @@ static int dim_of(const finder *finder, uint32_t op, uint32_t outcome)
     return dim < LB_MAX_DIMS ? dim : -1;
 }
 
-static void find_in_outcome(const finder *finder, uint32_t i, uint32_t k, uint32_t v)
+static void find_in_outcome(const finder *finder, uint32_t i, uint32_t k, uint32_t value)
 {
     const lb_op *op = &finder->p->ops[i];
-    const lb_layout *layout = &finder->p->values[v].layout;
+    const lb_layout *layout = &finder->p->values[value].layout;
     inputs in = {finder, layout, dim_of(finder, i, k), 0, UNKNOWN, LB_NONE};
     lb_op_each_input(finder->p, op, note_input, &in);
     if (in.first != LB_NONE && (!lb_op_computes(finder->p, op) || keeps_order(lb_op_name(finder->p, op)))) {
-        in.found = of_view(finder, op, in.first, v);
+        in.found = of_view(finder, op, in.first, value);
         in.blocks = in.dim >= 0 && in.found.dim >= 0 ? blocks_along(layout, in.dim, layout, in.found) : 0;
     }
-    finder->cuts[v] = in.dim < 0 ? in.found : (cut){in.dim, in.blocks ? in.blocks : 1};
-    finder->b->blocks[v] = in.dim < 0 ? 0 : in.blocks;
+    finder->cuts[value] = in.dim < 0 ? in.found : (cut){in.dim, in.blocks ? in.blocks : 1};
+    finder->b->blocks[value] = in.dim < 0 ? 0 : in.blocks;
 }
 
 static void find_in_op(const finder *finder, uint32_t i)
 {
     const lb_op *op = &finder->p->ops[i];
     for (uint32_t k = 0; !lb_op_is_source(finder->p, op) && k < lb_op_outcomes(op); k++) {
-        const uint32_t v = lb_op_outcome(finder->p, op, k);
-        if (v != LB_NONE && finder->cuts[v].dim < 0) find_in_outcome(finder, i, k, v);
+        const uint32_t value = lb_op_outcome(finder->p, op, k);
+        if (value != LB_NONE && finder->cuts[value].dim < 0) find_in_outcome(finder, i, k, value);
     }
 }
 
@@ -227,7 +227,7 @@ lb_status lb_cut_blocks_find(const lb_program_view *a, const lb_program_view *b,
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", program->n_values);
     }
     memset(b->blocks, 0, program->n_values * sizeof *b->blocks);
-    for (uint32_t v = 0; v < program->n_values; v++) finder.cuts[v] = UNKNOWN;
+    for (uint32_t value = 0; value < program->n_values; value++) finder.cuts[value] = UNKNOWN;
     if (alignment->joins.n && !alignment->joins.rows) {
         find_in_sources(&finder);
         for (uint32_t i = 0; i < program->n_ops; i++) find_in_op(&finder, i);

@@ -45,32 +45,32 @@ static lb_status parse_rule(const char *text, rule *out, lb_err *err)
 
 lb_status lb_layer_names_map_new(const char *const *rules, uint32_t count, lb_layer_names_map **out, lb_err *err)
 {
-    lb_layer_names_map *m = calloc(1, sizeof *m);
-    if (!m || !(m->rules = calloc(count ? count : 1, sizeof *m->rules))) {
-        free(m);
+    lb_layer_names_map *map = calloc(1, sizeof *map);
+    if (!map || !(map->rules = calloc(count ? count : 1, sizeof *map->rules))) {
+        free(map);
         return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
     }
-    m->count = count;
+    map->count = count;
     for (uint32_t i = 0; i < count; i++) {
-        lb_status status = parse_rule(rules[i], &m->rules[i], err);
+        lb_status status = parse_rule(rules[i], &map->rules[i], err);
         if (status != LB_OK) {
-            lb_layer_names_map_free(m);
+            lb_layer_names_map_free(map);
             return status;
         }
     }
-    *out = m;
+    *out = map;
     return LB_OK;
 }
 
-void lb_layer_names_map_free(lb_layer_names_map *m)
+void lb_layer_names_map_free(lb_layer_names_map *rules)
 {
-    if (!m) return;
-    for (uint32_t i = 0; i < m->count; i++) {
-        pcre2_code_free(m->rules[i].pattern);
-        free(m->rules[i].replacement);
+    if (!rules) return;
+    for (uint32_t i = 0; i < rules->count; i++) {
+        pcre2_code_free(rules->rules[i].pattern);
+        free(rules->rules[i].replacement);
     }
-    free(m->rules);
-    free(m);
+    free(rules->rules);
+    free(rules);
 }
 
 /* `path` after one rule, in memory of its own: as it was where the pattern does not match, or the replacement names a
@@ -95,11 +95,11 @@ static char *apply_rule(const rule *rule, const char *path)
     return NULL;
 }
 
-char *lb_layer_names_map_apply(const lb_layer_names_map *m, const char *path)
+char *lb_layer_names_map_apply(const lb_layer_names_map *rules, const char *path)
 {
     char *current = strdup(path);
-    for (uint32_t i = 0; m && current && i < m->count; i++) {
-        char *next = apply_rule(&m->rules[i], current);
+    for (uint32_t i = 0; rules && current && i < rules->count; i++) {
+        char *next = apply_rule(&rules->rules[i], current);
         free(current);
         current = next;
     }
@@ -164,28 +164,28 @@ static pcre2_code *compile_spelling(const char *text)
 
 static lb_layer_names_map *known_spellings(void)
 {
-    lb_layer_names_map *m = calloc(1, sizeof *m);
-    if (!m || !(m->rules = calloc(SPELLINGS, sizeof *m->rules))) {
-        free(m);
+    lb_layer_names_map *map = calloc(1, sizeof *map);
+    if (!map || !(map->rules = calloc(SPELLINGS, sizeof *map->rules))) {
+        free(map);
         return NULL;
     }
     for (size_t i = 0; i < SPELLINGS; i++) {
-        rule *r = &m->rules[m->count++];
+        rule *r = &map->rules[map->count++];
         r->pattern = compile_spelling(spellings[i][0]);
         r->replacement = strdup(spellings[i][1]);
         r->options = PCRE2_SUBSTITUTE_GLOBAL;
         if (r->pattern && r->replacement) continue;
-        lb_layer_names_map_free(m);
+        lb_layer_names_map_free(map);
         return NULL;
     }
-    return m;
+    return map;
 }
 
 char *lb_layer_name_spelled(const char *name)
 {
-    lb_layer_names_map *m = known_spellings();
-    char *spelled = m ? lb_layer_names_map_apply(m, name) : NULL;
-    lb_layer_names_map_free(m);
+    lb_layer_names_map *map = known_spellings();
+    char *spelled = map ? lb_layer_names_map_apply(map, name) : NULL;
+    lb_layer_names_map_free(map);
     return spelled;
 }
 

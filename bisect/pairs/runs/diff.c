@@ -37,35 +37,36 @@ static bool communicates(lb_capture *capture, int32_t rank)
 /* All ranks of a run against all of one that has several times as many: each rank, or the one process, is compared with
  * that many of the other side put together. Of as many ranks, each is compared with its own, and what a collective
  * gives to one with what all brought. */
-static bool are_taken_together(const lb_diff_session *s, const lb_diff_half *first, const lb_diff_half *second)
+static bool are_taken_together(const lb_diff_session *session, const lb_diff_half *first, const lb_diff_half *second)
 {
     int32_t world_a, world_b;
     const uint32_t few = first->n_ranks < second->n_ranks ? first->n_ranks : second->n_ranks,
                    many = first->n_ranks < second->n_ranks ? second->n_ranks : first->n_ranks;
-    if (!few || many % few || many == 1 || !holds_world(s->a, first->ranks, first->n_ranks, &world_a) ||
-        !holds_world(s->b, second->ranks, second->n_ranks, &world_b))
+    if (!few || many % few || many == 1 || !holds_world(session->a, first->ranks, first->n_ranks, &world_a) ||
+        !holds_world(session->b, second->ranks, second->n_ranks, &world_b))
         return false;
-    return few != many || communicates(s->a, first->ranks[0]);
+    return few != many || communicates(session->a, first->ranks[0]);
 }
 
-static lb_status diff_ranks(lb_diff_session *s, lb_err *err)
+static lb_status diff_ranks(lb_diff_session *session, lb_err *err)
 {
-    lb_diff_half all_a = {.capture = s->a}, all_b = {.capture = s->b};
-    all_a.n_ranks = lb_capture_ranks(s->a, &all_a.ranks), all_b.n_ranks = lb_capture_ranks(s->b, &all_b.ranks);
-    if (are_taken_together(s, &all_a, &all_b))
-        return lb_diff_are_many(&all_a, &all_b) ? lb_diff_many(s, &all_a, &all_b, err)
-                                                : lb_diff_steps_compare(s, &all_a, &all_b, NULL, err);
+    lb_diff_half all_a = {.capture = session->a}, all_b = {.capture = session->b};
+    all_a.n_ranks = lb_capture_ranks(session->a, &all_a.ranks),
+    all_b.n_ranks = lb_capture_ranks(session->b, &all_b.ranks);
+    if (are_taken_together(session, &all_a, &all_b))
+        return lb_diff_are_many(&all_a, &all_b) ? lb_diff_many(session, &all_a, &all_b, err)
+                                                : lb_diff_steps_compare(session, &all_a, &all_b, NULL, err);
     for (uint32_t i = 0; i < all_a.n_ranks; i++) {
-        lb_diff_half first = {.capture = s->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
-        lb_diff_half second = {.capture = s->b, .ranks = first.ranks, .n_ranks = 1};
+        lb_diff_half first = {.capture = session->a, .ranks = &all_a.ranks[i], .n_ranks = 1};
+        lb_diff_half second = {.capture = session->b, .ranks = first.ranks, .n_ranks = 1};
         uint32_t j = 0;
         while (j < all_b.n_ranks && all_b.ranks[j] != all_a.ranks[i]) j++;
         if (j < all_b.n_ranks) {
-            LB_TRY(lb_diff_steps_compare(s, &first, &second, NULL, err));
+            LB_TRY(lb_diff_steps_compare(session, &first, &second, NULL, err));
         } else {
             char text[80];
             snprintf(text, sizeof text, "rank %d was captured on the first side only", all_a.ranks[i]);
-            lb_report_missing(s->report, text);
+            lb_report_missing(session->report, text);
         }
     }
     return LB_OK;
@@ -172,10 +173,10 @@ static bool is_of_one_rank(lb_capture *capture)
  * there: what these ops give is the same then, and the place is none. Nor is a tensor whose numbers the other side has
  * in another order. Of several ranks the walk knows which one holds what: there a rank may hold another one's part, and
  * all numbers are on the other side, too. */
-static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
+static bool is_refuted(const lb_diff_session *session, const lb_diff_report *by_value)
 {
-    const lb_diff_row *first = &s->report->first;
-    if (!s->report->has_first || !is_of_one_rank(s->a) || !is_of_one_rank(s->b)) return false;
+    const lb_diff_row *first = &session->report->first;
+    if (!session->report->has_first || !is_of_one_rank(session->a) || !is_of_one_rank(session->b)) return false;
     if (first->value && first->layer && by_value->n_differences && is_mapped(by_value, first->layer)) return true;
     bool named = !first->lone || !first->layer || !by_value->n_differences;
     for (uint32_t i = 0; i < by_value->n_differences && !named; i++) {
@@ -188,10 +189,10 @@ static bool is_refuted(const lb_diff_session *s, const lb_diff_report *by_value)
 
 /* Do the sides spell several layers of a forward pass by ops of their own? One program with an edit does so in a place
  * or two, and there the first op that differs is the place, whatever follows from it. */
-static bool are_written_apart(const lb_diff_session *s)
+static bool are_written_apart(const lb_diff_session *session)
 {
     enum { LEAST_LAYERS = 3 };
-    const lb_diff_report *r = s->report;
+    const lb_diff_report *r = session->report;
     uint32_t layers = 0;
     for (uint32_t i = 0; i < r->n_structures; i++)
         layers += r->structures[i].phase == LB_PHASE_FORWARD && *r->structures[i].ops_a && *r->structures[i].ops_b;
@@ -208,12 +209,12 @@ typedef struct known_of_both {
 } known_of_both;
 
 /* The walk over ops that line up by chance has found nothing, whatever it says. */
-static void withdraw_chance(lb_diff_session *s, lb_diff_report **by_value)
+static void withdraw_chance(lb_diff_session *session, lb_diff_report **by_value)
 {
-    lb_diff_report *walked = s->report;
+    lb_diff_report *walked = session->report;
     take_over(*by_value, walked);
     (*by_value)->verdict = LB_VERDICT_MISSING;
-    s->report = *by_value, *by_value = walked;
+    session->report = *by_value, *by_value = walked;
 }
 
 /* What values alone say; the report is NULL before they were asked. */
@@ -224,64 +225,69 @@ typedef struct values_answer {
 } values_answer;
 
 /* They are asked once. */
-static lb_status ask_values(const lb_diff_session *s, const known_of_both *known, values_answer *asked, lb_err *err)
+static lb_status ask_values(const lb_diff_session *session, const known_of_both *known, values_answer *asked,
+                            lb_err *err)
 {
     const lb_diff_implementations_question question = {
-        .captures = {s->a, s->b},
-        .options = s->options,
-        .map = s->map,
-        .place = s->report->has_first ? &s->report->first : NULL,
+        .captures = {session->a, session->b},
+        .options = session->options,
+        .map = session->map,
+        .place = session->report->has_first ? &session->report->first : NULL,
         .cut = known->cut,
-        .as_one = known->infer && s->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
+        .as_one = known->infer && session->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
     lb_err why = LB_ERR_INIT;
     if (asked->report) return LB_OK;
     asked->report = calloc(1, sizeof *asked->report);
     if (!asked->report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     asked->status = lb_diff_implementations(&question, asked->report, &asked->answer, &why);
     if (asked->report->out_of_memory) asked->status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
-    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO || (asked->status == LB_ERR_INVALID && s->map))
+    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO ||
+        (asked->status == LB_ERR_INVALID && session->map))
         return lb_fail(err, asked->status, "%s", why.message);
     return LB_OK;
 }
 
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(lb_diff_session *s, const known_of_both *known, values_answer *asked, lb_err *err)
+static lb_status try_implementations(lb_diff_session *session, const known_of_both *known, values_answer *asked,
+                                     lb_err *err)
 {
-    LB_TRY(ask_values(s, known, asked, err));
+    LB_TRY(ask_values(session, known, asked, err));
     lb_diff_report *by_value = asked->report;
     const lb_diff_implementations_answer answer = asked->answer;
     const lb_status status = asked->status;
     bool judged = answer.judged;
-    lb_diff_report_share_cost(s->report, by_value);
+    lb_diff_report_share_cost(session->report, by_value);
     bool strangers = known->strangers ||
                      answer.padded; /* of rows of another length ops that line up by name have no element in common */
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
-               missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
+               missing = session->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(session->report);
     /* Where it is not known which token is which, places are none: that all is the same is a proof. */
-    judged &= same || !by_value->untold || !s->report->n_cuts;
+    judged &= same || !by_value->untold || !session->report->n_cuts;
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || known->spelled);
-    const bool of_input = s->report->first.value && s->report->first.layer && lb_input_name_is(s->report->first.layer),
+    const bool of_input = session->report->first.value && session->report->first.layer &&
+                          lb_input_name_is(session->report->first.layer),
                gives_way = answer.cleared && by_value->n_differences &&
-                           (of_input || (!s->report->first.value && are_written_apart(s)));
-    strangers |= judged && !same && !known->narrow && (gives_way || is_refuted(s, by_value));
+                           (of_input || (!session->report->first.value && are_written_apart(session)));
+    strangers |= judged && !same && !known->narrow && (gives_way || is_refuted(session, by_value));
     if (known->cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers) {
-        const uint32_t first = s->report->n_differences;
-        take_differences(s->report, by_value);
-        for (uint32_t i = 0; i < by_value->n_findings; i++) lb_report_finding(s->report, by_value->findings[i]);
-        if (s->report->verdict != LB_VERDICT_DIVERGED) lb_report_row(s->report, &s->report->differences[first].row);
+        const uint32_t first = session->report->n_differences;
+        take_differences(session->report, by_value);
+        for (uint32_t i = 0; i < by_value->n_findings; i++) lb_report_finding(session->report, by_value->findings[i]);
+        if (session->report->verdict != LB_VERDICT_DIVERGED)
+            lb_report_row(session->report, &session->report->differences[first].row);
     } else if (status == LB_OK && judged && (strangers || proves || missing)) {
-        take_over(by_value, s->report);
-        asked->report = s->report, s->report = by_value;
-    } else if (status == LB_OK && !judged && known->by_chance && s->report->verdict == LB_VERDICT_DIVERGED &&
-               !s->without_replay) {
-        withdraw_chance(s, &asked->report);
+        take_over(by_value, session->report);
+        asked->report = session->report, session->report = by_value;
+    } else if (status == LB_OK && !judged && known->by_chance && session->report->verdict == LB_VERDICT_DIVERGED &&
+               !session->without_replay) {
+        withdraw_chance(session, &asked->report);
     } else if (status == LB_OK && !judged &&
-               (strangers || leaves_alone(s->report) || s->report->unseen)) /* why values did not tell */
-        for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
+               (strangers || leaves_alone(session->report) || session->report->unseen)) /* why values did not tell */
+        for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(session->report, by_value->missing[i]);
     return LB_OK;
 }
 
@@ -316,84 +322,87 @@ static bool may_overflow(lb_capture *capture)
 }
 
 /* What cannot be compared by values has no use for a table of them. */
-static lb_status say_unused_map(lb_diff_session *s)
+static lb_status say_unused_map(lb_diff_session *session)
 {
     char text[400];
     snprintf(text, sizeof text, "--map %.200s was not used: these two are compared by the names of their tensors",
-             s->options->table);
-    lb_report_finding(s->report, text);
+             session->options->table);
+    lb_report_finding(session->report, text);
     return LB_OK;
 }
 
-static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err *err)
+static lb_status judge_by_value(lb_diff_session *session, values_answer *asked, lb_err *err)
 {
-    const lb_verdict verdict = s->report->verdict;
-    const bool left = leaves_alone(s->report);
-    const bool unseen = s->report->unseen && verdict != LB_VERDICT_DIVERGED;
+    const lb_verdict verdict = session->report->verdict;
+    const bool left = leaves_alone(session->report);
+    const bool unseen = session->report->unseen && verdict != LB_VERDICT_DIVERGED;
     /* A loss that is apart though all that leaves the step agrees: masks that both sides took hide what gave it. */
-    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing ||
-                        left || unseen || s->report->logged_apart;
-    if (s->options->digests_only) return s->map ? say_unused_map(s) : LB_OK;
+    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || session->report->n_missing ||
+                        left || unseen || session->report->logged_apart;
+    if (session->options->digests_only) return session->map ? say_unused_map(session) : LB_OK;
     bool may = false;
-    known_of_both known = {.spelled = is_spelled_differently(s->report)};
-    LB_TRY(
-        lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &known.infer, &known.cut, err));
+    known_of_both known = {.spelled = is_spelled_differently(session->report)};
+    LB_TRY(lb_strangers_infer(session->a, session->b, session->options->first_step, session->options->last_step,
+                              &known.infer, &known.cut, err));
     if (known.cut) {
         known.strangers = known.spelled = true;
-        return try_implementations(s, &known, asked, err);
+        return try_implementations(session, &known, asked, err);
     }
-    if (unsure || s->map) LB_TRY(lb_strangers_may_be_compared(s->a, s->b, &may, err));
-    if (!may && unseen && (s->report->n_findings || s->report->n_structures))
-        lb_report_missing(s->report,
+    if (unsure || session->map) LB_TRY(lb_strangers_may_be_compared(session->a, session->b, &may, err));
+    if (!may && unseen && (session->report->n_findings || session->report->n_structures))
+        lb_report_missing(session->report,
                           "results that follow from memory which nothing wrote have no digest, and these runs "
                           "cannot be compared by value");
-    if (!may) return s->map ? say_unused_map(s) : LB_OK;
-    if (s->map) {
+    if (!may) return session->map ? say_unused_map(session) : LB_OK;
+    if (session->map) {
         known.strangers = known.spelled = true;
-        return try_implementations(s, &known, asked, err);
+        return try_implementations(session, &known, asked, err);
     }
     bool modules = false;
-    LB_TRY(lb_strangers_are(s->a, s->b, &known.strangers, err));
-    if (known.strangers) LB_TRY(lb_strangers_share_modules(s->a, s->b, &modules, err));
+    LB_TRY(lb_strangers_are(session->a, session->b, &known.strangers, err));
+    if (known.strangers) LB_TRY(lb_strangers_share_modules(session->a, session->b, &modules, err));
     known.by_chance = known.strangers && !modules;
-    if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
-    if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
-    known.narrow = !known.strangers && (is_narrow(s->a) || is_narrow(s->b));
-    if (known.narrow && (!s->options->smallest || verdict != LB_VERDICT_DIVERGED)) return LB_OK;
-    if (s->options->smallest && !known.strangers && (may_overflow(s->a) || may_overflow(s->b))) return LB_OK;
-    if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
+    if (!known.strangers) LB_TRY(lb_strangers_hold_turned(session->a, session->b, &known.strangers, err));
+    if (!known.strangers) LB_TRY(lb_strangers_hold_merged(session->a, session->b, &known.strangers, err));
+    known.narrow = !known.strangers && (is_narrow(session->a) || is_narrow(session->b));
+    if (known.narrow && (!session->options->smallest || verdict != LB_VERDICT_DIVERGED)) return LB_OK;
+    if (session->options->smallest && !known.strangers && (may_overflow(session->a) || may_overflow(session->b)))
+        return LB_OK;
+    if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(session->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;
-    return try_implementations(s, &known, asked, err);
+    return try_implementations(session, &known, asked, err);
 }
 
 /* Are the sides' names so different that values judge whatever the walk over aligned ops cannot? Of sides that only
  * infer the walk says which steps are taken together. */
-static lb_status may_values_come_first(const lb_diff_session *s, bool *first, lb_err *err)
+static lb_status may_values_come_first(const lb_diff_session *session, bool *first, lb_err *err)
 {
     bool infer, cut;
     *first = false;
-    if (s->options->digests_only || !is_of_one_rank(s->a) || !is_of_one_rank(s->b)) return LB_OK;
-    LB_TRY(lb_strangers_infer(s->a, s->b, s->options->first_step, s->options->last_step, &infer, &cut, err));
-    return infer || cut ? LB_OK : lb_strangers_are(s->a, s->b, first, err);
+    if (session->options->digests_only || !is_of_one_rank(session->a) || !is_of_one_rank(session->b)) return LB_OK;
+    LB_TRY(lb_strangers_infer(session->a, session->b, session->options->first_step, session->options->last_step, &infer,
+                              &cut, err));
+    return infer || cut ? LB_OK : lb_strangers_are(session->a, session->b, first, err);
 }
 
 /* What the walk replays is not asked for where names line up nothing, so that it cannot judge, and values can.
  * `*enough`: the report stands; else it is empty, and values, if they were asked, are not asked again. */
-static lb_status try_values_first(lb_diff_session *s, values_answer *asked, bool *enough, lb_err *err)
+static lb_status try_values_first(lb_diff_session *session, values_answer *asked, bool *enough, lb_err *err)
 {
-    lb_diff_report *walked = s->report;
+    lb_diff_report *walked = session->report;
     *enough = false;
-    s->without_replay = true;
-    LB_TRY(diff_ranks(s, err));
-    if (s->shared && !s->one_by_one && s->report->n_missing) LB_TRY(judge_by_value(s, asked, err));
-    s->without_replay = false;
-    *enough = s->report != walked;
+    session->without_replay = true;
+    LB_TRY(diff_ranks(session, err));
+    if (session->shared && !session->one_by_one && session->report->n_missing)
+        LB_TRY(judge_by_value(session, asked, err));
+    session->without_replay = false;
+    *enough = session->report != walked;
     if (*enough) return LB_OK;
-    lb_diff_report_free(s->report);
-    s->report = calloc(1, sizeof *s->report);
-    s->shared = 0, s->one_by_one = s->swapped = false;
-    return s->report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_diff_report_free(session->report);
+    session->report = calloc(1, sizeof *session->report);
+    session->shared = 0, session->one_by_one = session->swapped = false;
+    return session->report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 /* A step that is there and could not be read is none that both sides lack. */
@@ -408,43 +417,49 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     lb_layer_names_map *rules = NULL;
     lb_content_map map = {0};
     LB_TRY(lb_layer_names_map_new(options->maps, options->n_maps, &rules, err));
-    lb_diff_session s = {.a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *s.report)};
+    lb_diff_session session = {
+        .a = a, .b = b, .options = options, .rules = rules, .report = calloc(1, sizeof *session.report)};
     values_answer asked = {0};
     bool values_first = false, enough = false;
     lb_status status = options->table ? lb_content_map_read(options->table, &map, err) : LB_OK;
-    if (options->table) s.map = &map;
+    if (options->table) session.map = &map;
     if (status == LB_OK)
-        status = s.report ? may_values_come_first(&s, &values_first, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && values_first) status = try_values_first(&s, &asked, &enough, err);
-    if (status == LB_OK && !enough) status = diff_ranks(&s, err);
+        status = session.report ? may_values_come_first(&session, &values_first, err)
+                                : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && values_first) status = try_values_first(&session, &asked, &enough, err);
+    if (status == LB_OK && !enough) status = diff_ranks(&session, err);
     const int64_t *steps;
     if (status == LB_OK) status = refusal_of(a, b, err);
-    for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
+    for (int k = 0; k < 2 && status == LB_OK && session.shared == 0; k++)
         if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
-    if (status == LB_OK && s.shared == 0)
+    if (status == LB_OK && session.shared == 0)
         status =
             lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                     lb_capture_path(a), lb_capture_path(b));
     lb_layer_names_map_free(rules);
-    if (status == LB_OK && s.shared && !s.one_by_one && !enough) status = judge_by_value(&s, &asked, err);
+    if (status == LB_OK && session.shared && !session.one_by_one && !enough)
+        status = judge_by_value(&session, &asked, err);
     lb_diff_report_free(asked.report);
-    if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING && !s.one_by_one) lb_diff_step_say_lacks(&s);
-    if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
-        lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");
-    if (status == LB_OK && s.report->n_missing)
-        s.report->verdict = lb_verdict_worse(s.report->verdict, LB_VERDICT_MISSING);
-    if (status == LB_OK) lb_report_settle_differences(s.report);
-    if (status == LB_OK) lb_diff_tokens_finish(s.report);
-    if (status == LB_OK && !options->digests_only && !s.one_by_one)
-        status = lb_diff_name_exchanges(s.report, a, b, err);
-    if (status == LB_OK && !s.one_by_one) status = lb_diff_name_orders(s.report, a, b, options, s.swapped, err);
+    if (status == LB_OK && session.report->verdict == LB_VERDICT_MISSING && !session.one_by_one)
+        lb_diff_step_say_lacks(&session);
+    if (status == LB_OK && session.report->unseen && !session.report->identical &&
+        session.report->verdict == LB_VERDICT_IDENTICAL)
+        lb_report_missing(session.report, "no op has results with digests on both sides: their bits were not compared");
+    if (status == LB_OK && session.report->n_missing)
+        session.report->verdict = lb_verdict_worse(session.report->verdict, LB_VERDICT_MISSING);
+    if (status == LB_OK) lb_report_settle_differences(session.report);
+    if (status == LB_OK) lb_diff_tokens_finish(session.report);
+    if (status == LB_OK && !options->digests_only && !session.one_by_one)
+        status = lb_diff_name_exchanges(session.report, a, b, err);
+    if (status == LB_OK && !session.one_by_one)
+        status = lb_diff_name_orders(session.report, a, b, options, session.swapped, err);
     if (status == LB_OK) status = refusal_of(a, b, err);
-    if (status == LB_OK && s.report->out_of_memory)
+    if (status == LB_OK && session.report->out_of_memory)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
     lb_content_map_release(&map);
     if (status == LB_OK)
-        *out = s.report;
+        *out = session.report;
     else
-        lb_diff_report_free(s.report);
+        lb_diff_report_free(session.report);
     return status;
 }

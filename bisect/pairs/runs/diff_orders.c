@@ -12,10 +12,10 @@
 enum { PLACES = 256 };           /* more are two programs, or two precisions: the search would prove nothing */
 static const double REPLAYS = 1; /* of what a diff costs, the search may have so much */
 
-static bool is_proven_order(const lb_explain_finding *f)
+static bool is_proven_order(const lb_explain_finding *finding)
 {
-    return f->cause == LB_CAUSE_ORDER && f->proof == LB_PROOF_BITS && f->matched == f->elements && f->elements > 0 &&
-           *f->schedule;
+    return finding->cause == LB_CAUSE_ORDER && finding->proof == LB_PROOF_BITS &&
+           finding->matched == finding->elements && finding->elements > 0 && *finding->schedule;
 }
 
 /* The first finding; NULL unless all that is not inherited is an order. */
@@ -23,10 +23,10 @@ static const lb_explain_finding *order_of(const lb_explain_report *explained)
 {
     const lb_explain_finding *first = NULL;
     for (uint32_t i = 0; i < explained->n_findings; i++) {
-        const lb_explain_finding *f = &explained->findings[i];
-        if (f->cause == LB_CAUSE_INPUT) continue;
-        if (!is_proven_order(f)) return NULL;
-        if (!first) first = f;
+        const lb_explain_finding *finding = &explained->findings[i];
+        if (finding->cause == LB_CAUSE_INPUT) continue;
+        if (!is_proven_order(finding)) return NULL;
+        if (!first) first = finding;
     }
     return explained->n_missing ? NULL : first;
 }
@@ -41,13 +41,13 @@ static void rename_row(lb_diff_row *row)
     rename_verdict(&row->verdict), rename_verdict(&row->local), rename_verdict(&row->inherited);
 }
 
-static void name_order(lb_diff_report *report, const lb_explain_finding *f)
+static void name_order(lb_diff_report *report, const lb_explain_finding *finding)
 {
     char why[400];
     snprintf(why, sizeof why,
-             "the same terms in another order: %s as %s, on the other side by %s as %s (%lld element%s)", f->op,
-             *f->first ? f->first : "its own", *f->other_op ? f->other_op : f->op, f->schedule, (long long)f->elements,
-             f->elements == 1 ? "" : "s");
+             "the same terms in another order: %s as %s, on the other side by %s as %s (%lld element%s)", finding->op,
+             *finding->first ? finding->first : "its own", *finding->other_op ? finding->other_op : finding->op,
+             finding->schedule, (long long)finding->elements, finding->elements == 1 ? "" : "s");
     report->verdict = LB_VERDICT_REORDERED;
     for (uint32_t i = 0; i < report->n_layers; i++) rename_row(&report->layers[i]);
     lb_diff_row *const rows[] = {report->has_first ? &report->first : NULL,
@@ -55,7 +55,7 @@ static void name_order(lb_diff_report *report, const lb_explain_finding *f)
     for (int k = 0; k < 2; k++) {
         if (!rows[k]) continue;
         rename_row(rows[k]);
-        if (!strcmp(rows[k]->layer, f->layer) && rows[k]->local == LB_VERDICT_REORDERED)
+        if (!strcmp(rows[k]->layer, finding->layer) && rows[k]->local == LB_VERDICT_REORDERED)
             rows[k]->why = lb_report_keep(report, why);
     }
 }
@@ -77,8 +77,8 @@ lb_status lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture 
     if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(err, status, "%s", why.message);
     if (status != LB_OK) return LB_OK; /* rounding it is, then */
     report->cost.runs += explained->cost.runs, report->cost.ops += explained->cost.ops;
-    const lb_explain_finding *f = order_of(explained);
-    if (f) name_order(report, f);
+    const lb_explain_finding *finding = order_of(explained);
+    if (finding) name_order(report, finding);
     lb_explain_report_free(explained);
     return LB_OK;
 }
@@ -93,18 +93,19 @@ typedef struct step_results {
     bool known;
 } step_results;
 
-static void release_results(step_results *r)
+static void release_results(step_results *results)
 {
-    for (int k = 0; k < 2; k++) lb_collective_results_release(&r->sides[k]);
-    r->known = false;
+    for (int k = 0; k < 2; k++) lb_collective_results_release(&results->sides[k]);
+    results->known = false;
 }
 
-static lb_status read_step(step_results *r, int64_t step, lb_err *err)
+static lb_status read_step(step_results *results, int64_t step, lb_err *err)
 {
-    if (r->known && r->step == step) return LB_OK;
-    release_results(r);
-    for (int k = 0; k < 2; k++) LB_TRY(lb_collective_results_check_step(r->captures[k], step, &r->sides[k], err));
-    r->step = step, r->known = true;
+    if (results->known && results->step == step) return LB_OK;
+    release_results(results);
+    for (int k = 0; k < 2; k++)
+        LB_TRY(lb_collective_results_check_step(results->captures[k], step, &results->sides[k], err));
+    results->step = step, results->known = true;
     return LB_OK;
 }
 
@@ -115,15 +116,15 @@ static bool is_of(const lb_collective_finding *f, int32_t rank, uint32_t op)
     return f->kind == LB_COLLECTIVE_RESULT && among && f->op == op;
 }
 
-static lb_status name_exchange(lb_diff_report *report, step_results *r, lb_diff_row *row, lb_err *err)
+static lb_status name_exchange(lb_diff_report *report, step_results *results, lb_diff_row *row, lb_err *err)
 {
     if (!row->op || row->local != LB_VERDICT_DIVERGED || row->index == LB_NONE || row->other == LB_NONE) return LB_OK;
     if (strncmp(row->op, "c10d::", 6) && strncmp(row->op, "nccl::", 6) && strncmp(row->op, "_c10d_functional::", 18))
         return LB_OK;
-    LB_TRY(read_step(r, row->step, err));
+    LB_TRY(read_step(results, row->step, err));
     for (int k = 0; k < 2; k++)
-        for (uint32_t i = 0; i < r->sides[k].n; i++) {
-            const lb_collective_finding *f = &r->sides[k].list[i];
+        for (uint32_t i = 0; i < results->sides[k].n; i++) {
+            const lb_collective_finding *f = &results->sides[k].list[i];
             if (!is_of(f, row->rank, k ? row->other : row->index)) continue;
             char *text = malloc(strlen(f->message) + 40);
             if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");

@@ -37,18 +37,19 @@ static void count_both(const both *x, int64_t *count)
     lb_part_record_tally(x->r, count, 0);
 }
 
-static void difference_both(const both *x, lb_difference *d)
+static void difference_both(const both *x, lb_difference *difference)
 {
-    uint32_t pattern = d->pattern;
-    const char *detail = d->detail;
-    count_both(x, &d->elements), count_both(x, &d->differing), count_both(x, &d->nonfinite);
-    lb_part_record_tally(x->r, &d->first, -1);
-    double *const numbers[] = {&d->max_abs, &d->max_rel, &d->rel_l2, &d->cosine, &d->max_ulp, &d->p99_ulp};
+    uint32_t pattern = difference->pattern;
+    const char *detail = difference->detail;
+    count_both(x, &difference->elements), count_both(x, &difference->differing), count_both(x, &difference->nonfinite);
+    lb_part_record_tally(x->r, &difference->first, -1);
+    double *const numbers[] = {&difference->max_abs, &difference->max_rel, &difference->rel_l2,
+                               &difference->cosine,  &difference->max_ulp, &difference->p99_ulp};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_f64(x->r, numbers[i]);
     lb_part_record_word(x->r, &pattern, LB_PATTERN_SCATTERED);
     lb_part_record_text(x->r, &detail);
-    d->pattern = (lb_pattern)pattern;
-    if (x->r->reading) snprintf(d->detail, sizeof d->detail, "%s", detail ? detail : "");
+    difference->pattern = (lb_pattern)pattern;
+    if (x->r->reading) snprintf(difference->detail, sizeof difference->detail, "%s", detail ? detail : "");
 }
 
 static void line_both(const both *x, lb_code_line *line)
@@ -152,36 +153,40 @@ static void sentences_both(const both *x, char ***list, uint32_t *n)
     }
 }
 
-static void numbers_both(const both *x, lb_diff_report *r)
+static void numbers_both(const both *x, lb_diff_report *report)
 {
-    uint64_t *const numbers[] = {&r->ops,      &r->identical,  &r->unseen,       &r->rewritten, &r->cost.runs,
-                                 &r->cost.ops, &r->exact_runs, &r->recorded_ops, &r->sources,   &r->sources_identical};
+    uint64_t *const numbers[] = {
+        &report->ops,      &report->identical,  &report->unseen,       &report->rewritten, &report->cost.runs,
+        &report->cost.ops, &report->exact_runs, &report->recorded_ops, &report->sources,   &report->sources_identical};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) lb_part_record_total(x->r, numbers[i]);
-    for (int i = 0; i < LB_ULP_BUCKETS; i++) count_both(x, &r->ulp_counts[i]);
-    bool *const truths[] = {&r->tokens_looked_up, &r->tokens_approximate, &r->lone_writes[0], &r->lone_writes[1],
-                            &r->untold,           &r->implementations,    &r->logged_apart};
+    for (int i = 0; i < LB_ULP_BUCKETS; i++) count_both(x, &report->ulp_counts[i]);
+    bool *const truths[] = {
+        &report->tokens_looked_up, &report->tokens_approximate, &report->lone_writes[0], &report->lone_writes[1],
+        &report->untold,           &report->implementations,    &report->logged_apart};
     for (size_t i = 0; i < sizeof truths / sizeof *truths; i++) lb_part_record_bool(x->r, truths[i]);
-    lb_part_record_u32(x->r, &r->n_cuts);
+    lb_part_record_u32(x->r, &report->n_cuts);
 }
 
-void lb_diff_record(lb_part_record *record, lb_diff_report *r, lb_diff_exchanges *exchanges, lb_diff_report *keeper)
+void lb_diff_record(lb_part_record *record, lb_diff_report *report, lb_diff_exchanges *exchanges,
+                    lb_diff_report *keeper)
 {
     const both here = {record, keeper}, *x = &here;
-    verdict_both(x, &r->verdict);
-    lb_part_record_bool(record, &r->has_first), lb_part_record_bool(record, &r->has_earliest);
-    if (r->has_first && !r->has_earliest) lb_part_record_refuse(record, "first", "a difference before the earliest");
-    if (r->has_first) row_both(x, &r->first);
-    if (r->has_earliest) row_both(x, &r->earliest);
-    lb_part_record_bool(record, &r->has_undecided), lb_part_record_i64(record, &r->undecided_step);
-    numbers_both(x, r);
-    ROWS(x, r->layers, r->n_layers, row_both);
-    ROWS(x, r->structures, r->n_structures, structure_both);
-    sentences_both(x, &r->missing, &r->n_missing), sentences_both(x, &r->findings, &r->n_findings);
-    ROWS(x, r->tokens, r->n_tokens, tokens_both);
-    ROWS(x, r->routings, r->n_routings, routing_both);
-    ROWS(x, r->differences, r->n_differences, place_both);
-    ROWS(x, r->places, r->n_places, place_both);
-    ROWS(x, r->map, r->n_map, map_both);
+    verdict_both(x, &report->verdict);
+    lb_part_record_bool(record, &report->has_first), lb_part_record_bool(record, &report->has_earliest);
+    if (report->has_first && !report->has_earliest)
+        lb_part_record_refuse(record, "first", "a difference before the earliest");
+    if (report->has_first) row_both(x, &report->first);
+    if (report->has_earliest) row_both(x, &report->earliest);
+    lb_part_record_bool(record, &report->has_undecided), lb_part_record_i64(record, &report->undecided_step);
+    numbers_both(x, report);
+    ROWS(x, report->layers, report->n_layers, row_both);
+    ROWS(x, report->structures, report->n_structures, structure_both);
+    sentences_both(x, &report->missing, &report->n_missing), sentences_both(x, &report->findings, &report->n_findings);
+    ROWS(x, report->tokens, report->n_tokens, tokens_both);
+    ROWS(x, report->routings, report->n_routings, routing_both);
+    ROWS(x, report->differences, report->n_differences, place_both);
+    ROWS(x, report->places, report->n_places, place_both);
+    ROWS(x, report->map, report->n_map, map_both);
     ROWS(x, exchanges->list, exchanges->n, exchange_both);
     for (uint32_t i = 0; i < exchanges->n; i++)
         if (exchanges->list[i].met > exchanges->n)

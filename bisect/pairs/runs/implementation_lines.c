@@ -5,19 +5,19 @@
 
 #include <string.h>
 
-static uint32_t first_value(const lb_program *p, uint32_t op)
+static uint32_t first_value(const lb_program *program, uint32_t op)
 {
-    return lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return lb_op_outcomes(&program->ops[op]) ? lb_op_outcome(program, &program->ops[op], 0) : LB_NONE;
 }
 
 /* ---- the op whose line is said ---- */
 
 /* An op of the other side's part of a region that reads the value; LB_NONE. */
-static uint32_t reader_in_region(const lb_implementations *x, const lb_region *r, int side, uint32_t value)
+static uint32_t reader_in_region(const lb_implementations *x, const lb_region *region, int side, uint32_t value)
 {
     const lb_value_graph *g = &x->sides[side].graph;
-    const uint32_t *ops = x->regions.ops + r->first[side];
-    for (uint32_t i = 0; i < r->n[side]; i++)
+    const uint32_t *ops = x->regions.ops + region->first[side];
+    for (uint32_t i = 0; i < region->n[side]; i++)
         for (uint32_t k = g->first_use[value]; k < g->first_use[value + 1]; k++)
             if (g->uses[k] == ops[i]) return ops[i];
     return LB_NONE;
@@ -67,10 +67,10 @@ static uint32_t idle_factor(const lb_implementations *x, int side, uint32_t valu
 
 /* Where all that a side has of a region is right, what it lacks would stand behind that: an op that does nothing
  * there, else the first that goes on; LB_NONE. */
-static uint32_t op_behind_served(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t op_behind_served(const lb_implementations *x, const lb_region *region, int side)
 {
     const lb_counterparts *all = &x->counterparts;
-    const lb_counterpart *c = &all->list[r->counterpart];
+    const lb_counterpart *c = &all->list[region->counterpart];
     const uint32_t end = side ? c->b : all->pieces[c->first].tensor;
     const lb_value_graph *g = &x->sides[side].graph;
     bool served = false;
@@ -112,9 +112,9 @@ static uint32_t idle_factor_of_gradient(const lb_implementations *x, int side)
 }
 
 /* The op by which the side goes back from the region's end; LB_NONE. */
-static uint32_t op_that_goes_back(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t op_that_goes_back(const lb_implementations *x, const lb_region *region, int side)
 {
-    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    const lb_counterpart *c = &x->counterparts.list[region->counterpart];
     const uint32_t end = side ? c->b : x->counterparts.pieces[c->first].tensor;
     for (uint32_t i = 0; i < x->sides[side].program->n_ops; i++)
         if (lb_counterpart_scales_seeded(&x->sides[side], i) == end) return i;
@@ -123,48 +123,50 @@ static uint32_t op_that_goes_back(const lb_implementations *x, const lb_region *
 
 /* Where one side alone adds a gradient to those of backwards before it: the last op by which the other goes back;
  * LB_NONE. */
-static uint32_t op_without_sum(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t op_without_sum(const lb_implementations *x, const lb_region *region, int side)
 {
-    if (!lb_regions_accumulates(&x->sides[!side], r->op[!side]) || lb_regions_accumulates(&x->sides[side], r->op[side]))
+    if (!lb_regions_accumulates(&x->sides[!side], region->op[!side]) ||
+        lb_regions_accumulates(&x->sides[side], region->op[side]))
         return LB_NONE;
     for (uint32_t i = x->sides[side].program->n_ops; i-- > 0;)
         if (lb_counterpart_scales_seeded(&x->sides[side], i) != LB_NONE) return i;
     return LB_NONE;
 }
 
-static bool is_lost_scale(const lb_implementations *x, const lb_region *r)
+static bool is_lost_scale(const lb_implementations *x, const lb_region *region)
 {
-    return x->loss.alone && x->counterparts.list[r->counterpart].kind == LB_COUNTERPART_EXIT;
+    return x->loss.alone && x->counterparts.list[region->counterpart].kind == LB_COUNTERPART_EXIT;
 }
 
 /* Does the side's own factor stand in the function that goes back, and not in one that gives a loss? */
-static bool is_factor_of_loop(const lb_implementations *x, const lb_region *r, int side)
+static bool is_factor_of_loop(const lb_implementations *x, const lb_region *region, int side)
 {
-    const lb_program *p = x->sides[side].program;
-    const uint32_t back = op_that_goes_back(x, r, side);
-    if (back == LB_NONE || r->op[side] == LB_NONE) return false;
-    const lb_code_line factor = lb_op_line(p, &p->ops[r->op[side]]), goes_back = lb_op_line(p, &p->ops[back]);
+    const lb_program *program = x->sides[side].program;
+    const uint32_t back = op_that_goes_back(x, region, side);
+    if (back == LB_NONE || region->op[side] == LB_NONE) return false;
+    const lb_code_line factor = lb_op_line(program, &program->ops[region->op[side]]),
+                       goes_back = lb_op_line(program, &program->ops[back]);
     return factor.number && !strcmp(factor.function, goes_back.function) && !strcmp(factor.file, goes_back.file);
 }
 
 /* A factor of the loss that a side lacks: where its gradients are multiplied by one, else where it goes back. */
-static uint32_t op_without_scale(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t op_without_scale(const lb_implementations *x, const lb_region *region, int side)
 {
-    const bool lost = is_lost_scale(x, r) && is_factor_of_loop(x, r, !side);
+    const bool lost = is_lost_scale(x, region) && is_factor_of_loop(x, region, !side);
     const uint32_t idle = lost ? idle_factor_of_gradient(x, side) : LB_NONE;
-    return idle != LB_NONE || !lost ? idle : op_that_goes_back(x, r, side);
+    return idle != LB_NONE || !lost ? idle : op_that_goes_back(x, region, side);
 }
 
 /* Where the other side has no such op: the op that goes on from what the lone one reads, else the one that gives it;
  * LB_NONE. */
-static uint32_t op_beside_lone(const lb_implementations *x, const lb_region *r, int lone)
+static uint32_t op_beside_lone(const lb_implementations *x, const lb_region *region, int lone)
 {
-    const uint32_t scale = op_without_scale(x, r, !lone);
+    const uint32_t scale = op_without_scale(x, region, !lone);
     if (scale != LB_NONE) return scale;
-    const uint32_t behind = op_behind_served(x, r, !lone);
+    const uint32_t behind = op_behind_served(x, region, !lone);
     if (behind != LB_NONE) return behind;
     const lb_exact_side *mine = &x->sides[lone], *other = &x->sides[!lone];
-    const lb_op *op = &x->sides[lone].program->ops[r->op[lone]];
+    const lb_op *op = &x->sides[lone].program->ops[region->op[lone]];
     for (uint32_t k = 0; k < op->args; k++) {
         const lb_arg *arg = &lb_op_args(x->sides[lone].program, op)[k];
         if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE) continue;
@@ -177,7 +179,7 @@ static uint32_t op_beside_lone(const lb_implementations *x, const lb_region *r, 
         if (idle != LB_NONE) return idle;
         const uint32_t factor = idle_factor(x, !lone, met, MOST_FACTORS);
         if (factor != LB_NONE) return factor;
-        const uint32_t reader = reader_in_region(x, r, !lone, met);
+        const uint32_t reader = reader_in_region(x, region, !lone, met);
         return reader != LB_NONE ? reader : giver;
     }
     return LB_NONE;
@@ -188,19 +190,20 @@ enum { MOST_WINDOWS = 8 };
 /* The windows through which an op sees the whole numbers that it reads (rows of a batch), the last one first. */
 static uint32_t list_windows(const lb_implementations *x, int side, uint32_t op, uint32_t *windows)
 {
-    const lb_program *p = x->sides[side].program;
+    const lb_program *program = x->sides[side].program;
     uint32_t value = LB_NONE, n = 0;
-    for (uint32_t k = 0; k < p->ops[op].args && value == LB_NONE; k++) {
-        const lb_arg *arg = &lb_op_args(p, &p->ops[op])[k];
-        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && lb_dtype_is_integer(p->values[arg->u.value].dtype))
+    for (uint32_t k = 0; k < program->ops[op].args && value == LB_NONE; k++) {
+        const lb_arg *arg = &lb_op_args(program, &program->ops[op])[k];
+        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE &&
+            lb_dtype_is_integer(program->values[arg->u.value].dtype))
             value = arg->u.value;
     }
     for (uint32_t i = op; i-- > 0 && value != LB_NONE && n < MOST_WINDOWS;) {
-        const lb_op *window = &p->ops[i];
-        if (!(window->flags & LB_OP_VIEW) || first_value(p, i) != value || !window->args ||
-            lb_op_args(p, window)->tag != LB_ARG_VALUE)
+        const lb_op *window = &program->ops[i];
+        if (!(window->flags & LB_OP_VIEW) || first_value(program, i) != value || !window->args ||
+            lb_op_args(program, window)->tag != LB_ARG_VALUE)
             continue;
-        windows[n++] = i, value = lb_op_args(p, window)->u.value;
+        windows[n++] = i, value = lb_op_args(program, window)->u.value;
     }
     return n;
 }
@@ -237,10 +240,10 @@ static uint32_t count_of_kind(const lb_exact_side *s, uint64_t kind, uint32_t be
 
 /* An op that looks up rows on one side alone, where both look up as often: the other side looks up others there, which
  * it has elsewhere, too. The op that chose these; LB_NONE. */
-static uint32_t op_with_other_rows(const lb_implementations *x, const lb_region *r, int lone)
+static uint32_t op_with_other_rows(const lb_implementations *x, const lb_region *region, int lone)
 {
     const lb_exact_side *mine = &x->sides[lone], *other = &x->sides[!lone];
-    const uint32_t op = r->op[lone];
+    const uint32_t op = region->op[lone];
     if (x->sides[lone].program->ops[op].phase != LB_PHASE_FORWARD || !reads_whole_numbers(mine, op)) return LB_NONE;
     const uint64_t kind = mine->kinds[op];
     if (count_of_kind(mine, kind, x->sides[lone].program->n_ops) !=
@@ -267,33 +270,33 @@ static uint32_t op_that_takes_gradient(const lb_exact_side *s, uint32_t gradient
 }
 
 /* Does the other side alone run something behind backward here? */
-static bool lacks_behind_backward(const lb_implementations *x, const lb_region *r, int side)
+static bool lacks_behind_backward(const lb_implementations *x, const lb_region *region, int side)
 {
-    return r->reason == LB_REGION_MISSING && r->op[side] == LB_NONE && r->op[!side] != LB_NONE &&
-           x->sides[!side].program->ops[r->op[!side]].phase != LB_PHASE_BACKWARD;
+    return region->reason == LB_REGION_MISSING && region->op[side] == LB_NONE && region->op[!side] != LB_NONE &&
+           x->sides[!side].program->ops[region->op[!side]].phase != LB_PHASE_BACKWARD;
 }
 
 /* Where a side has no part in a region: what gives, all the same, the value that is apart; what lacks behind a gradient
  * lacks where that is taken. LB_NONE. */
-static uint32_t op_that_gives(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t op_that_gives(const lb_implementations *x, const lb_region *region, int side)
 {
-    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    const lb_counterpart *c = &x->counterparts.list[region->counterpart];
     const lb_value_graph *g = &x->sides[side].graph;
     const uint32_t end = lb_value_graph_whole(g, side ? c->b : x->counterparts.pieces[c->first].tensor),
                    giver = g->giver[end];
-    const lb_program *p = x->sides[side].program;
-    if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) return LB_NONE;
-    const bool behind = p->ops[giver].phase == LB_PHASE_BACKWARD && lacks_behind_backward(x, r, side);
+    const lb_program *program = x->sides[side].program;
+    if (giver == LB_NONE || lb_op_is_source(program, &program->ops[giver])) return LB_NONE;
+    const bool behind = program->ops[giver].phase == LB_PHASE_BACKWARD && lacks_behind_backward(x, region, side);
     const uint32_t taker = behind ? op_that_takes_gradient(&x->sides[side], end) : LB_NONE;
     return taker == LB_NONE ? giver : taker;
 }
 
 /* The region's first op of a side; what it lacks behind backward lacks at no op of that. LB_NONE. */
-static uint32_t first_of_region(const lb_implementations *x, const lb_region *r, int side)
+static uint32_t first_of_region(const lb_implementations *x, const lb_region *region, int side)
 {
-    const bool behind = lacks_behind_backward(x, r, side);
-    for (uint32_t i = 0; i < r->n[side]; i++) {
-        const uint32_t op = x->regions.ops[r->first[side] + i];
+    const bool behind = lacks_behind_backward(x, region, side);
+    for (uint32_t i = 0; i < region->n[side]; i++) {
+        const uint32_t op = x->regions.ops[region->first[side] + i];
         if (!behind || x->sides[side].program->ops[op].phase != LB_PHASE_BACKWARD) return op;
     }
     return LB_NONE;
@@ -301,18 +304,18 @@ static uint32_t first_of_region(const lb_implementations *x, const lb_region *r,
 
 /* The op of either side whose line is said. Where one side has no such op, its region's first op says where it goes
  * on. */
-void lb_implementation_lines_ops(const lb_implementations *x, const lb_region *r, uint32_t ops[2])
+void lb_implementation_lines_ops(const lb_implementations *x, const lb_region *region, uint32_t ops[2])
 {
     for (int k = 0; k < 2; k++) {
-        ops[k] = op_without_sum(x, r, k);
-        if (ops[k] == LB_NONE && r->repair.kind != LB_REPAIR_NONE && r->repair.side != k)
-            ops[k] = op_without_scale(x, r, k);
-        if (ops[k] == LB_NONE) ops[k] = r->op[k];
-        const bool lone = ops[k] == LB_NONE && r->reason == LB_REGION_MISSING && r->op[!k] != LB_NONE;
-        if (lone) ops[k] = op_with_other_rows(x, r, !k);
-        if (lone && ops[k] == LB_NONE) ops[k] = op_beside_lone(x, r, !k);
-        if (ops[k] == LB_NONE) ops[k] = first_of_region(x, r, k);
-        if (ops[k] == LB_NONE) ops[k] = op_that_gives(x, r, k);
+        ops[k] = op_without_sum(x, region, k);
+        if (ops[k] == LB_NONE && region->repair.kind != LB_REPAIR_NONE && region->repair.side != k)
+            ops[k] = op_without_scale(x, region, k);
+        if (ops[k] == LB_NONE) ops[k] = region->op[k];
+        const bool lone = ops[k] == LB_NONE && region->reason == LB_REGION_MISSING && region->op[!k] != LB_NONE;
+        if (lone) ops[k] = op_with_other_rows(x, region, !k);
+        if (lone && ops[k] == LB_NONE) ops[k] = op_beside_lone(x, region, !k);
+        if (ops[k] == LB_NONE) ops[k] = first_of_region(x, region, k);
+        if (ops[k] == LB_NONE) ops[k] = op_that_gives(x, region, k);
     }
 }
 
@@ -335,10 +338,10 @@ static void add_line_of(const lb_implementations *x, int side, uint32_t op, cons
 }
 
 /* What a side lacks may stand behind the region's end as well, up to the last value from which the rest is right. */
-static void list_lines_behind(const lb_implementations *x, const lb_region *r, int side, const char *file,
+static void list_lines_behind(const lb_implementations *x, const lb_region *region, int side, const char *file,
                               lb_diff_lines *lines)
 {
-    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    const lb_counterpart *c = &x->counterparts.list[region->counterpart];
     const uint32_t end = side ? c->b : x->counterparts.pieces[c->first].tensor, until = c->until[side];
     const uint32_t *giver = x->sides[side].graph.giver;
     if (until == LB_NONE || giver[end] == LB_NONE || giver[until] == LB_NONE) return;
@@ -361,10 +364,10 @@ static void list_lines_before(const lb_implementations *x, int side, uint32_t op
 }
 
 /* A factor of the loss may stand anywhere from the loss to the update. */
-static void list_lines_of_scale(const lb_implementations *x, const lb_region *r, int side, const char *file,
+static void list_lines_of_scale(const lb_implementations *x, const lb_region *region, int side, const char *file,
                                 lb_diff_lines *lines)
 {
-    const uint32_t back = op_that_goes_back(x, r, side);
+    const uint32_t back = op_that_goes_back(x, region, side);
     if (back != LB_NONE) add_line_of(x, side, back, file, lines);
     for (uint32_t i = 0; i < x->sides[side].program->n_ops; i++)
         if (may_take_factor(x, side, i)) add_line_of(x, side, i, file, lines);
@@ -399,13 +402,14 @@ static void list_lines_of_idle(const lb_implementations *x, int side, uint32_t o
 /* The line from which a place of a loop may lie, whose first line is `until`: that of the last op before it in the same
  * function. Options of an optimizer may be set anywhere before it is called: that of the first one. What a side lacks
  * may have stood anywhere since it went back. */
-static uint32_t first_line_of_stretch(const lb_implementations *x, const lb_region *r, int side, uint32_t op,
+static uint32_t first_line_of_stretch(const lb_implementations *x, const lb_region *region, int side, uint32_t op,
                                       const lb_code_line *named, uint32_t until)
 {
-    const bool option = r->reason == LB_REGION_ARGUMENTS && x->sides[side].program->ops[op].phase == LB_PHASE_OPTIMIZER;
-    const bool lacks = r->reason == LB_REGION_MISSING && r->op[side] == LB_NONE;
+    const bool option =
+        region->reason == LB_REGION_ARGUMENTS && x->sides[side].program->ops[op].phase == LB_PHASE_OPTIMIZER;
+    const bool lacks = region->reason == LB_REGION_MISSING && region->op[side] == LB_NONE;
     uint32_t first = op, found = until;
-    if (r->n[side] && x->regions.ops[r->first[side]] < first) first = x->regions.ops[r->first[side]];
+    if (region->n[side] && x->regions.ops[region->first[side]] < first) first = x->regions.ops[region->first[side]];
     for (uint32_t i = 0; i < first; i++) {
         const lb_code_line line = lb_op_line(x->sides[side].program, &x->sides[side].program->ops[i]);
         if (!line.number || line.number >= until || strcmp(line.function, named->function) != 0 ||
@@ -419,59 +423,60 @@ static uint32_t first_line_of_stretch(const lb_implementations *x, const lb_regi
 
 /* What Python makes without an op (a number, a choice of parameters) lies between two lines that run ops: where a place
  * is one of a loop, all lines are listed from what was right up to it. */
-static void fill_stretch(const lb_implementations *x, const lb_region *r, int side, uint32_t op,
+static void fill_stretch(const lb_implementations *x, const lb_region *region, int side, uint32_t op,
                          const lb_code_line *named, lb_diff_lines *lines)
 {
-    if (op == LB_NONE || !lines->n || !(is_of_loop(x, side, op) || op == op_without_sum(x, r, side))) return;
-    const uint32_t first = lines->list[0], until = r->repair.kind == LB_REPAIR_NONE ? named->number : first,
-                   before = first_line_of_stretch(x, r, side, op, named, until), from = before < first ? before : first,
-                   to = lines->list[lines->n - 1];
+    if (op == LB_NONE || !lines->n || !(is_of_loop(x, side, op) || op == op_without_sum(x, region, side))) return;
+    const uint32_t first = lines->list[0], until = region->repair.kind == LB_REPAIR_NONE ? named->number : first,
+                   before = first_line_of_stretch(x, region, side, op, named, until),
+                   from = before < first ? before : first, to = lines->list[lines->n - 1];
     for (uint32_t number = from; number < to && to - from < LB_DIFF_LINES; number++) add_line(lines, number);
 }
 
 /* Where the program made a constant that the region reads and the other side does not hold. */
-static void list_lines_of_source(const lb_implementations *x, const lb_region *r, int side, const char *file,
+static void list_lines_of_source(const lb_implementations *x, const lb_region *region, int side, const char *file,
                                  lb_diff_lines *lines)
 {
-    const lb_program *p = x->sides[side].program;
-    for (uint32_t k = 0; k < r->n_unheld[side]; k++) {
-        const uint32_t source = x->regions.unheld[r->first_unheld[side] + k];
-        for (uint32_t i = 0; i < p->n_ops; i++) {
-            const uint32_t v = first_value(p, i);
+    const lb_program *program = x->sides[side].program;
+    for (uint32_t k = 0; k < region->n_unheld[side]; k++) {
+        const uint32_t source = x->regions.unheld[region->first_unheld[side] + k];
+        for (uint32_t i = 0; i < program->n_ops; i++) {
+            const uint32_t v = first_value(program, i);
             if (v != LB_NONE && lb_value_graph_source(&x->sides[side].graph, v) == source &&
-                p->ops[i].phase == LB_PHASE_FORWARD)
+                program->ops[i].phase == LB_PHASE_FORWARD)
                 add_line_of(x, side, i, file, lines);
         }
     }
 }
 
 /* The line that is named, and where that is a guess all lines of the region in the same file. */
-void lb_implementation_lines_list(const lb_implementations *x, const lb_region *r, const lb_code_line said[2],
+void lb_implementation_lines_list(const lb_implementations *x, const lb_region *region, const lb_code_line said[2],
                                   lb_diff_lines lines[2])
 {
-    const bool lone = r->reason == LB_REGION_MISSING;
+    const bool lone = region->reason == LB_REGION_MISSING;
     uint32_t ops[2];
-    lb_implementation_lines_ops(x, r, ops);
+    lb_implementation_lines_ops(x, region, ops);
     for (int k = 0; k < 2; k++) {
         const lb_code_line *named = &said[k];
-        const bool repaired = r->reason == LB_REGION_REPAIRED, edited = repaired && r->repair.side == k;
-        const bool beside = repaired && !edited && (r->op[k] == LB_NONE || is_of_loop(x, k, r->op[k]));
-        const bool guess = r->reason == LB_REGION_OPS || r->reason == LB_REGION_SOURCE ||
-                           r->reason == LB_REGION_ORDER || r->reason == LB_REGION_MASK || lone || beside;
+        const bool repaired = region->reason == LB_REGION_REPAIRED, edited = repaired && region->repair.side == k;
+        const bool beside = repaired && !edited && (region->op[k] == LB_NONE || is_of_loop(x, k, region->op[k]));
+        const bool guess = region->reason == LB_REGION_OPS || region->reason == LB_REGION_SOURCE ||
+                           region->reason == LB_REGION_ORDER || region->reason == LB_REGION_MASK || lone || beside;
         if (named->number) add_line(&lines[k], named->number);
-        for (uint32_t i = 0; i < r->n[k] && guess && named->number; i++) {
-            const uint32_t op = x->regions.ops[r->first[k] + i];
+        for (uint32_t i = 0; i < region->n[k] && guess && named->number; i++) {
+            const uint32_t op = x->regions.ops[region->first[k] + i];
             add_line_of(x, k, op, named->file, &lines[k]);
             list_lines_before(x, k, op, named->file, &lines[k]);
         }
         /* The number may have been made behind what the op reads. */
-        if (edited && named->number && is_of_loop(x, k, r->repair.op))
-            list_lines_before(x, k, r->repair.op, named->file, &lines[k]);
-        if (r->reason == LB_REGION_SOURCE && named->number) list_lines_of_source(x, r, k, named->file, &lines[k]);
-        if (lone && named->number) list_lines_behind(x, r, k, named->file, &lines[k]);
-        if (is_lost_scale(x, r) && named->number) list_lines_of_scale(x, r, k, named->file, &lines[k]);
-        if (lone && r->op[k] == LB_NONE && ops[k] != LB_NONE && is_of_loop(x, k, ops[k]))
+        if (edited && named->number && is_of_loop(x, k, region->repair.op))
+            list_lines_before(x, k, region->repair.op, named->file, &lines[k]);
+        if (region->reason == LB_REGION_SOURCE && named->number)
+            list_lines_of_source(x, region, k, named->file, &lines[k]);
+        if (lone && named->number) list_lines_behind(x, region, k, named->file, &lines[k]);
+        if (is_lost_scale(x, region) && named->number) list_lines_of_scale(x, region, k, named->file, &lines[k]);
+        if (lone && region->op[k] == LB_NONE && ops[k] != LB_NONE && is_of_loop(x, k, ops[k]))
             list_lines_of_idle(x, k, ops[k], named->file, &lines[k], MOST_FACTORS);
-        fill_stretch(x, r, k, ops[k], named, &lines[k]);
+        fill_stretch(x, region, k, ops[k], named, &lines[k]);
     }
 }

@@ -70,17 +70,17 @@ LB_INLINE void add_up_body(block *b, int n, double *sums)
 }
 LB_PER_ISA(add_up, add_up_body, (block * b, int n, double *sums), (b, n, sums))
 
-void lb_block_sums_of(const lb_tensor *t, double *sums, double *largest, bool *real)
+void lb_block_sums_of(const lb_tensor *tensor, double *sums, double *largest, bool *real)
 {
     block b = {.largest = 0};
     int filled = 0;
     pthread_once(&weighed, weigh);
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
-        const int64_t width = (int64_t)(lb_dtype_bits(t->dtype) / 8);
-        const char *p = (const char *)t->data + r.offset * width;
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r);) {
+        const int64_t width = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+        const char *p = (const char *)tensor->data + r.offset * width;
         for (int64_t done = 0; done < r.count;) {
             const int64_t room = BLOCK - filled, n = r.count - done < room ? r.count - done : room;
-            lb_load_f64_strided(b.numbers + filled, t->dtype, p + done * r.stride * width, r.stride, (size_t)n);
+            lb_load_f64_strided(b.numbers + filled, tensor->dtype, p + done * r.stride * width, r.stride, (size_t)n);
             filled += (int)n, done += n;
             if (filled < BLOCK) continue;
             add_up(&b, BLOCK, sums);

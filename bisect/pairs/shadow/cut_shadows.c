@@ -12,11 +12,11 @@ static const lb_value *source_of(const lb_program *p, const lb_cut_sheet *sheet)
     return &p->values[lb_op_results(p, &p->ops[sheet->op])[0]];
 }
 
-static const lb_cut_sheet *sheet_at(const lb_cut_shadows *s, int run, uint32_t op)
+static const lb_cut_sheet *sheet_at(const lb_cut_shadows *shadows, int run, uint32_t op)
 {
-    for (uint32_t i = 0; i < s->n[run]; i++)
-        if (s->sheets[run][i].op == op)
-            return s->sheets[run][i].numbers && !s->sheets[run][i].broken ? &s->sheets[run][i] : NULL;
+    for (uint32_t i = 0; i < shadows->n[run]; i++)
+        if (shadows->sheets[run][i].op == op)
+            return shadows->sheets[run][i].numbers && !shadows->sheets[run][i].broken ? &shadows->sheets[run][i] : NULL;
     return NULL;
 }
 
@@ -26,13 +26,13 @@ static const uint8_t *bytes_in(const lb_cut_sheet *sheet, const lb_held_part *pa
 }
 
 /* Of A, of A disturbed or of B; false where some part of it is not known. */
-static bool draw_all(const lb_cut_shadows *s, int run, const lb_cut_tensor *cut, lb_held_image *image)
+static bool draw_all(const lb_cut_shadows *shadows, int run, const lb_cut_tensor *cut, lb_held_image *image)
 {
     const int side = run == LB_CUT_RUNS - 1;
     if (!lb_held_image_open(image, &cut->whole, sizeof(double))) return false;
     for (uint32_t i = 0; i < cut->n_rows[side]; i++) {
-        const lb_held_part *part = &s->cuts->parts[side][cut->rows[side][i]];
-        const lb_cut_sheet *sheet = sheet_at(s, run, part->op);
+        const lb_held_part *part = &shadows->cuts->parts[side][cut->rows[side][i]];
+        const lb_cut_sheet *sheet = sheet_at(shadows, run, part->op);
         if (!sheet) return false;
         lb_held_image_draw(image, part, bytes_in(sheet, part));
     }
@@ -51,13 +51,13 @@ static void read_sheet(const lb_program_view *side, lb_cut_sheet *sheet)
 }
 
 /* B begins with A's numbers. */
-static void take_over(lb_cut_shadows *s, const lb_cut_tensor *cut)
+static void take_over(lb_cut_shadows *shadows, const lb_cut_tensor *cut)
 {
     lb_held_image whole;
-    const bool drawn = draw_all(s, 0, cut, &whole);
+    const bool drawn = draw_all(shadows, 0, cut, &whole);
     for (uint32_t i = 0; i < cut->n_rows[1]; i++) {
-        const lb_held_part *part = &s->cuts->parts[1][cut->rows[1][i]];
-        const lb_cut_sheet *sheet = sheet_at(s, LB_CUT_RUNS - 1, part->op);
+        const lb_held_part *part = &shadows->cuts->parts[1][cut->rows[1][i]];
+        const lb_cut_sheet *sheet = sheet_at(shadows, LB_CUT_RUNS - 1, part->op);
         if (sheet && drawn) lb_held_image_cut(&whole, part, (uint8_t *)(sheet->numbers + part->at));
     }
     lb_held_image_release(&whole);
@@ -84,21 +84,21 @@ lb_status lb_cut_shadows_open(const lb_program_view *a, const lb_program_view *b
     return LB_OK;
 }
 
-void lb_cut_shadows_close(lb_cut_shadows *s)
+void lb_cut_shadows_close(lb_cut_shadows *shadows)
 {
     for (int run = 0; run < LB_CUT_RUNS; run++) {
-        for (uint32_t i = 0; i < s->n[run]; i++) free(s->sheets[run][i].numbers);
-        free(s->sheets[run]);
+        for (uint32_t i = 0; i < shadows->n[run]; i++) free(shadows->sheets[run][i].numbers);
+        free(shadows->sheets[run]);
     }
-    *s = (lb_cut_shadows){0};
+    *shadows = (lb_cut_shadows){0};
 }
 
 /* ---- painting ---- */
 
-static lb_cut_sheet *sheet_of(lb_cut_shadows *s, int run, const lb_program *p, int64_t storage)
+static lb_cut_sheet *sheet_of(lb_cut_shadows *shadows, int run, const lb_program *p, int64_t storage)
 {
-    for (uint32_t i = 0; i < s->n[run]; i++)
-        if (source_of(p, &s->sheets[run][i])->storage == storage) return &s->sheets[run][i];
+    for (uint32_t i = 0; i < shadows->n[run]; i++)
+        if (source_of(p, &shadows->sheets[run][i])->storage == storage) return &shadows->sheets[run][i];
     return NULL;
 }
 
@@ -124,14 +124,14 @@ static void paint(lb_cut_sheet *sheet, const lb_value *source, const lb_value *v
     free(x);
 }
 
-void lb_cut_shadows_note(lb_cut_shadows *s, int run, const lb_event *event)
+void lb_cut_shadows_note(lb_cut_shadows *shadows, int run, const lb_event *event)
 {
-    const lb_program_view *side = s->sides[run == LB_CUT_RUNS - 1];
-    for (uint32_t i = 0; s->cuts && i < event->n_results; i++) {
+    const lb_program_view *side = shadows->sides[run == LB_CUT_RUNS - 1];
+    for (uint32_t i = 0; shadows->cuts && i < event->n_results; i++) {
         const uint32_t value = lb_program_view_value_of(side, event->program, event->values[i]);
         if (value == LB_NONE || !event->shadow[i].data) continue;
         const lb_program *p = side->program;
-        lb_cut_sheet *sheet = sheet_of(s, run, p, p->values[value].storage);
+        lb_cut_sheet *sheet = sheet_of(shadows, run, p, p->values[value].storage);
         if (sheet) paint(sheet, source_of(p, sheet), &p->values[value], &event->shadow[i]);
     }
 }
@@ -151,16 +151,17 @@ static bool agrees(const lb_held_image *whole, const lb_held_part *part, const l
     return same;
 }
 
-static void judge(const lb_cut_shadows *s, const lb_held_image images[2], lb_shadow_final *final, lb_shadow_pair *out)
+static void judge(const lb_cut_shadows *shadows, const lb_held_image images[2], lb_shadow_final *final,
+                  lb_shadow_pair *out)
 {
-    const lb_cut_tensor *cut = &s->cuts->list[final->cut];
+    const lb_cut_tensor *cut = &shadows->cuts->list[final->cut];
     const double noise =
         lb_shadow_noise((const double *)images[0].bytes, (const double *)images[1].bytes, lb_layout_numel(&cut->whole));
     final->agreement = LB_SHADOW_AGREES;
     for (int side = 0; side < 2; side++)
         for (uint32_t i = 0; i < cut->n_rows[side] && final->agreement == LB_SHADOW_AGREES; i++) {
-            const lb_held_part *part = &s->cuts->parts[side][cut->rows[side][i]];
-            const lb_cut_sheet *sheet = sheet_at(s, side ? LB_CUT_RUNS - 1 : 0, part->op);
+            const lb_held_part *part = &shadows->cuts->parts[side][cut->rows[side][i]];
+            const lb_cut_sheet *sheet = sheet_at(shadows, side ? LB_CUT_RUNS - 1 : 0, part->op);
             if (!sheet) final->agreement = LB_SHADOW_UNKNOWN;
             if (!sheet || agrees(&images[0], part, sheet, noise)) continue;
             final->agreement = LB_SHADOW_DISAGREES;
@@ -171,15 +172,15 @@ static void judge(const lb_cut_shadows *s, const lb_held_image images[2], lb_sha
         }
 }
 
-void lb_cut_shadows_judge(const lb_cut_shadows *s, lb_shadow_pair *out)
+void lb_cut_shadows_judge(const lb_cut_shadows *shadows, lb_shadow_pair *out)
 {
-    for (uint32_t f = 0; s->cuts && f < out->n_finals; f++) {
+    for (uint32_t f = 0; shadows->cuts && f < out->n_finals; f++) {
         lb_shadow_final *final = &out->finals[f];
         lb_held_image images[2] = {{0}};
         if (final->cut == LB_NONE) continue;
-        if (draw_all(s, 0, &s->cuts->list[final->cut], &images[0]) &&
-            draw_all(s, 1, &s->cuts->list[final->cut], &images[1]))
-            judge(s, images, final, out);
+        if (draw_all(shadows, 0, &shadows->cuts->list[final->cut], &images[0]) &&
+            draw_all(shadows, 1, &shadows->cuts->list[final->cut], &images[1]))
+            judge(shadows, images, final, out);
         lb_held_image_release(&images[0]), lb_held_image_release(&images[1]);
     }
 }

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t value_of(const lb_program *p, uint32_t source)
+static uint32_t value_of(const lb_program *program, uint32_t source)
 {
-    return lb_op_results(p, &p->ops[source])[0];
+    return lb_op_results(program, &program->ops[source])[0];
 }
 
 bool lb_image_overlaps(const lb_value *source, const lb_value *value)
@@ -48,25 +48,25 @@ static int by_storage_and_place(const void *a, const void *b)
     return order ? order : lb_by_u32(&((const write *)a)->value, &((const write *)b)->value);
 }
 
-lb_image_writes *lb_image_writes_new(const lb_program *p)
+lb_image_writes *lb_image_writes_new(const lb_program *program)
 {
     uint64_t n = 0;
     lb_image_writes *writes = calloc(1, sizeof *writes);
-    for (uint32_t i = 0; i < p->n_ops; i++) n += p->ops[i].written;
-    if (writes) writes->program = p, writes->rows = malloc((n + 1) * sizeof *writes->rows);
+    for (uint32_t i = 0; i < program->n_ops; i++) n += program->ops[i].written;
+    if (writes) writes->program = program, writes->rows = malloc((n + 1) * sizeof *writes->rows);
     if (!writes || !writes->rows) {
         free(writes);
         return NULL;
     }
     /* `value` is the place among the op's writes until all are sorted. */
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t k = 0; k < p->ops[i].written; k++) {
-            const uint32_t value = lb_op_written(p, &p->ops[i])[k];
-            if (value != LB_NONE) writes->rows[writes->n++] = (write){p->values[value].storage, i, k};
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        for (uint32_t k = 0; k < program->ops[i].written; k++) {
+            const uint32_t value = lb_op_written(program, &program->ops[i])[k];
+            if (value != LB_NONE) writes->rows[writes->n++] = (write){program->values[value].storage, i, k};
         }
     qsort(writes->rows, writes->n, sizeof *writes->rows, by_storage_and_place);
     for (uint32_t i = 0; i < writes->n; i++)
-        writes->rows[i].value = lb_op_written(p, &p->ops[writes->rows[i].op])[writes->rows[i].value];
+        writes->rows[i].value = lb_op_written(program, &program->ops[writes->rows[i].op])[writes->rows[i].value];
     return writes;
 }
 
@@ -79,12 +79,12 @@ void lb_image_writes_free(lb_image_writes *writes)
 
 uint32_t lb_image_write_before(const lb_image_writes *writes, uint32_t source, uint32_t end, uint32_t *value)
 {
-    const lb_program *p = writes->program;
-    const lb_value *whole = &p->values[value_of(p, source)];
+    const lb_program *program = writes->program;
+    const lb_value *whole = &program->values[value_of(program, source)];
     const write wanted = {whole->storage, end, 0};
     size_t at = lb_array_first(writes->rows, writes->n, sizeof *writes->rows, &wanted, by_storage_and_op);
     while (at-- > 0 && writes->rows[at].storage == whole->storage)
-        if (lb_image_overlaps(whole, &p->values[writes->rows[at].value])) {
+        if (lb_image_overlaps(whole, &program->values[writes->rows[at].value])) {
             *value = writes->rows[at].value;
             return writes->rows[at].op;
         }
@@ -143,24 +143,24 @@ static bool paint_bits(const lb_program_view *side, const lb_value *source, uint
 
 bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tensor)
 {
-    const lb_program *p = side->program;
-    const lb_value *whole = &p->values[value_of(p, source)];
-    lb_image_writes *writes = lb_image_writes_new(p);
+    const lb_program *program = side->program;
+    const lb_value *whole = &program->values[value_of(program, source)];
+    lb_image_writes *writes = lb_image_writes_new(program);
     *tensor = (lb_tensor){0};
     if (!writes) return false;
     /* The last that covers all of it. */
-    uint32_t value, first = lb_image_write_before(writes, source, p->n_ops, &value);
-    while (first != LB_NONE && !covers(whole, &p->values[value]))
+    uint32_t value, first = lb_image_write_before(writes, source, program->n_ops, &value);
+    while (first != LB_NONE && !covers(whole, &program->values[value]))
         first = lb_image_write_before(writes, source, first, &value);
     lb_image_writes_free(writes);
     *tensor = (lb_tensor){NULL, whole->dtype, lb_layout_contiguous(whole->layout.ndim, whole->layout.shape)};
     tensor->data = malloc(lb_dtype_bytes(whole->dtype, (size_t)lb_layout_numel(&whole->layout)) + 1);
     bool done = tensor->data != NULL;
-    if (done && first == LB_NONE) done = paint_bits(side, whole, value_of(p, source), tensor->data);
-    for (uint32_t i = first == LB_NONE ? 0 : first; done && i < p->n_ops; i++)
-        for (uint32_t k = 0; done && k < p->ops[i].written; k++) {
-            value = lb_op_written(p, &p->ops[i])[k];
-            if (value != LB_NONE && lb_image_overlaps(whole, &p->values[value]))
+    if (done && first == LB_NONE) done = paint_bits(side, whole, value_of(program, source), tensor->data);
+    for (uint32_t i = first == LB_NONE ? 0 : first; done && i < program->n_ops; i++)
+        for (uint32_t k = 0; done && k < program->ops[i].written; k++) {
+            value = lb_op_written(program, &program->ops[i])[k];
+            if (value != LB_NONE && lb_image_overlaps(whole, &program->values[value]))
                 done = paint_bits(side, whole, value, tensor->data);
         }
     if (!done) free(tensor->data), tensor->data = NULL;

@@ -23,19 +23,20 @@ static void turn_round(const uint32_t *b_of_a, uint32_t n_a, uint32_t *a_of_b)
         if (b_of_a[i] != LB_NONE) a_of_b[b_of_a[i]] = i;
 }
 
-static lb_status make_room(lb_flip_reach *r, lb_err *err)
+static lb_status make_room(lb_flip_reach *reach, lb_err *err)
 {
-    const uint32_t na = r->a->program->n_ops, nb = r->b->program->n_ops;
-    LB_TRY(lb_slice_flow_new(r->a->program, &r->flows[0], err));
-    LB_TRY(lb_slice_flow_new(r->b->program, &r->flows[1], err));
-    r->which = calloc(nb + (size_t)1, sizeof *r->which);
-    r->asked = calloc(nb + (size_t)1, 1), r->met = calloc(nb + (size_t)1, 1);
-    r->met_of[0] = none_list(na), r->met_of[1] = none_list(nb);
-    r->reshaped_of_b = none_list(nb), r->source_of_b = none_list(nb);
-    if (!r->which || !r->asked || !r->met || !r->met_of[0] || !r->met_of[1] || !r->reshaped_of_b || !r->source_of_b)
+    const uint32_t na = reach->a->program->n_ops, nb = reach->b->program->n_ops;
+    LB_TRY(lb_slice_flow_new(reach->a->program, &reach->flows[0], err));
+    LB_TRY(lb_slice_flow_new(reach->b->program, &reach->flows[1], err));
+    reach->which = calloc(nb + (size_t)1, sizeof *reach->which);
+    reach->asked = calloc(nb + (size_t)1, 1), reach->met = calloc(nb + (size_t)1, 1);
+    reach->met_of[0] = none_list(na), reach->met_of[1] = none_list(nb);
+    reach->reshaped_of_b = none_list(nb), reach->source_of_b = none_list(nb);
+    if (!reach->which || !reach->asked || !reach->met || !reach->met_of[0] || !reach->met_of[1] ||
+        !reach->reshaped_of_b || !reach->source_of_b)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", nb);
-    turn_round(r->alignment->reshaped_b_of_a, na, r->reshaped_of_b);
-    turn_round(r->alignment->source_b_of_a, na, r->source_of_b);
+    turn_round(reach->alignment->reshaped_b_of_a, na, reach->reshaped_of_b);
+    turn_round(reach->alignment->source_b_of_a, na, reach->source_of_b);
     return LB_OK;
 }
 
@@ -47,12 +48,12 @@ lb_status lb_flip_reach_open(const lb_program_view *a, const lb_program_view *b,
     return reach->flips.n ? make_room(reach, err) : LB_OK;
 }
 
-void lb_flip_reach_close(lb_flip_reach *r)
+void lb_flip_reach_close(lb_flip_reach *reach)
 {
-    lb_flips_release(&r->flips);
-    for (int side = 0; side < 2; side++) lb_slice_flow_free(r->flows[side]), free(r->met_of[side]);
-    free(r->which), free(r->asked), free(r->met), free(r->reshaped_of_b), free(r->source_of_b);
-    *r = (lb_flip_reach){0};
+    lb_flips_release(&reach->flips);
+    for (int side = 0; side < 2; side++) lb_slice_flow_free(reach->flows[side]), free(reach->met_of[side]);
+    free(reach->which), free(reach->asked), free(reach->met), free(reach->reshaped_of_b), free(reach->source_of_b);
+    *reach = (lb_flip_reach){0};
 }
 
 /* ---- which choices ---- */
@@ -66,47 +67,47 @@ static uint64_t flips_of(const lb_flips *flips, uint32_t op)
 }
 
 /* Ops that have no event (views) hand on what they read. */
-uint64_t lb_flip_reach_of(lb_flip_reach *r, uint32_t op)
+uint64_t lb_flip_reach_of(lb_flip_reach *reach, uint32_t op)
 {
-    if (!r->flips.n) return 0;
-    if (r->asked[op]) return r->which[op];
-    uint64_t which = flips_of(&r->flips, op);
-    for (uint32_t k = r->flows[1]->first_def[op]; k < r->flows[1]->first_def[op + 1]; k++)
-        if (r->flows[1]->defs[k] < op) which |= lb_flip_reach_of(r, r->flows[1]->defs[k]);
-    r->asked[op] = 1;
-    return r->which[op] = which;
+    if (!reach->flips.n) return 0;
+    if (reach->asked[op]) return reach->which[op];
+    uint64_t which = flips_of(&reach->flips, op);
+    for (uint32_t k = reach->flows[1]->first_def[op]; k < reach->flows[1]->first_def[op + 1]; k++)
+        if (reach->flows[1]->defs[k] < op) which |= lb_flip_reach_of(reach, reach->flows[1]->defs[k]);
+    reach->asked[op] = 1;
+    return reach->which[op] = which;
 }
 
-void lb_flip_reach_end(lb_flip_reach *r, uint32_t op)
+void lb_flip_reach_end(lb_flip_reach *reach, uint32_t op)
 {
-    if (r->flips.n) r->asked[op] = 1, r->which[op] = flips_of(&r->flips, op);
+    if (reach->flips.n) reach->asked[op] = 1, reach->which[op] = flips_of(&reach->flips, op);
 }
 
 /* ---- what has met ---- */
 
-void lb_flip_reach_meet(lb_flip_reach *r, uint32_t a, uint32_t b, lb_met how)
+void lb_flip_reach_meet(lb_flip_reach *reach, uint32_t a, uint32_t b, lb_met how)
 {
-    if (!r->flips.n) return;
+    if (!reach->flips.n) return;
     /* Of a choice itself both shadows hold A's, and what it indexes is what was recorded. */
-    r->met[b] = (uint8_t)(flips_of(&r->flips, b) ? LB_MET_BUT_ROWS : how);
-    r->met_of[0][a] = b, r->met_of[1][b] = a;
+    reach->met[b] = (uint8_t)(flips_of(&reach->flips, b) ? LB_MET_BUT_ROWS : how);
+    reach->met_of[0][a] = b, reach->met_of[1][b] = a;
 }
 
-uint32_t lb_flip_reach_reshaped(const lb_flip_reach *r, uint32_t b)
+uint32_t lb_flip_reach_reshaped(const lb_flip_reach *reach, uint32_t b)
 {
-    return r->flips.n ? r->reshaped_of_b[b] : LB_NONE;
+    return reach->flips.n ? reach->reshaped_of_b[b] : LB_NONE;
 }
 
 /* What an op of that side has met: the other side's op; LB_NONE where it is not known to be the same. */
-static uint32_t partner_of(const lb_flip_reach *r, int side, uint32_t op)
+static uint32_t partner_of(const lb_flip_reach *reach, int side, uint32_t op)
 {
-    const lb_alignment *al = r->alignment;
-    if (r->met_of[side][op] != LB_NONE) return r->met_of[side][op];
-    const uint32_t source = side ? r->source_of_b[op] : al->source_b_of_a[op];
+    const lb_alignment *al = reach->alignment;
+    if (reach->met_of[side][op] != LB_NONE) return reach->met_of[side][op];
+    const uint32_t source = side ? reach->source_of_b[op] : al->source_b_of_a[op];
     if (source != LB_NONE) return source;
     const uint32_t other = side ? al->a_of_b[op] : al->b_of_a[op];
     if (other == LB_NONE) return LB_NONE;
-    return r->wanted[side ? other : op] ? LB_NONE : other;
+    return reach->wanted[side ? other : op] ? LB_NONE : other;
 }
 
 /* The ops that one reads from, casts of one side alone not counted. */
@@ -122,43 +123,43 @@ static bool has_root(const roots *list, uint32_t op)
     return false;
 }
 
-static void list_roots(const lb_flip_reach *r, int side, uint32_t op, roots *out)
+static void list_roots(const lb_flip_reach *reach, int side, uint32_t op, roots *out)
 {
-    const lb_slice_flow *flow = r->flows[side];
+    const lb_slice_flow *flow = reach->flows[side];
     const lb_program *p = flow->program;
     for (uint32_t k = flow->first_def[op]; k < flow->first_def[op + 1] && !out->lost; k++) {
         const uint32_t def = flow->defs[k];
         if (has_root(out, def)) continue;
-        if (partner_of(r, side, def) != LB_NONE) {
+        if (partner_of(reach, side, def) != LB_NONE) {
             if (out->n < MOST_ROOTS) out->ops[out->n] = def;
             out->lost |= out->n++ >= MOST_ROOTS;
         } else if (lb_cross_feed_op_hands_on(p, &p->ops[def]) && def < op) {
-            list_roots(r, side, def, out);
+            list_roots(reach, side, def, out);
         } else {
             out->lost = true;
         }
     }
 }
 
-static bool all_among(const lb_flip_reach *r, int side, const roots *mine, const roots *theirs)
+static bool all_among(const lb_flip_reach *reach, int side, const roots *mine, const roots *theirs)
 {
     for (uint32_t i = 0; i < mine->n; i++)
-        if (!has_root(theirs, partner_of(r, side, mine->ops[i]))) return false;
+        if (!has_root(theirs, partner_of(reach, side, mine->ops[i]))) return false;
     return true;
 }
 
-bool lb_flip_reach_explains(lb_flip_reach *r, uint32_t a, uint32_t b)
+bool lb_flip_reach_explains(lb_flip_reach *reach, uint32_t a, uint32_t b)
 {
-    const lb_program *pa = r->a->program, *pb = r->b->program;
+    const lb_program *pa = reach->a->program, *pb = reach->b->program;
     roots read[2] = {{.n = 0}, {.n = 0}};
     bool moved = false;
     if (strcmp(lb_op_name(pa, &pa->ops[a]), lb_op_name(pb, &pb->ops[b])) ||
         !lb_op_same_args(pa, &pa->ops[a], pb, &pb->ops[b], 0))
         return false;
-    list_roots(r, 0, a, &read[0]), list_roots(r, 1, b, &read[1]);
+    list_roots(reach, 0, a, &read[0]), list_roots(reach, 1, b, &read[1]);
     if (read[0].lost || read[1].lost) return false;
-    if (!all_among(r, 0, &read[0], &read[1]) || !all_among(r, 1, &read[1], &read[0])) return false;
-    for (uint32_t i = 0; i < read[1].n; i++) moved |= r->met[read[1].ops[i]] == LB_MET_BUT_ROWS;
+    if (!all_among(reach, 0, &read[0], &read[1]) || !all_among(reach, 1, &read[1], &read[0])) return false;
+    for (uint32_t i = 0; i < read[1].n; i++) moved |= reach->met[read[1].ops[i]] == LB_MET_BUT_ROWS;
     return moved;
 }
 
@@ -192,12 +193,12 @@ static bool pass_over(row_walk *w)
     return false;
 }
 
-bool lb_flip_reach_same_rows(const lb_flip_reach *r, uint64_t which, const lb_shadow_rows *a, const lb_shadow_rows *b,
-                             double noise)
+bool lb_flip_reach_same_rows(const lb_flip_reach *reach, uint64_t which, const lb_shadow_rows *a,
+                             const lb_shadow_rows *b, double noise)
 {
     int64_t moved = 0, same = 0;
-    for (uint32_t k = 0; k < r->flips.n; k++)
-        if (which & lb_flips_bit(k)) moved += lb_flips_count(&r->flips.list[k]);
+    for (uint32_t k = 0; k < reach->flips.n; k++)
+        if (which & lb_flips_bit(k)) moved += lb_flips_count(&reach->flips.list[k]);
     row_walk w = {.a = a, .b = b, .left_a = moved, .left_b = moved, .noise = noise};
     while (w.i < a->n && w.j < b->n) {
         if (!is_same_row(&w, w.i, w.j) && !pass_over(&w)) break;

@@ -13,23 +13,24 @@ static bool is_same_number(double x, double y)
     return x == y || (x != x && y != y);
 }
 
-static const char *name_of(const lb_program *p, uint32_t row)
+static const char *name_of(const lb_program *program, uint32_t row)
 {
-    return lb_program_text(p, p->scalars[row].name);
+    return lb_program_text(program, program->scalars[row].name);
 }
 
-static uint32_t count_of(const lb_program *p, const char *name)
+static uint32_t count_of(const lb_program *program, const char *name)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->n_scalars; i++) n += !lb_program_is_option(p, i) && !strcmp(name_of(p, i), name);
+    for (uint32_t i = 0; i < program->n_scalars; i++)
+        n += !lb_program_is_option(program, i) && !strcmp(name_of(program, i), name);
     return n;
 }
 
 /* The `nth` scalar of that name; LB_NONE. */
-static uint32_t row_of(const lb_program *p, const char *name, uint32_t nth)
+static uint32_t row_of(const lb_program *program, const char *name, uint32_t nth)
 {
-    for (uint32_t i = 0; i < p->n_scalars; i++)
-        if (!lb_program_is_option(p, i) && !strcmp(name_of(p, i), name) && nth-- == 0) return i;
+    for (uint32_t i = 0; i < program->n_scalars; i++)
+        if (!lb_program_is_option(program, i) && !strcmp(name_of(program, i), name) && nth-- == 0) return i;
     return LB_NONE;
 }
 
@@ -44,27 +45,28 @@ static void note_value(void *context, uint32_t value)
 }
 
 /* Does this value hold that one number? */
-static bool holds(const lb_program *p, uint32_t value, double number)
+static bool holds(const lb_program *program, uint32_t value, double number)
 {
-    if (value == LB_NONE || p->values[value].statistics == LB_NONE || !lb_dtype_is_float(p->values[value].dtype))
+    if (value == LB_NONE || program->values[value].statistics == LB_NONE ||
+        !lb_dtype_is_float(program->values[value].dtype))
         return false;
-    const lb_statistics *s = &p->statistics[p->values[value].statistics];
+    const lb_statistics *s = &program->statistics[program->values[value].statistics];
     if (s->elements != 1) return false;
     return number != number ? s->nan == 1 : lb_statistics_nonfinite(s) ? false : s->sum == number;
 }
 
 /* The last op before the scalar was seen that gave its number. A constant that happens to be the same number is none:
  * it follows from nothing. `*value`: what it gave. */
-static uint32_t giver_of_number(const lb_program *p, const lb_scalar *scalar, uint32_t *value)
+static uint32_t giver_of_number(const lb_program *program, const lb_scalar *scalar, uint32_t *value)
 {
-    for (uint32_t i = scalar->op < p->n_ops ? scalar->op : p->n_ops; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
+    for (uint32_t i = scalar->op < program->n_ops ? scalar->op : program->n_ops; i-- > 0;) {
+        const lb_op *op = &program->ops[i];
         bool reads = false;
-        if (!lb_op_computes(p, op)) continue; /* views hand on what another op gave */
-        lb_op_each_input(p, op, note_input, &reads);
+        if (!lb_op_computes(program, op)) continue; /* views hand on what another op gave */
+        lb_op_each_input(program, op, note_input, &reads);
         for (uint32_t k = 0; reads && k < lb_op_outcomes(op); k++) {
-            *value = lb_op_outcome(p, op, k);
-            if (holds(p, *value, scalar->number)) return i;
+            *value = lb_op_outcome(program, op, k);
+            if (holds(program, *value, scalar->number)) return i;
         }
     }
     *value = LB_NONE;
@@ -72,14 +74,14 @@ static uint32_t giver_of_number(const lb_program *p, const lb_scalar *scalar, ui
 }
 
 /* What `.item()` read, and the op that gave it: the scalar is seen when that op was recorded, or is about to be. */
-static uint32_t giver_of_read(const lb_program *p, const lb_scalar *scalar, uint32_t *value)
+static uint32_t giver_of_read(const lb_program *program, const lb_scalar *scalar, uint32_t *value)
 {
     *value = LB_NONE;
-    for (uint32_t i = scalar->op ? scalar->op - 1 : 0; i <= scalar->op && i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (strcmp(lb_op_name(p, op), "aten::_local_scalar_dense") != 0) continue;
-        lb_op_each_input(p, op, note_value, value);
-        const uint32_t giver = *value == LB_NONE ? LB_NONE : lb_cross_feed_giver(p, *value, i);
+    for (uint32_t i = scalar->op ? scalar->op - 1 : 0; i <= scalar->op && i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        if (strcmp(lb_op_name(program, op), "aten::_local_scalar_dense") != 0) continue;
+        lb_op_each_input(program, op, note_value, value);
+        const uint32_t giver = *value == LB_NONE ? LB_NONE : lb_cross_feed_giver(program, *value, i);
         if (giver != LB_NONE) return giver;
     }
     return LB_NONE;

@@ -57,9 +57,9 @@ static bool digest_of(const lb_program_view *side, uint32_t value, lb_digest *di
     return true;
 }
 
-static bool same_inputs(const trial *t, const lb_op *a, const lb_op *b)
+static bool same_inputs(const trial *trial, const lb_op *a, const lb_op *b)
 {
-    const lb_program *pa = t->pa, *pb = t->pb;
+    const lb_program *pa = trial->pa, *pb = trial->pb;
     inputs x = {.p = pa, .fits = true}, y = {.p = pb, .fits = true};
     lb_op_each_input(pa, a, list_input, &x);
     lb_op_each_input(pb, b, list_input, &y);
@@ -67,7 +67,7 @@ static bool same_inputs(const trial *t, const lb_op *a, const lb_op *b)
     for (uint32_t i = 0; i < x.n; i++) {
         lb_digest da, db;
         if (pa->values[x.values[i]].dtype != pb->values[y.values[i]].dtype) return false;
-        if (!digest_of(t->a, x.values[i], &da) || !digest_of(t->b, y.values[i], &db)) return false;
+        if (!digest_of(trial->a, x.values[i], &da) || !digest_of(trial->b, y.values[i], &db)) return false;
         if (!lb_digest_equal(da, db)) return false;
     }
     return true;
@@ -81,14 +81,15 @@ static bool has_order(const char *name)
            !(row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS));
 }
 
-static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t i)
+static bool is_candidate(const trial *trial, const lb_shadow_pair *shadows, uint32_t i)
 {
-    uint32_t j = t->alignment->b_of_a[i];
+    uint32_t j = trial->alignment->b_of_a[i];
     if (j == LB_NONE || !lb_verdict_is_accounted_for(shadows->rows[i].own[0]) ||
         !lb_verdict_is_accounted_for(shadows->rows[i].own[1]))
         return false;
-    const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
-    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, 0) && same_inputs(t, a, b);
+    const lb_op *a = &trial->pa->ops[i], *b = &trial->pb->ops[j];
+    return has_order(lb_op_name(trial->pa, a)) && lb_op_same_args(trial->pa, a, trial->pb, b, 0) &&
+           same_inputs(trial, a, b);
 }
 
 /* ---- one order ---- */
@@ -115,61 +116,61 @@ static const char *own_order(const lb_program *p, uint32_t op)
 
 static bool note_event(void *context, const lb_event *event)
 {
-    trial *t = context;
-    if (event->approximate || !t->wanted[event->op]) return true;
-    lb_reordering *row = &t->rows[event->op];
-    const lb_program *programs[] = {t->pa, t->pb};
-    uint32_t ops[] = {event->op, t->alignment->b_of_a[event->op]};
+    trial *trial = context;
+    if (event->approximate || !trial->wanted[event->op]) return true;
+    lb_reordering *row = &trial->rows[event->op];
+    const lb_program *programs[] = {trial->pa, trial->pb};
+    uint32_t ops[] = {event->op, trial->alignment->b_of_a[event->op]};
     for (int side = 0; side < 2; side++) {
         if (row->order[side][0] || !gives(event, programs[side], &programs[side]->ops[ops[side]])) continue;
         snprintf(row->order[side], sizeof row->order[side], "%s",
-                 strcmp(t->order, "own") ? t->order : own_order(t->pa, event->op));
+                 strcmp(trial->order, "own") ? trial->order : own_order(trial->pa, event->op));
     }
-    if (row->order[0][0] && row->order[1][0]) t->wanted[event->op] = 0, t->left--;
+    if (row->order[0][0] && row->order[1][0]) trial->wanted[event->op] = 0, trial->left--;
     return true;
 }
 
-static lb_status try_order(lb_replay *replay, trial *t, lb_err *err)
+static lb_status try_order(lb_replay *replay, trial *trial, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
-    lb_swap swap = {LB_SWAP_ORDER, "", t->order};
-    plan.first_step = plan.last_step = t->pa->step;
-    plan.ranks = &t->pa->rank, plan.n_ranks = 1;
-    plan.only = t->wanted, plan.compare = false;
-    if (strcmp(t->order, "own")) plan.swaps = &swap, plan.n_swaps = 1;
-    lb_observer observer = {.context = t, .op = note_event};
+    lb_swap swap = {LB_SWAP_ORDER, "", trial->order};
+    plan.first_step = plan.last_step = trial->pa->step;
+    plan.ranks = &trial->pa->rank, plan.n_ranks = 1;
+    plan.only = trial->wanted, plan.compare = false;
+    if (strcmp(trial->order, "own")) plan.swaps = &swap, plan.n_swaps = 1;
+    lb_observer observer = {.context = trial, .op = note_event};
     lb_replay_summary summary = {0};
     lb_status status = lb_replay_run(replay, &plan, &observer, &summary, err);
-    t->cost->runs++, t->cost->ops += summary.ops;
+    trial->cost->runs++, trial->cost->ops += summary.ops;
     return status;
 }
 
 /* ---- all of it ---- */
 
-static void pass_over_small(trial *t)
+static void pass_over_small(trial *trial)
 {
-    for (uint32_t i = 0; i < t->pa->n_ops; i++) {
-        const lb_op *op = &t->pa->ops[i];
+    for (uint32_t i = 0; i < trial->pa->n_ops; i++) {
+        const lb_op *op = &trial->pa->ops[i];
         int64_t n = 0;
         for (uint32_t k = 0; k < op->results; k++)
-            if (lb_op_results(t->pa, op)[k] != LB_NONE)
-                n += lb_layout_numel(&t->pa->values[lb_op_results(t->pa, op)[k]].layout);
-        if (t->wanted[i] && n < FEW) t->wanted[i] = 0, t->left--;
+            if (lb_op_results(trial->pa, op)[k] != LB_NONE)
+                n += lb_layout_numel(&trial->pa->values[lb_op_results(trial->pa, op)[k]].layout);
+        if (trial->wanted[i] && n < FEW) trial->wanted[i] = 0, trial->left--;
     }
 }
 
-static lb_status try_orders(trial *t, lb_err *err)
+static lb_status try_orders(trial *trial, lb_err *err)
 {
     lb_replay *replay = NULL;
-    LB_TRY(lb_replay_open(t->a->capture, &replay, err));
+    LB_TRY(lb_replay_open(trial->a->capture, &replay, err));
     lb_status status = LB_OK;
-    for (const char *at = orders; *at && t->left && status == LB_OK; at += strspn(at, " ")) {
+    for (const char *at = orders; *at && trial->left && status == LB_OK; at += strspn(at, " ")) {
         int n = (int)strcspn(at, " ");
-        snprintf(t->order, sizeof t->order, "%.*s", n, at);
+        snprintf(trial->order, sizeof trial->order, "%.*s", n, at);
         if (*at == '|')
-            pass_over_small(t);
+            pass_over_small(trial);
         else
-            status = try_order(replay, t, err);
+            status = try_order(replay, trial, err);
         at += n;
     }
     lb_replay_close(replay);
@@ -180,22 +181,23 @@ lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, co
                           const uint8_t *differs, lb_shadow_pair *shadows, lb_reordering **out, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    trial t = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment, .cost = &shadows->cost};
+    trial trial = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment, .cost = &shadows->cost};
     *out = NULL;
     if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
-    t.wanted = calloc(pa->n_ops + 1, 1);
-    if (!t.wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
-    for (uint32_t i = 0; i < pa->n_ops && t.left < MOST; i++)
-        if (differs[i] && is_candidate(&t, shadows, i)) t.wanted[i] = 1, t.left++;
+    trial.wanted = calloc(pa->n_ops + 1, 1);
+    if (!trial.wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
+    for (uint32_t i = 0; i < pa->n_ops && trial.left < MOST; i++)
+        if (differs[i] && is_candidate(&trial, shadows, i)) trial.wanted[i] = 1, trial.left++;
     lb_status status = LB_OK;
-    if (t.left) {
-        t.rows = calloc(pa->n_ops + 1, sizeof *t.rows);
-        status = t.rows ? try_orders(&t, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
+    if (trial.left) {
+        trial.rows = calloc(pa->n_ops + 1, sizeof *trial.rows);
+        status =
+            trial.rows ? try_orders(&trial, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
     }
-    free(t.wanted);
+    free(trial.wanted);
     if (status == LB_OK)
-        *out = t.rows;
+        *out = trial.rows;
     else
-        free(t.rows);
+        free(trial.rows);
     return status;
 }

@@ -59,32 +59,32 @@ static void add_final(const finals *all, uint32_t i, const uint32_t *sources, ui
 {
     const lb_program_view *a = all->sides[0], *b = all->sides[1];
     const lb_program *pa = a->program, *pb = b->program;
-    lb_shadow_final f = {.first = out->n_final_parts,
-                         .parts = n,
-                         .sources = {i, sources[0]},
-                         .cut = LB_NONE,
-                         .agreement = LB_SHADOW_UNKNOWN};
-    lb_shadow_part *parts = out->final_parts + f.first;
+    lb_shadow_final final = {.first = out->n_final_parts,
+                             .parts = n,
+                             .sources = {i, sources[0]},
+                             .cut = LB_NONE,
+                             .agreement = LB_SHADOW_UNKNOWN};
+    lb_shadow_part *parts = out->final_parts + final.first;
     if (n == 1 && add_pieces(all, i, sources[0], out)) return;
-    if (!find_last(all->writes[0], i, &f.whole)) return;
+    if (!find_last(all->writes[0], i, &final.whole)) return;
     bool same = true;
     for (uint32_t k = 0; k < n; k++) {
         if (!find_last(all->writes[1], sources[k], &parts[k])) return;
         values[k] = parts[k].value;
-        same = same && !lb_program_view_values_differ(a, f.whole.value, b, values[k]);
+        same = same && !lb_program_view_values_differ(a, final.whole.value, b, values[k]);
     }
-    f.dim = lb_reassembly_dim(NULL, pa, f.whole.value, pb, values, n);
-    if (f.dim == LB_REASSEMBLY_NONE || (f.dim == LB_REASSEMBLY_SAME && same)) return;
+    final.dim = lb_reassembly_dim(NULL, pa, final.whole.value, pb, values, n);
+    if (final.dim == LB_REASSEMBLY_NONE || (final.dim == LB_REASSEMBLY_SAME && same)) return;
     out->n_final_parts += n;
-    out->finals[out->n_finals++] = f;
+    out->finals[out->n_finals++] = final;
 }
 
 /* ---- tensors that the sides cut differently ---- */
 
-lb_shadow_part lb_shadow_part_left(const lb_held_part *h)
+lb_shadow_part lb_shadow_part_left(const lb_held_part *part)
 {
-    const lb_program *p = h->side->program;
-    const lb_value *source = &p->values[h->value];
+    const lb_program *p = part->side->program;
+    const lb_value *source = &p->values[part->value];
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->written; k++) {
@@ -93,18 +93,18 @@ lb_shadow_part lb_shadow_part_left(const lb_held_part *h)
             if (v == LB_NONE || p->values[v].storage != source->storage) continue;
             if (lb_layout_dense_range(&p->values[v].layout, &first, &last, NULL) != LB_OK) continue;
             first -= source->layout.offset, last -= source->layout.offset;
-            if (first < h->at + h->elements && last > h->at) return (lb_shadow_part){i, v};
+            if (first < part->at + part->elements && last > part->at) return (lb_shadow_part){i, v};
         }
     }
-    return (lb_shadow_part){h->op, h->value};
+    return (lb_shadow_part){part->op, part->value};
 }
 
 static bool is_written(const lb_cut_tensors *cuts, const lb_cut_tensor *cut)
 {
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < cut->n_rows[k]; i++) {
-            const lb_held_part *h = &cuts->parts[k][cut->rows[k][i]];
-            if (lb_shadow_part_left(h).op != h->op) return true;
+            const lb_held_part *part = &cuts->parts[k][cut->rows[k][i]];
+            if (lb_shadow_part_left(part).op != part->op) return true;
         }
     return false;
 }

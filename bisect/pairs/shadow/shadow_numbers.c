@@ -12,22 +12,22 @@
 
 static const double MASK = 0x1p96;
 
-int64_t lb_shadow_numbers(const lb_tensor *t, double *out)
+int64_t lb_shadow_numbers(const lb_tensor *tensor, double *out)
 {
     int64_t done = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);) {
-        const char *p = (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
-        lb_load_f64_strided(out + done, t->dtype, p, r.stride, (size_t)r.count);
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r);) {
+        const char *p = (const char *)tensor->data + r.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+        lb_load_f64_strided(out + done, tensor->dtype, p, r.stride, (size_t)r.count);
         done += r.count;
     }
     return done;
 }
 
-double *lb_shadow_numbers_copy(const lb_tensor *t)
+double *lb_shadow_numbers_copy(const lb_tensor *tensor)
 {
-    const int64_t n = lb_layout_numel(&t->layout);
+    const int64_t n = lb_layout_numel(&tensor->layout);
     double *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
-    if (x) lb_shadow_numbers(t, x);
+    if (x) lb_shadow_numbers(tensor, x);
     return x;
 }
 
@@ -54,12 +54,13 @@ static inline bool is_whole(double x)
     return !(size < most) || size + most - most == size;
 }
 
-void lb_shadow_put(const lb_tensor *t, const double *numbers)
+void lb_shadow_put(const lb_tensor *tensor, const double *numbers)
 {
     const lb_cast exact = LB_CAST_INIT;
-    const int64_t width = (int64_t)(lb_dtype_bits(t->dtype) / 8);
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); numbers += r.count)
-        lb_store_f64_strided(t->dtype, (char *)t->data + r.offset * width, r.stride, numbers, (size_t)r.count, &exact);
+    const int64_t width = (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); numbers += r.count)
+        lb_store_f64_strided(tensor->dtype, (char *)tensor->data + r.offset * width, r.stride, numbers, (size_t)r.count,
+                             &exact);
 }
 
 LB_INLINE void disturb_numbers(double *x, int64_t stride, int64_t n, uint64_t number)
@@ -81,11 +82,11 @@ LB_INLINE void disturb_row_body(double *x, int64_t stride, int64_t n, uint64_t n
 LB_PER_ISA(disturb_row, disturb_row_body, (double *x, int64_t stride, int64_t n, uint64_t number),
            (x, stride, n, number))
 
-void lb_shadow_disturb(const lb_tensor *t, uint64_t serial)
+void lb_shadow_disturb(const lb_tensor *tensor, uint64_t serial)
 {
     uint64_t number = word_of(serial) & ~(uint64_t)0xFFFFFFFF;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); number += (uint64_t)r.count)
-        disturb_row((double *)t->data + r.offset, r.stride, r.count, number);
+    for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); number += (uint64_t)r.count)
+        disturb_row((double *)tensor->data + r.offset, r.stride, r.count, number);
 }
 
 /* Additive masks hold the lowest value of a dtype. Next to that the scores vanish: any of them would agree. Masks that
@@ -99,10 +100,10 @@ static bool is_masked(double x, double s)
 
 /* Of eight numbers and others: true where all of both are numbers below MASK; then the largest difference and the
  * largest size are noted. */
-LB_INLINE bool note_lanes(const double *x, const double *s, lb_eight *worst, lb_eight *largest)
+LB_INLINE bool note_lanes(const double *x, const double *other, lb_eight *worst, lb_eight *largest)
 {
     lb_eight a, b;
-    memcpy(&a, x, sizeof a), memcpy(&b, s, sizeof b);
+    memcpy(&a, x, sizeof a), memcpy(&b, other, sizeof b);
     const lb_eight size = LB_LANES_SIZES(a), apart = LB_LANES_SIZES(a - b);
     const lb_eight_bits plain = (size < MASK) & (LB_LANES_SIZES(b) < MASK);
     int64_t all = -1;
@@ -136,19 +137,19 @@ static void note_one(double x, double s, apartness *a)
     if (d > a->noise && d - d == 0) a->noise = d;
 }
 
-LB_INLINE void compare_body(const double *x, const double *s, int64_t n, apartness *a)
+LB_INLINE void compare_body(const double *x, const double *other, int64_t n, apartness *a)
 {
     lb_eight worst = {0}, largest = {0};
     int64_t i = 0;
     *a = (apartness){0, 0, 0};
     for (; i + LB_LANES <= n; i += LB_LANES)
-        if (!note_lanes(x + i, s + i, &worst, &largest))
-            for (int k = 0; k < LB_LANES; k++) note_one(x[i + k], s[i + k], a);
-    for (; i < n; i++) note_one(x[i], s[i], a);
+        if (!note_lanes(x + i, other + i, &worst, &largest))
+            for (int k = 0; k < LB_LANES; k++) note_one(x[i + k], other[i + k], a);
+    for (; i < n; i++) note_one(x[i], other[i], a);
     a->error = fmax(a->error, largest_of(&worst)), a->noise = fmax(a->noise, largest_of(&worst));
     a->largest = fmax(a->largest, largest_of(&largest));
 }
-LB_PER_ISA(compare, compare_body, (const double *x, const double *s, int64_t n, apartness *a), (x, s, n, a))
+LB_PER_ISA(compare, compare_body, (const double *x, const double *other, int64_t n, apartness *a), (x, other, n, a))
 
 double lb_shadow_numbers_largest(const double *a, int64_t n)
 {
@@ -248,15 +249,15 @@ LB_PER_ISA(project, project_body,
            (const double *x, const double (*of_place)[TABLE], const double *of_turn, double *sums, double *squares),
            (x, of_place, of_turn, sums, squares))
 
-lb_shadow_projection lb_shadow_projection_of(const lb_tensor *t)
+lb_shadow_projection lb_shadow_projection_of(const lb_tensor *tensor)
 {
-    lb_shadow_projection p = {.elements = lb_layout_numel(&t->layout)};
+    lb_shadow_projection projection = {.elements = lb_layout_numel(&tensor->layout)};
     const weights *weights = weights_of_places();
     lb_number_blocks blocks;
     double squares = 0, room[LB_NUMBER_BLOCK], last[TABLE];
-    if (!lb_number_blocks_open(t, &blocks)) return (lb_shadow_projection){0};
-    for (int64_t from = 0; from < p.elements; from += TABLE) {
-        const int64_t n = p.elements - from < TABLE ? p.elements - from : TABLE;
+    if (!lb_number_blocks_open(tensor, &blocks)) return (lb_shadow_projection){0};
+    for (int64_t from = 0; from < projection.elements; from += TABLE) {
+        const int64_t n = projection.elements - from < TABLE ? projection.elements - from : TABLE;
         const double *x = lb_number_blocks_at(&blocks, from, n, room);
         double of_turn[SUMS];
         for (int k = 0; k < SUMS; k++) of_turn[k] = weight_of_turn((uint64_t)(from / TABLE), k);
@@ -264,11 +265,11 @@ lb_shadow_projection lb_shadow_projection_of(const lb_tensor *t)
             memset(last, 0, sizeof last), memcpy(last, x, (size_t)n * sizeof *x);
             x = last;
         }
-        project(x, weights->of_place, of_turn, p.sums, &squares);
+        project(x, weights->of_place, of_turn, projection.sums, &squares);
     }
     lb_number_blocks_close(&blocks);
-    p.norm = sqrt(squares);
-    return p;
+    projection.norm = sqrt(squares);
+    return projection;
 }
 
 bool lb_shadow_projections_agree(const lb_shadow_projection *a, const lb_shadow_projection *b)

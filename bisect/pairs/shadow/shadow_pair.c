@@ -38,82 +38,82 @@ static bool has_complex(const lb_event *event)
 /* ---- events ---- */
 
 /* The op of A that an event of either side speaks of; LB_NONE: of none. */
-static uint32_t row_of(const lb_shadow_run *r, const lb_event *event, uint32_t *op)
+static uint32_t row_of(const lb_shadow_run *run, const lb_event *event, uint32_t *op)
 {
-    *op = lb_program_view_op(r->side, event->program, event->op);
-    if (*op == LB_NONE || r->which == 0) return *op;
-    uint32_t join = r->alignment->join_of_b[*op];
-    return join != LB_NONE ? r->alignment->joins.list[join].whole : r->alignment->a_of_b[*op];
+    *op = lb_program_view_op(run->side, event->program, event->op);
+    if (*op == LB_NONE || run->which == 0) return *op;
+    uint32_t join = run->alignment->join_of_b[*op];
+    return join != LB_NONE ? run->alignment->joins.list[join].whole : run->alignment->a_of_b[*op];
 }
 
-static void note_progress(const lb_shadow_run *r)
+static void note_progress(const lb_shadow_run *run)
 {
     enum { EVERY = 16 };
-    lb_shadow_progress *p = r->told;
+    lb_shadow_progress *p = run->told;
     if (++p->done % EVERY == 0 && p->tell)
         p->tell("running both exactly", p->done < p->total ? p->done : p->total, p->total);
 }
 
 static bool note_own(void *context, const lb_event *event)
 {
-    lb_shadow_run *r = context;
-    uint32_t op, row = row_of(r, event, &op);
-    note_progress(r);
-    if (row == LB_NONE && op != LB_NONE && r->which == 1) row = lb_flip_reach_reshaped(r->reach, op);
+    lb_shadow_run *run = context;
+    uint32_t op, row = row_of(run, event, &op);
+    note_progress(run);
+    if (row == LB_NONE && op != LB_NONE && run->which == 1) row = lb_flip_reach_reshaped(run->reach, op);
     if (row == LB_NONE) return true;
-    lb_shadow_row *s = &r->out->rows[row];
-    bool part = r->which == 1 && r->alignment->join_of_b[op] != LB_NONE && r->alignment->place_of_b[op] > 0;
-    bool worse = !part || lb_verdict_severity(event->verdict) > lb_verdict_severity(s->own[r->which]);
-    if (worse) s->own[r->which] = event->verdict;
+    lb_shadow_row *s = &run->out->rows[row];
+    bool part = run->which == 1 && run->alignment->join_of_b[op] != LB_NONE && run->alignment->place_of_b[op] > 0;
+    bool worse = !part || lb_verdict_severity(event->verdict) > lb_verdict_severity(s->own[run->which]);
+    if (worse) s->own[run->which] = event->verdict;
     if (event->verdict == LB_VERDICT_REORDERED && event->program->ops[event->op].flags & LB_OP_COLLECTIVE)
-        snprintf(s->order[r->which], sizeof s->order[r->which], "%s", event->why ? event->why : "");
-    if (!part || !(event->bound_ratio <= s->bound_ratio[r->which])) s->bound_ratio[r->which] = event->bound_ratio;
+        snprintf(s->order[run->which], sizeof s->order[run->which], "%s", event->why ? event->why : "");
+    if (!part || !(event->bound_ratio <= s->bound_ratio[run->which])) s->bound_ratio[run->which] = event->bound_ratio;
     return true;
 }
 
 /* An op of A whose like in different shapes may follow from a choice. */
-static bool is_reshaped(const lb_shadow_run *s, uint32_t row)
+static bool is_reshaped(const lb_shadow_run *run, uint32_t row)
 {
-    return s->reach->flips.n && s->alignment->reshaped_b_of_a[row] != LB_NONE;
+    return run->reach->flips.n && run->alignment->reshaped_b_of_a[row] != LB_NONE;
 }
 
 /* Parts are put together, and rows that a choice moved are exchanged, by the numbers themselves. */
-static bool needs_numbers(const lb_shadow_run *s, uint32_t row)
+static bool needs_numbers(const lb_shadow_run *run, uint32_t row)
 {
-    return s->reach->flips.n || s->alignment->join_of_a[row] != LB_NONE;
+    return run->reach->flips.n || run->alignment->join_of_a[row] != LB_NONE;
 }
 
-static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_event *event)
+static void note_numbers(lb_shadow_run *run, uint32_t op, uint32_t row, const lb_event *event)
 {
-    lb_shadow_run_note_finals(s, op, event);
-    lb_cut_shadows_note(s->cuts, s->kind, event);
-    if (s->kind == LB_SHADOW_RUN_B && row == LB_NONE) lb_shadow_run_meet_reshaped(s, op, event);
-    if (row == LB_NONE || !(s->wanted[row] || is_reshaped(s, row))) return;
-    if (s->kind == LB_SHADOW_RUN_A)
-        s->out->over_memory |= !lb_kept_shadow_take(&s->kept[row], event, needs_numbers(s, row), &s->room);
-    else if (s->kind == LB_SHADOW_RUN_DISTURBED)
-        lb_kept_shadow_measure(&s->kept[row], event);
-    else if (s->alignment->join_of_b[op] != LB_NONE)
-        lb_shadow_run_join(s, row, op, event);
+    lb_shadow_run_note_finals(run, op, event);
+    lb_cut_shadows_note(run->cuts, run->kind, event);
+    if (run->kind == LB_SHADOW_RUN_B && row == LB_NONE) lb_shadow_run_meet_reshaped(run, op, event);
+    if (row == LB_NONE || !(run->wanted[row] || is_reshaped(run, row))) return;
+    if (run->kind == LB_SHADOW_RUN_A)
+        run->out->over_memory |= !lb_kept_shadow_take(&run->kept[row], event, needs_numbers(run, row), &run->room);
+    else if (run->kind == LB_SHADOW_RUN_DISTURBED)
+        lb_kept_shadow_measure(&run->kept[row], event);
+    else if (run->alignment->join_of_b[op] != LB_NONE)
+        lb_shadow_run_join(run, row, op, event);
     else
-        lb_shadow_run_meet(s, row, op, event);
+        lb_shadow_run_meet(run, row, op, event);
 }
 
-static void disturb(lb_shadow_run *s, const lb_event *event)
+static void disturb(lb_shadow_run *run, const lb_event *event)
 {
     for (uint32_t i = 0; i < event->n_results; i++) {
         const int64_t n = lb_kept_shadow_elements(event, i);
-        if (n > 0 && event->shadow[i].dtype == LB_F64) lb_shadow_disturb(&event->shadow[i], s->serial++);
+        if (n > 0 && event->shadow[i].dtype == LB_F64) lb_shadow_disturb(&event->shadow[i], run->serial++);
     }
 }
 
 /* What the other side begins with is rounded: so does this shadow. */
-static void take_rounded(const lb_shadow_run *s, uint32_t op, const lb_event *event)
+static void take_rounded(const lb_shadow_run *run, uint32_t op, const lb_event *event)
 {
-    const lb_program *p = s->side->program;
+    const lb_program *p = run->side->program;
     lb_tensor recorded;
     const int64_t n = event->n_results && event->shadow[0].data ? lb_layout_numel(&event->shadow[0].layout) : 0;
-    if (!n || lb_program_view_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK ||
+    if (!n || lb_program_view_value(run->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK ||
         lb_layout_numel(&recorded.layout) != n)
         return;
     double *x = lb_shadow_numbers_copy(&recorded);
@@ -123,19 +123,19 @@ static void take_rounded(const lb_shadow_run *s, uint32_t op, const lb_event *ev
 
 static bool note_shadow(void *context, const lb_event *event)
 {
-    lb_shadow_run *s = context;
-    uint32_t op, row = row_of(s, event, &op);
-    note_progress(s);
+    lb_shadow_run *run = context;
+    uint32_t op, row = row_of(run, event, &op);
+    note_progress(run);
     if (op == LB_NONE || !event->shadow) return true;
-    if (s->input_casts[op]) take_rounded(s, op, event);
+    if (run->input_casts[op]) take_rounded(run, op, event);
     lb_tensor *room = has_complex(event) ? malloc(2 * event->n_results * sizeof *room) : NULL;
     const lb_event numbers = room ? numbers_of(event, room) : *event;
-    if (s->kind == LB_SHADOW_RUN_DISTURBED) disturb(s, &numbers);
+    if (run->kind == LB_SHADOW_RUN_DISTURBED) disturb(run, &numbers);
     if (room || !has_complex(event)) {
-        note_numbers(s, op, row, &numbers);
-        lb_exact_match_note(s->match, s->which, s->kind == LB_SHADOW_RUN_DISTURBED, op, &numbers);
+        note_numbers(run, op, row, &numbers);
+        lb_exact_match_note(run->match, run->which, run->kind == LB_SHADOW_RUN_DISTURBED, op, &numbers);
     }
-    lb_shadow_run_note_exits(s, op, event);
+    lb_shadow_run_note_exits(run, op, event);
     free(room);
     return true;
 }
@@ -165,11 +165,11 @@ typedef struct apart_question {
 static void note_apart(void *context, uint32_t value)
 {
     apart_question *q = context;
-    const lb_shadow_run *s = q->run;
+    const lb_shadow_run *run = q->run;
     if (value == LB_NONE) return;
-    const uint32_t giver = lb_cross_feed_giver(s->side->program, value, q->op),
-                   row = giver == LB_NONE ? LB_NONE : s->alignment->a_of_b[giver];
-    q->apart |= row != LB_NONE && s->out->rows[row].agreement == LB_SHADOW_DISAGREES;
+    const uint32_t giver = lb_cross_feed_giver(run->side->program, value, q->op),
+                   row = giver == LB_NONE ? LB_NONE : run->alignment->a_of_b[giver];
+    q->apart |= row != LB_NONE && run->out->rows[row].agreement == LB_SHADOW_DISAGREES;
 }
 
 /* The op that gives the value as it is decided; LB_NONE. A later one may write its memory again. */
@@ -182,11 +182,11 @@ static uint32_t op_of(const lb_program *p, uint32_t value)
 }
 
 /* Is a value decided, element by element, from numbers that are no longer the same in exact arithmetic? */
-static bool is_decided_apart(const lb_shadow_run *s, uint32_t value)
+static bool is_decided_apart(const lb_shadow_run *run, uint32_t value)
 {
-    const lb_program *p = s->side->program;
+    const lb_program *p = run->side->program;
     const uint32_t op = op_of(p, value);
-    apart_question q = {s, op, false};
+    apart_question q = {run, op, false};
     if (op != LB_NONE && (decides_by_element(p, &p->ops[op]) || lb_op_is_cast(p, &p->ops[op])))
         lb_op_each_input(p, &p->ops[op], note_apart, &q);
     return q.apart;
@@ -196,10 +196,10 @@ static bool is_decided_apart(const lb_shadow_run *s, uint32_t value)
  * its side made of it. */
 static bool take_decided(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
-    const lb_shadow_run *s = context;
-    const uint32_t part = s->kind == LB_SHADOW_RUN_B ? lb_program_view_part_at(s->side, rank, step) : LB_NONE;
-    const uint32_t v = part == LB_NONE ? LB_NONE : s->side->parts[part].first_value + value;
-    if (v != LB_NONE && lb_cross_feed_feeds(s->cross_feed, v) && is_decided_apart(s, v)) return false;
+    const lb_shadow_run *run = context;
+    const uint32_t part = run->kind == LB_SHADOW_RUN_B ? lb_program_view_part_at(run->side, rank, step) : LB_NONE;
+    const uint32_t v = part == LB_NONE ? LB_NONE : run->side->parts[part].first_value + value;
+    if (v != LB_NONE && lb_cross_feed_feeds(run->cross_feed, v) && is_decided_apart(run, v)) return false;
     return take_other(context, rank, step, value, tensor);
 }
 
@@ -218,48 +218,48 @@ static bool steps(const lb_program *p, const lb_op *op)
  * and how far that can be trusted the disturbed run says. */
 static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t number)
 {
-    const lb_shadow_run *s = context;
-    const lb_program *p = s->side->program;
-    const lb_alignment *al = s->alignment;
-    const uint32_t part = lb_program_view_part_at(s->side, rank, step);
+    const lb_shadow_run *run = context;
+    const lb_program *p = run->side->program;
+    const lb_alignment *al = run->alignment;
+    const uint32_t part = lb_program_view_part_at(run->side, rank, step);
     if (part == LB_NONE) return false;
-    const uint32_t i = s->side->parts[part].first_op + number;
-    const bool shared = s->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
-                                 : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
+    const uint32_t i = run->side->parts[part].first_op + number;
+    const bool shared = run->which ? al->a_of_b[i] != LB_NONE || al->join_of_b[i] != LB_NONE
+                                   : al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE;
     return !shared && steps(p, &p->ops[i]);
 }
 
-static void count_run(const lb_shadow_run *s, const lb_replay_summary *summary)
+static void count_run(const lb_shadow_run *run, const lb_replay_summary *summary)
 {
-    s->out->cost.runs++, s->out->cost.ops += summary->ops;
+    run->out->cost.runs++, run->out->cost.ops += summary->ops;
 }
 
 /* Each op from its recorded inputs, against the recording. */
-static lb_status run_own(lb_shadow_run *s, lb_err *err)
+static lb_status run_own(lb_shadow_run *run, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
-    lb_observer own = {.context = s, .op = note_own};
-    lb_status status = lb_side_replay(s->side, plan, &own, &summary, err);
-    count_run(s, &summary);
+    lb_observer own = {.context = run, .op = note_own};
+    lb_status status = lb_side_replay(run->side, plan, &own, &summary, err);
+    count_run(run, &summary);
     return status;
 }
 
-static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *err)
+static lb_status run_shadow(lb_shadow_run *run, lb_shadow_run_kind kind, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
     lb_cross_feed cross_feed;
-    LB_TRY(lb_cross_feed_init(s->side, s->other, s->alignment, s->which == 1, &cross_feed, err));
+    LB_TRY(lb_cross_feed_init(run->side, run->other, run->alignment, run->which == 1, &cross_feed, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = plan.shadow_only = true;
-    s->cross_feed = &cross_feed, s->kind = kind, s->serial = 0;
+    run->cross_feed = &cross_feed, run->kind = kind, run->serial = 0;
     lb_observer shadow = {
-        .context = s, .op = note_shadow, .source = take_other, .decided = take_decided, .computes = steps_alone};
-    lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
-    count_run(s, &summary);
-    s->out->undecided[s->which] |= summary.undecided;
+        .context = run, .op = note_shadow, .source = take_other, .decided = take_decided, .computes = steps_alone};
+    lb_status status = lb_side_replay(run->side, plan, &shadow, &summary, err);
+    count_run(run, &summary);
+    run->out->undecided[run->which] |= summary.undecided;
     lb_cross_feed_release(&cross_feed);
-    s->cross_feed = NULL;
+    run->cross_feed = NULL;
     return status;
 }
 
@@ -279,22 +279,23 @@ typedef struct runs {
     lb_shadow_progress told;
 } runs;
 
-static bool reserve(runs *r, uint32_t n_exits, lb_shadow_pair *out)
+static bool reserve(runs *runs, uint32_t n_exits, lb_shadow_pair *out)
 {
-    const uint32_t n = r->asked->a->program->n_ops;
+    const uint32_t n = runs->asked->a->program->n_ops;
     out->n_rows = n;
     out->rows = calloc(n + 1, sizeof *out->rows);
-    r->shadows = calloc(n + 1, sizeof *r->shadows);
-    r->assemblies = calloc(r->asked->alignment->joins.n + 1, sizeof *r->assemblies);
-    r->finals = calloc(out->n_finals + 1, sizeof *r->finals), r->results = calloc(n_exits + 1, sizeof *r->results);
-    bool room = out->rows && r->shadows && r->assemblies && r->finals && r->results;
-    for (int i = 0; i < 3; i++) room &= (r->images[i] = calloc(out->n_finals + 1, sizeof *r->images[i])) != NULL;
+    runs->shadows = calloc(n + 1, sizeof *runs->shadows);
+    runs->assemblies = calloc(runs->asked->alignment->joins.n + 1, sizeof *runs->assemblies);
+    runs->finals = calloc(out->n_finals + 1, sizeof *runs->finals),
+    runs->results = calloc(n_exits + 1, sizeof *runs->results);
+    bool room = out->rows && runs->shadows && runs->assemblies && runs->finals && runs->results;
+    for (int i = 0; i < 3; i++) room &= (runs->images[i] = calloc(out->n_finals + 1, sizeof *runs->images[i])) != NULL;
     return room;
 }
 
-static lb_shadow_run run_of(runs *r, int which, lb_step_outputs *exits, lb_shadow_pair *out)
+static lb_shadow_run run_of(runs *runs, int which, lb_step_outputs *exits, lb_shadow_pair *out)
 {
-    const lb_shadow_question *asked = r->asked;
+    const lb_shadow_question *asked = runs->asked;
     return (lb_shadow_run){.side = which ? asked->b : asked->a,
                            .other = which ? asked->a : asked->b,
                            .alignment = asked->alignment,
@@ -302,79 +303,80 @@ static lb_shadow_run run_of(runs *r, int which, lb_step_outputs *exits, lb_shado
                            .out = out,
                            .exits = exits,
                            .which = which,
-                           .kept = r->shadows,
-                           .assemblies = r->assemblies,
-                           .finals = r->finals,
-                           .images = r->images[2 * which],
-                           .results = r->results,
-                           .match = &r->match,
-                           .reach = &r->reach,
-                           .cuts = &r->cuts,
-                           .input_casts = r->input_casts[which],
-                           .told = &r->told,
+                           .kept = runs->shadows,
+                           .assemblies = runs->assemblies,
+                           .finals = runs->finals,
+                           .images = runs->images[2 * which],
+                           .results = runs->results,
+                           .match = &runs->match,
+                           .reach = &runs->reach,
+                           .cuts = &runs->cuts,
+                           .input_casts = runs->input_casts[which],
+                           .told = &runs->told,
                            .room = asked->memory_bytes ? asked->memory_bytes : UINT64_C(4) << 30};
 }
 
-static lb_status open_runs(runs *r, lb_step_outputs *exits, lb_shadow_pair *out, lb_err *err)
+static lb_status open_runs(runs *runs, lb_step_outputs *exits, lb_shadow_pair *out, lb_err *err)
 {
-    const lb_shadow_question *asked = r->asked;
+    const lb_shadow_question *asked = runs->asked;
     const lb_program_view *a = asked->a, *b = asked->b;
     const uint32_t n = a->program->n_ops;
-    if (!reserve(r, exits->n, out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    if (!reserve(runs, exits->n, out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     for (uint32_t i = 0; i < n; i++)
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
-    LB_TRY(lb_exact_match_init(a, b, asked->alignment, &r->match, err));
-    LB_TRY(lb_flip_reach_open(a, b, asked->alignment, asked->wanted, &r->reach, err));
-    LB_TRY(lb_cut_shadows_open(a, b, asked->alignment->cuts, &r->cuts, err));
-    out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
-    r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
-    if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    LB_TRY(lb_exact_match_init(a, b, asked->alignment, &runs->match, err));
+    LB_TRY(lb_flip_reach_open(a, b, asked->alignment, asked->wanted, &runs->reach, err));
+    LB_TRY(lb_cut_shadows_open(a, b, asked->alignment->cuts, &runs->cuts, err));
+    out->first_flip = runs->reach.flips.n ? runs->reach.flips.list[0].op : LB_NONE;
+    runs->input_casts[0] = lb_input_casts_find(a, b), runs->input_casts[1] = lb_input_casts_find(b, a);
+    if (!runs->input_casts[0] || !runs->input_casts[1])
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     /* By itself and exactly, and A disturbed besides. */
-    r->told = (lb_shadow_progress){asked->progress, 0, 3 * (uint64_t)n + 2 * (uint64_t)b->program->n_ops};
-    for (int i = 0; i < 2; i++) r->sides[i] = run_of(r, i, exits, out);
+    runs->told = (lb_shadow_progress){asked->progress, 0, 3 * (uint64_t)n + 2 * (uint64_t)b->program->n_ops};
+    for (int i = 0; i < 2; i++) runs->sides[i] = run_of(runs, i, exits, out);
     return LB_OK;
 }
 
-static void close_runs(runs *r, const lb_shadow_pair *out, uint32_t n_exits)
+static void close_runs(runs *runs, const lb_shadow_pair *out, uint32_t n_exits)
 {
     uint64_t room = 0;
-    for (uint32_t i = 0; r->shadows && i < out->n_rows; i++) lb_kept_shadow_release(&r->shadows[i], &room);
-    for (uint32_t i = 0; r->assemblies && i < r->asked->alignment->joins.n; i++)
-        lb_shadow_assembly_release(&r->assemblies[i]);
-    free(r->shadows), free(r->assemblies);
-    lb_kept_values_free(r->finals, out->n_finals), lb_kept_values_free(r->results, n_exits);
-    for (int i = 0; i < 3; i++) lb_kept_values_free(r->images[i], out->n_finals);
-    lb_exact_match_release(&r->match);
-    lb_flip_reach_close(&r->reach);
-    lb_cut_shadows_close(&r->cuts);
-    free(r->input_casts[0]), free(r->input_casts[1]);
+    for (uint32_t i = 0; runs->shadows && i < out->n_rows; i++) lb_kept_shadow_release(&runs->shadows[i], &room);
+    for (uint32_t i = 0; runs->assemblies && i < runs->asked->alignment->joins.n; i++)
+        lb_shadow_assembly_release(&runs->assemblies[i]);
+    free(runs->shadows), free(runs->assemblies);
+    lb_kept_values_free(runs->finals, out->n_finals), lb_kept_values_free(runs->results, n_exits);
+    for (int i = 0; i < 3; i++) lb_kept_values_free(runs->images[i], out->n_finals);
+    lb_exact_match_release(&runs->match);
+    lb_flip_reach_close(&runs->reach);
+    lb_cut_shadows_close(&runs->cuts);
+    free(runs->input_casts[0]), free(runs->input_casts[1]);
 }
 
 /* What has met in different shapes is one quantity like what has met by its numbers. */
-static void note_reshaped(const runs *r, lb_shadow_pair *out)
+static void note_reshaped(const runs *runs, lb_shadow_pair *out)
 {
-    const lb_alignment *al = r->sides[0].alignment;
-    for (uint32_t i = 0; r->reach.flips.n && i < out->n_rows; i++) {
-        const uint32_t b = al->b_of_a[i] == LB_NONE ? r->reach.met_of[0][i] : LB_NONE;
+    const lb_alignment *al = runs->sides[0].alignment;
+    for (uint32_t i = 0; runs->reach.flips.n && i < out->n_rows; i++) {
+        const uint32_t b = al->b_of_a[i] == LB_NONE ? runs->reach.met_of[0][i] : LB_NONE;
         if (b != LB_NONE && out->meets[0][i] == LB_NONE && out->meets[1][b] == LB_NONE)
             out->meets[0][i] = b, out->meets[1][b] = i;
     }
 }
 
-static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
+static lb_status run_all(runs *runs, lb_shadow_pair *out, lb_err *err)
 {
-    LB_TRY(run_own(&r->sides[0], err));
-    LB_TRY(run_own(&r->sides[1], err));
-    LB_TRY(run_shadow(&r->sides[0], LB_SHADOW_RUN_A, err));
-    r->sides[0].images = r->images[1];
-    lb_status status = run_shadow(&r->sides[0], LB_SHADOW_RUN_DISTURBED, err);
-    r->sides[0].images = r->images[0];
-    if (status == LB_OK) status = run_shadow(&r->sides[1], LB_SHADOW_RUN_B, err);
+    LB_TRY(run_own(&runs->sides[0], err));
+    LB_TRY(run_own(&runs->sides[1], err));
+    LB_TRY(run_shadow(&runs->sides[0], LB_SHADOW_RUN_A, err));
+    runs->sides[0].images = runs->images[1];
+    lb_status status = run_shadow(&runs->sides[0], LB_SHADOW_RUN_DISTURBED, err);
+    runs->sides[0].images = runs->images[0];
+    if (status == LB_OK) status = run_shadow(&runs->sides[1], LB_SHADOW_RUN_B, err);
     if (status != LB_OK) return status;
-    lb_shadow_run_judge_images(r->sides, r->images[1]);
-    lb_cut_shadows_judge(&r->cuts, out);
-    LB_TRY(lb_exact_match_find(&r->match, out, err));
-    note_reshaped(r, out);
+    lb_shadow_run_judge_images(runs->sides, runs->images[1]);
+    lb_cut_shadows_judge(&runs->cuts, out);
+    LB_TRY(lb_exact_match_find(&runs->match, out, err));
+    note_reshaped(runs, out);
     return LB_OK;
 }
 

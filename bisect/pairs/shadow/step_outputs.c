@@ -25,29 +25,29 @@ typedef struct results {
 } results;
 
 /* Scopes that some call of theirs has results in. */
-static uint8_t *called_scopes(const lb_program *p)
+static uint8_t *called_scopes(const lb_program *program)
 {
-    uint8_t *called = calloc(p->n_scopes + 1, 1);
-    for (uint32_t i = 0; called && i < p->n_boundaries; i++)
-        if (p->boundaries[i].output) called[p->boundaries[i].scope] = 1;
+    uint8_t *called = calloc(program->n_scopes + 1, 1);
+    for (uint32_t i = 0; called && i < program->n_boundaries; i++)
+        if (program->boundaries[i].output) called[program->boundaries[i].scope] = 1;
     return called;
 }
 
 /* Is no module around this one called? The row of the outermost module itself is scope 0 when its path is "". */
-static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t scope)
+static bool is_outermost(const lb_program *program, const uint8_t *called, uint32_t scope)
 {
     while (scope) {
-        scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+        scope = program->scopes[scope].parent == LB_NONE ? 0 : program->scopes[scope].parent;
         if (called[scope]) return false;
     }
     return true;
 }
 
 /* What the call of a result was given first, LB_NONE: no tensor. */
-static uint32_t given_to(const lb_program *p, const lb_boundary *output)
+static uint32_t given_to(const lb_program *program, const lb_boundary *output)
 {
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
+    for (uint32_t i = 0; i < program->n_boundaries; i++) {
+        const lb_boundary *b = &program->boundaries[i];
         if (!b->output && !b->recompute && b->scope == output->scope && b->call == output->call && b->position == 0)
             return b->value;
     }
@@ -68,45 +68,46 @@ static uint32_t call_of(const lb_forwards *passes, int which, const lb_boundary 
 }
 
 /* Of a side (`which` 0: A), but for passes that the other side does not have. */
-static bool list_results(const lb_aligned_views *views, int which, const lb_layer_names_map *rules, results *r)
+static bool list_results(const lb_aligned_views *views, int which, const lb_layer_names_map *rules, results *results)
 {
     const lb_program_view *side = which ? views->b : views->a;
     const lb_forwards *passes = &views->alignment->forwards;
-    const lb_program *p = side->program;
-    uint8_t *called = called_scopes(p);
-    r->list = malloc((p->n_boundaries + 1) * sizeof *r->list), r->n = 0;
-    r->paths = calloc(p->n_scopes + 1, sizeof *r->paths), r->n_scopes = p->n_scopes;
-    bool done = called && r->list && r->paths;
-    for (uint32_t i = 0; done && i < p->n_scopes; i++) {
-        r->paths[i] = lb_layer_names_map_apply(rules, lb_program_text(p, p->scopes[i].path));
-        done = r->paths[i] != NULL;
+    const lb_program *program = side->program;
+    uint8_t *called = called_scopes(program);
+    results->list = malloc((program->n_boundaries + 1) * sizeof *results->list), results->n = 0;
+    results->paths = calloc(program->n_scopes + 1, sizeof *results->paths), results->n_scopes = program->n_scopes;
+    bool done = called && results->list && results->paths;
+    for (uint32_t i = 0; done && i < program->n_scopes; i++) {
+        results->paths[i] = lb_layer_names_map_apply(rules, lb_program_text(program, program->scopes[i].path));
+        done = results->paths[i] != NULL;
     }
-    for (uint32_t i = 0; done && i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
-        const uint32_t op = lb_cross_feed_giver(p, b->value, b->op);
-        if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
+    for (uint32_t i = 0; done && i < program->n_boundaries; i++) {
+        const lb_boundary *b = &program->boundaries[i];
+        if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(program, called, b->scope)) continue;
+        const uint32_t op = lb_cross_feed_giver(program, b->value, b->op);
+        if (op == LB_NONE || lb_layout_numel(&program->values[b->value].layout) == 0) continue;
         if (lb_forwards_has_no_like(passes, which, op)) continue;
-        const char *path = r->paths[b->scope];
-        const uint32_t call = call_of(passes, which, b, op, r, path);
-        const uint32_t class_name = p->scopes[b->scope].class_name;
-        r->list[r->n++] = (result){.path = path,
-                                   .class_name = class_name == LB_NONE ? "" : lb_program_text(p, class_name),
-                                   .call = call,
-                                   .position = b->position,
-                                   .value = b->value,
-                                   .op = op,
-                                   .part = lb_program_view_part_of(side, op),
-                                   .given = given_to(p, b)};
+        const char *path = results->paths[b->scope];
+        const uint32_t call = call_of(passes, which, b, op, results, path);
+        const uint32_t class_name = program->scopes[b->scope].class_name;
+        results->list[results->n++] =
+            (result){.path = path,
+                     .class_name = class_name == LB_NONE ? "" : lb_program_text(program, class_name),
+                     .call = call,
+                     .position = b->position,
+                     .value = b->value,
+                     .op = op,
+                     .part = lb_program_view_part_of(side, op),
+                     .given = given_to(program, b)};
     }
     free(called);
     return done;
 }
 
-static void free_results(results *r)
+static void free_results(results *results)
 {
-    for (uint32_t i = 0; r->paths && i < r->n_scopes; i++) free(r->paths[i]);
-    free(r->paths), free(r->list);
+    for (uint32_t i = 0; results->paths && i < results->n_scopes; i++) free(results->paths[i]);
+    free(results->paths), free(results->list);
 }
 
 static bool is_same(const result *x, const result *y)
@@ -114,17 +115,17 @@ static bool is_same(const result *x, const result *y)
     return x->part == y->part && x->call == y->call && x->position == y->position && !strcmp(x->path, y->path);
 }
 
-static uint32_t count_calls(const results *r)
+static uint32_t count_calls(const results *results)
 {
     uint32_t calls = 0;
-    for (uint32_t i = 0; i < r->n; i++) calls += r->list[i].position == 0;
+    for (uint32_t i = 0; i < results->n; i++) calls += results->list[i].position == 0;
     return calls;
 }
 
-static const result *find(const results *r, const result *like)
+static const result *find(const results *results, const result *like)
 {
-    for (uint32_t i = 0; i < r->n; i++)
-        if (is_same(&r->list[i], like)) return &r->list[i];
+    for (uint32_t i = 0; i < results->n; i++)
+        if (is_same(&results->list[i], like)) return &results->list[i];
     return NULL;
 }
 
@@ -151,11 +152,12 @@ static int more_rows(const lb_program *pa, const result *x, const lb_program *pb
     return a->shape[dim] == from_a->shape[dim] && b->shape[dim] == from_b->shape[dim] ? dim : -1;
 }
 
-static uint32_t count_siblings(const results *r, const result *x)
+static uint32_t count_siblings(const results *results, const result *x)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n; i++)
-        n += r->list[i].part == x->part && r->list[i].call == x->call && !strcmp(r->list[i].path, x->path);
+    for (uint32_t i = 0; i < results->n; i++)
+        n += results->list[i].part == x->part && results->list[i].call == x->call &&
+             !strcmp(results->list[i].path, x->path);
     return n;
 }
 
@@ -200,12 +202,12 @@ static void note_lone(const results *ra, const results *rb, char *text, size_t s
 
 /* ---- what the next step takes up ---- */
 
-static bool is_entering(const lb_program *p, int64_t storage)
+static bool is_entering(const lb_program *program, int64_t storage)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
-        if (v != LB_NONE && p->values[v].storage == storage && lb_op_is_source(p, op)) return true;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const lb_op *op = &program->ops[i];
+        const uint32_t v = op->results ? lb_op_results(program, op)[0] : LB_NONE;
+        if (v != LB_NONE && program->values[v].storage == storage && lb_op_is_source(program, op)) return true;
     }
     return false;
 }
@@ -248,11 +250,11 @@ static bool same_strides(const lb_layout *x, const lb_layout *y)
 }
 
 /* The value that shows what `value` holds in that layout; LB_NONE. */
-static uint32_t shown_as(const lb_program *p, uint32_t value, const lb_layout *layout)
+static uint32_t shown_as(const lb_program *program, uint32_t value, const lb_layout *layout)
 {
-    const lb_value *v = &p->values[value];
-    for (uint32_t i = 0; i < p->n_values; i++) {
-        const lb_value *x = &p->values[i];
+    const lb_value *v = &program->values[value];
+    for (uint32_t i = 0; i < program->n_values; i++) {
+        const lb_value *x = &program->values[i];
         if (x->storage == v->storage && x->version == v->version && x->dtype == v->dtype &&
             x->layout.offset == layout->offset && same_strides(&x->layout, layout))
             return i;
@@ -316,8 +318,8 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, const 
 
 static const lb_program *next_of(const lb_program_view *side, uint32_t part)
 {
-    const lb_program *p = side->parts[part].program, *next;
-    return lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK ? next : NULL;
+    const lb_program *program = side->parts[part].program, *next;
+    return lb_capture_program(side->capture, program->rank, program->step + 1, &next, NULL) == LB_OK ? next : NULL;
 }
 
 /* The `skip`-th state of that name that the step made. */
@@ -411,9 +413,9 @@ static bool add_nameless(const lb_program_view *a, const lb_program_view *b, lb_
 }
 
 /* Without a next step: what two aligned ops of the optimizer create as zeros and others write is a state. */
-static bool creates_state(const lb_program *p, const lb_op *op)
+static bool creates_state(const lb_program *program, const lb_op *op)
 {
-    const char *name = lb_op_name(p, op);
+    const char *name = lb_op_name(program, op);
     return op->phase == LB_PHASE_OPTIMIZER && op->results == 1 &&
            (!strncmp(name, "aten::zeros", 11) || !strncmp(name, "aten::new_zeros", 15));
 }
@@ -463,10 +465,10 @@ static void note_float(void *context, uint32_t value)
     in->n += value != LB_NONE && !lb_dtype_is_integer(lb_dtype_part(in->program->values[value].dtype));
 }
 
-static bool reads_integers(const lb_program *p, uint32_t op)
+static bool reads_integers(const lb_program *program, uint32_t op)
 {
-    inputs floats = {.program = p};
-    lb_op_each_input(p, &p->ops[op], note_float, &floats);
+    inputs floats = {.program = program};
+    lb_op_each_input(program, &program->ops[op], note_float, &floats);
     return floats.n == 0;
 }
 
@@ -534,12 +536,12 @@ static bool add_inputs(const lb_aligned_views *views, lb_step_outputs *exits)
 /* ---- the number that forward ends with ---- */
 
 /* The op that gives a loss, whether or not the program looks at it. LB_NONE where there are several, or none. */
-static uint32_t only_loss(const lb_program *p)
+static uint32_t only_loss(const lb_program *program)
 {
-    const bool trains = lb_op_any_backward(p);
+    const bool trains = lb_op_any_backward(program);
     uint32_t found = LB_NONE;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (lb_op_last_number(p, i, trains) == LB_NONE) continue;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        if (lb_op_last_number(program, i, trains) == LB_NONE) continue;
         if (found != LB_NONE) return LB_NONE;
         found = i;
     }

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const double *lb_smaller_sets_numbers(const lb_implementations *x, const lb_region *r)
+/* B's numbers at a counterpart of which no element is A's to begin with; NULL: not known. */
+static const double *numbers_at(const lb_implementations *x, const lb_region *r)
 {
-    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
-    return r->numbers ? r->numbers : x->sides[1].kept[c->b];
+    const lb_counterpart *counterpart = &x->counterparts.list[r->counterpart];
+    return r->numbers ? r->numbers : x->sides[1].kept[counterpart->b];
 }
 
 /* ---- the regions in the order in which A computes them ---- */
@@ -25,17 +26,18 @@ typedef struct subsets {
 
 static uint32_t place_of(const lb_implementations *x, uint32_t region)
 {
-    const lb_counterpart *c = &x->counterparts.list[x->regions.list[region].counterpart];
-    return x->sides[0].graph.giver[x->counterparts.pieces[c->first].tensor];
+    const lb_counterpart *counterpart = &x->counterparts.list[x->regions.list[region].counterpart];
+    return x->sides[0].graph.giver[x->counterparts.pieces[counterpart->first].tensor];
 }
 
-static void put_in_order(subsets *s, const uint8_t *spared)
+static void put_in_order(subsets *subsets, const uint8_t *spared)
 {
-    for (uint32_t i = 0; i < s->x->regions.n; i++) {
+    for (uint32_t i = 0; i < subsets->x->regions.n; i++) {
         if (spared[i]) continue;
-        uint32_t k = s->n++;
-        while (k && place_of(s->x, s->order[k - 1]) > place_of(s->x, i)) s->order[k] = s->order[k - 1], k--;
-        s->order[k] = i;
+        uint32_t k = subsets->n++;
+        while (k && place_of(subsets->x, subsets->order[k - 1]) > place_of(subsets->x, i))
+            subsets->order[k] = subsets->order[k - 1], k--;
+        subsets->order[k] = i;
     }
 }
 
@@ -46,9 +48,9 @@ static bool moves_nothing(const lb_implementations *x, double *const *moved)
 {
     const lb_exact_side *a = &x->sides[0];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        for (uint32_t k = 0; lb_differences_leave(c) && k < c->n; k++) {
-            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+        const lb_counterpart *counterpart = &x->counterparts.list[i];
+        for (uint32_t k = 0; lb_differences_leave(counterpart) && k < counterpart->n; k++) {
+            const uint32_t v = x->counterparts.pieces[counterpart->first + k].tensor;
             if (!a->kept[v]) continue;
             if (!moved[v] || !lb_shadow_numbers_agree(a->kept[v], moved[v],
                                                       lb_layout_numel(&a->program->values[v].layout), a->noise[v]))
@@ -90,46 +92,46 @@ static lb_status run_second(lb_implementations *x, double **moved, double ***kep
 static lb_status extend(subsets *s, uint32_t chosen, uint32_t next, double *const *numbers, lb_err *err);
 
 /* A with one more region of B's, beside those that it has; and all subsets that begin so. */
-static lb_status go_on_with(subsets *s, uint32_t chosen, uint32_t last, const double *numbers, lb_err *err)
+static lb_status go_on_with(subsets *subsets, uint32_t chosen, uint32_t last, const double *numbers, lb_err *err)
 {
-    lb_implementations *x = s->x;
-    const uint32_t all = (1u << s->n) - 1, with = chosen | 1u << last;
-    const lb_counterpart *c = &x->counterparts.list[x->regions.list[s->order[last]].counterpart];
+    lb_implementations *x = subsets->x;
+    const uint32_t all = (1u << subsets->n) - 1, with = chosen | 1u << last;
+    const lb_counterpart *counterpart = &x->counterparts.list[x->regions.list[subsets->order[last]].counterpart];
     double **moved = NULL, **given = NULL;
-    if (with == all || lb_differences_leave(c)) return LB_OK; /* nothing behind it takes that back */
-    if (!numbers || !lb_differences_put_into_first(x, c, numbers)) {
-        s->tried = false;
+    if (with == all || lb_differences_leave(counterpart)) return LB_OK; /* nothing behind it takes that back */
+    if (!numbers || !lb_differences_put_into_first(x, counterpart, numbers)) {
+        subsets->tried = false;
         return LB_OK;
     }
     lb_status status = lb_exact_side_run_aside(&x->sides[0], &moved, err);
-    if (status == LB_OK && moves_nothing(x, moved) && (uint32_t)__builtin_popcount(with) > s->n_best)
-        s->best = with, s->n_best = (uint32_t)__builtin_popcount(with);
+    if (status == LB_OK && moves_nothing(x, moved) && (uint32_t)__builtin_popcount(with) > subsets->n_best)
+        subsets->best = with, subsets->n_best = (uint32_t)__builtin_popcount(with);
     if (status == LB_OK && !show_what_was_put(x, moved))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a difference");
-    if (status == LB_OK && last + 1 < s->n) status = run_second(x, moved, &given, err);
-    if (status == LB_OK && given) status = extend(s, with, last + 1, given, err);
+    if (status == LB_OK && last + 1 < subsets->n) status = run_second(x, moved, &given, err);
+    if (status == LB_OK && given) status = extend(subsets, with, last + 1, given, err);
     lb_exact_side_free_kept(&x->sides[1], given);
     lb_exact_side_free_kept(&x->sides[0], moved);
-    lb_differences_take_back(x, c);
+    lb_differences_take_back(x, counterpart);
     return status;
 }
 
 /* `numbers`: per value of B, from A as it is with those chosen; NULL: none are. */
-static lb_status extend(subsets *s, uint32_t chosen, uint32_t next, double *const *numbers, lb_err *err)
+static lb_status extend(subsets *subsets, uint32_t chosen, uint32_t next, double *const *numbers, lb_err *err)
 {
-    for (uint32_t i = next; i < s->n; i++) {
-        const lb_region *r = &s->x->regions.list[s->order[i]];
-        const lb_counterpart *c = &s->x->counterparts.list[r->counterpart];
-        LB_TRY(go_on_with(s, chosen, i, numbers ? numbers[c->b] : lb_smaller_sets_numbers(s->x, r), err));
+    for (uint32_t i = next; i < subsets->n; i++) {
+        const lb_region *r = &subsets->x->regions.list[subsets->order[i]];
+        const lb_counterpart *counterpart = &subsets->x->counterparts.list[r->counterpart];
+        LB_TRY(go_on_with(subsets, chosen, i, numbers ? numbers[counterpart->b] : numbers_at(subsets->x, r), err));
     }
     return LB_OK;
 }
 
-static uint32_t by_region(const subsets *s)
+static uint32_t by_region(const subsets *subsets)
 {
     uint32_t bits = 0;
-    for (uint32_t k = 0; k < s->n; k++)
-        if (s->best & 1u << k) bits |= 1u << s->order[k];
+    for (uint32_t k = 0; k < subsets->n; k++)
+        if (subsets->best & 1u << k) bits |= 1u << subsets->order[k];
     return bits;
 }
 

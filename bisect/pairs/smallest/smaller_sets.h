@@ -11,8 +11,6 @@
 
 #include "smallest/smallest_set.h"
 
-/* B's numbers at a counterpart of which no element is A's to begin with; NULL: not known. */
-const double *lb_smaller_sets_numbers(const lb_implementations *x, const lb_region *region);
 /* Of up to MOST_TRIED regions that are not spared the largest subset, smaller than all, that moves nothing: a bit each
  * in `*cancel`, 0: none. `*tried`: all of them could be. */
 lb_status lb_smaller_sets_find(lb_implementations *x, const uint8_t *spared, uint32_t *cancel, bool *tried,

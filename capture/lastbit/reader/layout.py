@@ -1,6 +1,6 @@
 """The structs of lastbit/{error,output,tensor,digest,fingerprint,statistics,program}.h as ctypes sees them, and the library that fills them.
 
-Fields stand in the order of the headers; tests/capture/reader/test_reader.py asks a C compiler whether sizes and offsets are the
+Fields stand in the order of the headers; tests/capture/lastbit/reader/test_reader.py asks a C compiler whether sizes and offsets are the
 same. `load` asks the library itself, which writes a row of each kind that is then read here: a library of another
 version is refused and never misread.
 """

@@ -17,7 +17,8 @@
  *     STANDIN_NCCL_MESSAGE=SENDER:ELEMENT:BIT     of every message that this rank sends
  */
 #define _GNU_SOURCE
-#include "nccl_abi.h"
+#include "standin_nccl.h"
+#include "standin_reduce.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,7 +34,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, SLOT = 4 << 20, MESSAGE = 1 << 20, MOST_RANKS = 16 };
 #define EXPORTED __attribute__((visibility("default")))
 #define EXPORT(name, parameters, arguments)                                                                            \
     EXPORTED lb_nccl_result name parameters __attribute__((weak, alias("p" #name)));                                   \
@@ -41,81 +41,12 @@ enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, SLOT = 4 << 20, MESSAGE = 1 << 2
 
 /* ---- where ranks meet -------------------------------------------------------------------------------------------- */
 
-typedef struct mailbox {
-    _Atomic int full;
-    char bytes[MESSAGE];
-} mailbox;
-
-typedef struct hall {
-    _Atomic int arrived, round;
-    struct {
-        int color, key;
-    } wishes[MOST_RANKS];
-    char slots[MOST_RANKS][SLOT];
-    mailbox boxes[MOST_RANKS][MOST_RANKS]; /* from, to */
-} hall;
-
-typedef enum verb {
-    ALL_REDUCE,
-    REDUCE,
-    BROADCAST,
-    REDUCE_SCATTER,
-    ALL_GATHER,
-    ALL_TO_ALL,
-    GATHER,
-    SCATTER,
-    SEND,
-    RECV
-} verb;
 static const char *const verb_names[] = {"AllReduce", "Reduce", "Broadcast", "ReduceScatter", "AllGather",
                                          "AlltoAll",  "Gather", "Scatter",   "Send",          "Recv"};
 
-typedef struct task {
-    struct task *next;
-    verb verb;
-    const void *send;
-    void *recv;
-    size_t count;
-    int dtype, op, root;
-    struct ncclComm *comm;
-    lb_nccl_stream stream;
-    bool done;
-} task;
-
-struct ncclComm {
-    hall *hall;
-    char name[128];
-    int rank, ranks, device, splits;
-    bool later; /* non-blocking: calls run, and splits are there, when the program asks how the communicator stands */
-    lb_nccl_comm *splitting, split;
-    task *launched, **launched_end;
-    uint64_t sequence;
-    int carried_out; /* collectives */
-    void *profiler;
-    int wanted;
-    struct {
-        int dtype;
-        double number;
-    } premul[16];
-    int premuls;
-};
-
-static const int widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 static _Thread_local int depth;
 static _Thread_local task *tasks, **tasks_end;
 static _Thread_local unsigned long calls; /* of a thread, so that the same ones fail in every run */
-
-static int number_of(const char *name, int otherwise)
-{
-    const char *text = getenv(name);
-    return text && *text ? atoi(text) : otherwise;
-}
-
-static int nodes_of(int ranks)
-{
-    const int nodes = number_of("STANDIN_NCCL_NODES", 1);
-    return nodes < ranks ? nodes : ranks;
-}
 
 static void pause_a_little(int turn)
 {
@@ -162,7 +93,7 @@ struct plugin {
 
 static int spoken(void)
 {
-    return number_of("STANDIN_NCCL_PROFILER", 5);
+    return standin_number("STANDIN_NCCL_PROFILER", 5);
 }
 
 static struct plugin *plugin(void)
@@ -236,14 +167,14 @@ static void describe(event *e, const task *t)
         PUT(e, const char *, verb_names[t->verb]);
     PUT(e, const void *, t->send);
     PUT(e, void *, t->recv);
-    PUT(e, size_t, as_bytes ? t->count * (size_t)widths[t->dtype] : t->count);
+    PUT(e, size_t, as_bytes ? t->count * (size_t)standin_widths[t->dtype] : t->count);
     PUT(e, int, t->root);
     if (version == 1)
         PUT(e, uint8_t, 0), PUT(e, uint32_t, 0);
     else
         PUT(e, const char *, "");
     if (version < 3) PUT(e, size_t, 0);
-    PUT(e, uint8_t, (uint8_t)number_of("STANDIN_NCCL_CHANNELS", 1));
+    PUT(e, uint8_t, (uint8_t)standin_number("STANDIN_NCCL_CHANNELS", 1));
     PUT(e, uint8_t, 1);
     if (version == 1)
         PUT(e, uint8_t, tree ? 0 : 1), PUT(e, uint8_t, 2);
@@ -261,237 +192,6 @@ static void tell_plugin(const task *t)
     if (handle) plugin()->stop(handle);
 }
 
-/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
-
-/* Types of 8 and 16 bits by their fields; e4m3fn has no infinity and one NaN a sign. */
-typedef struct narrow {
-    int exponent_bits, fraction_bits;
-    bool infinite;
-} narrow;
-
-static const narrow *narrow_of(int dtype)
-{
-    static const narrow f16 = {5, 10, true}, bf16 = {8, 7, true}, e4m3 = {4, 3, false}, e5m2 = {5, 2, true};
-    return dtype == 6 ? &f16 : dtype == 9 ? &bf16 : dtype == 10 ? &e4m3 : dtype == 11 ? &e5m2 : NULL;
-}
-
-static float widen(const narrow *n, unsigned bits)
-{
-    const int bias = (1 << (n->exponent_bits - 1)) - 1, top = (1 << n->exponent_bits) - 1;
-    const int exponent = (int)(bits >> n->fraction_bits) & top, fraction = (int)(bits & ((1u << n->fraction_bits) - 1));
-    const float sign = bits >> (n->exponent_bits + n->fraction_bits) ? -1.0f : 1.0f;
-    if (exponent == top && n->infinite) return fraction ? NAN : sign * INFINITY;
-    if (exponent == top && fraction == (1 << n->fraction_bits) - 1) return NAN;
-    const float mantissa = (float)(fraction + (exponent ? 1 << n->fraction_bits : 0));
-    return sign * ldexpf(mantissa, (exponent ? exponent : 1) - bias - n->fraction_bits);
-}
-
-/* To nearest, ties to even: nearbyint of a multiple of the last place. */
-static unsigned narrowed(const narrow *n, float x)
-{
-    const int bias = (1 << (n->exponent_bits - 1)) - 1, top = (1 << n->exponent_bits) - 1;
-    const unsigned sign = (signbit(x) ? 1u : 0u) << (n->exponent_bits + n->fraction_bits);
-    const unsigned most = (unsigned)((top << n->fraction_bits) - (n->infinite ? 1 : 0)) +
-                          (n->infinite ? 0u : (1u << n->fraction_bits) - 2);
-    int exponent;
-    if (isnan(x)) return sign | ((1u << (n->exponent_bits + n->fraction_bits)) - 1);
-    if (x == 0) return sign;
-    frexpf(x, &exponent);
-    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
-    const double units = nearbyint(ldexp(fabs((double)x), n->fraction_bits - exponent));
-    const double code = units + ldexp(exponent + bias - 1, n->fraction_bits);
-    if (isinf(x) || code > most) return sign | (n->infinite ? most + 1 : most);
-    return sign | (unsigned)code;
-}
-
-typedef union element {
-    float f;
-    double d;
-    int64_t i;
-} element;
-
-static element load(int dtype, const void *from)
-{
-    element e = {0};
-    uint16_t half;
-    switch (dtype) {
-    case 0: e.i = *(const int8_t *)from; break;
-    case 1: e.i = *(const uint8_t *)from; break;
-    case 2: e.i = *(const int32_t *)from; break;
-    case 3: e.i = *(const uint32_t *)from; break;
-    case 4:
-    case 5: memcpy(&e.i, from, 8); break;
-    case 7: memcpy(&e.f, from, 4); break;
-    case 8: memcpy(&e.d, from, 8); break;
-    case 6:
-    case 9: memcpy(&half, from, 2), e.f = widen(narrow_of(dtype), half); break;
-    default: e.f = widen(narrow_of(dtype), *(const uint8_t *)from);
-    }
-    return e;
-}
-
-static void store(int dtype, void *to, element e)
-{
-    const unsigned code = narrow_of(dtype) ? narrowed(narrow_of(dtype), e.f) : 0;
-    switch (dtype) {
-    case 6:
-    case 9:
-    case 10:
-    case 11: memcpy(to, &code, (size_t)widths[dtype]); break; /* little-endian */
-    case 7: memcpy(to, &e.f, 4); break;
-    case 8: memcpy(to, &e.d, 8); break;
-    default: memcpy(to, &e.i, (size_t)widths[dtype]); /* little-endian */
-    }
-}
-
-static element rounded(int dtype, element e)
-{
-    if (narrow_of(dtype)) e.f = widen(narrow_of(dtype), narrowed(narrow_of(dtype), e.f));
-    return e;
-}
-
-static bool is_float(int dtype)
-{
-    return dtype == 7 || narrow_of(dtype);
-}
-
-static element join_two(int dtype, int op, element a, element b)
-{
-    if (dtype == 8)
-        a.d = op == 1 ? a.d * b.d : op == 2 ? fmax(a.d, b.d) : op == 3 ? fmin(a.d, b.d) : a.d + b.d;
-    else if (is_float(dtype))
-        a.f = op == 1 ? a.f * b.f : op == 2 ? fmaxf(a.f, b.f) : op == 3 ? fminf(a.f, b.f) : a.f + b.f;
-    else
-        a.i = op == 1   ? (int64_t)((uint64_t)a.i * (uint64_t)b.i)
-              : op == 2 ? (a.i > b.i ? a.i : b.i)
-              : op == 3 ? (a.i < b.i ? a.i : b.i)
-                        : (int64_t)((uint64_t)a.i + (uint64_t)b.i);
-    return rounded(dtype, a);
-}
-
-/* What a rank brings: of an average its part, of a PreMulSum the product. Each rank has put its factor before its
- * bytes. */
-static element contribution(const task *t, int rank, size_t at)
-{
-    element e = load(t->dtype, t->comm->hall->slots[rank] + 64 + at * (size_t)widths[t->dtype]);
-    double factor;
-    memcpy(&factor, t->comm->hall->slots[rank], sizeof factor);
-    if (factor == 1) return e;
-    if (t->dtype == 8)
-        e.d *= factor;
-    else if (is_float(t->dtype))
-        e.f *= rounded(t->dtype, (element){.f = (float)factor}).f;
-    else
-        e.i *= (int64_t)factor;
-    return rounded(t->dtype, e);
-}
-
-/* ---- planted faults ---------------------------------------------------------------------------------------------- */
-
-typedef struct flip {
-    int call, who, element, bit; /* `who`: a rank, or a hop */
-} flip;
-
-static bool flip_of(const char *name, flip *f)
-{
-    const char *text = getenv(name);
-    return text && sscanf(text, "%d:%d:%d:%d", &f->call, &f->who, &f->element, &f->bit) == 4;
-}
-
-static void turn_over(int dtype, void *data, const flip *f)
-{
-    ((unsigned char *)data)[f->element * widths[dtype] + f->bit / 8] ^= (unsigned char)(1 << f->bit % 8);
-}
-
-/* The element as the message of this hop carries it. */
-static element carried(const task *t, int hop, size_t at, element e)
-{
-    flip f;
-    char bytes[8];
-    if (t->verb != ALL_REDUCE || !flip_of("STANDIN_NCCL_HOP", &f) || f.call != t->comm->carried_out || f.who != hop ||
-        (size_t)f.element != at)
-        return e;
-    store(t->dtype, bytes, e);
-    f.element = 0;
-    turn_over(t->dtype, bytes, &f);
-    return load(t->dtype, bytes);
-}
-
-static element around(const task *t, int first, size_t at)
-{
-    const int n = t->comm->ranks, me = t->comm->rank;
-    element sum = contribution(t, first % n, at);
-    for (int i = 1; i < n; i++)
-        sum = join_two(t->dtype, t->op, carried(t, i, at, sum), contribution(t, (first + i) % n, at));
-    /* It lies at rank first + n - 1 now, and goes around once more. */
-    const int way = (me - (first + n - 1) % n + n) % n;
-    for (int i = 0; i < way; i++) sum = carried(t, n + i, at, sum);
-    return sum;
-}
-
-/* A tree over nodes (ncclGetBtree); the ranks of a node are a chain that ends at its first. `mirror`: the second
- * tree. */
-static element of_node(const task *t, int nodes, int node, bool mirror, size_t at);
-
-static element of_tree(const task *t, int nodes, int node, bool mirror, size_t at)
-{
-    int bit = 1, children[2] = {-1, -1};
-    while (bit < nodes && !(bit & node)) bit <<= 1;
-    if (node == 0) {
-        children[1] = nodes > 1 ? bit >> 1 : -1;
-    } else if (bit > 1) {
-        int low = bit >> 1;
-        children[0] = node - low;
-        while (low && node + low >= nodes) low >>= 1;
-        children[1] = low ? node + low : -1;
-    }
-    element sum = of_node(t, nodes, node, mirror, at);
-    for (int c = 0; c < 2; c++)
-        if (children[c] >= 0) sum = join_two(t->dtype, t->op, sum, of_tree(t, nodes, children[c], mirror, at));
-    return sum;
-}
-
-static element of_node(const task *t, int nodes, int node, bool mirror, size_t at)
-{
-    const int each = (t->comm->ranks + nodes - 1) / nodes;
-    const int real = !mirror ? node : nodes % 2 == 0 ? nodes - 1 - node : (node + 1) % nodes;
-    int last = real * each + each - 1;
-    if (last >= t->comm->ranks) last = t->comm->ranks - 1;
-    element sum = contribution(t, last, at);
-    for (int rank = last - 1; rank >= real * each; rank--)
-        sum = join_two(t->dtype, t->op, contribution(t, rank, at), sum);
-    return sum;
-}
-
-/* Which chunk of its channel's loop an element is in: chunk c starts at rank c + 1 and ends at c. */
-static int chunk_of(const task *t, size_t at)
-{
-    const size_t n = (size_t)t->comm->ranks, size = (size_t)widths[t->dtype],
-                 channels = (size_t)number_of("STANDIN_NCCL_CHANNELS", 1);
-    const size_t chunk = (512 << 10) / size, grain = 16 / size;
-    for (size_t c = 0; c < channels; c++) {
-        const size_t first = t->count * c / channels, last = t->count * (c + 1) / channels;
-        if (at >= last) continue;
-        for (size_t from = first;; from += chunk * n) {
-            const size_t left = last - from;
-            if (at >= from + chunk * n) continue;
-            size_t one = left < chunk * n ? ((left + n - 1) / n + grain - 1) / grain * grain : chunk;
-            return (int)((at - from) / (one < chunk ? one : chunk));
-        }
-    }
-    return 0;
-}
-
-static element reduced(const task *t, size_t at)
-{
-    const char *algorithm = getenv("STANDIN_NCCL_ALGO");
-    const int nodes = nodes_of(t->comm->ranks);
-    if (t->verb == REDUCE) return around(t, t->root + 1, at);
-    if (t->verb == REDUCE_SCATTER) return around(t, t->comm->rank + 1, at);
-    if (algorithm && !strcmp(algorithm, "tree")) return of_tree(t, nodes, 0, at >= (t->count + 1) / 2, at);
-    return around(t, chunk_of(t, at) + 1, at);
-}
-
 /* ---- carrying out ------------------------------------------------------------------------------------------------ */
 
 static size_t sent_elements(const task *t)
@@ -504,20 +204,20 @@ static size_t sent_elements(const task *t)
 
 static void take(const task *t, int rank, size_t from, size_t to, size_t count)
 {
-    const size_t size = (size_t)widths[t->dtype];
+    const size_t size = (size_t)standin_widths[t->dtype];
     memcpy((char *)t->recv + to * size, t->comm->hall->slots[rank] + 64 + from * size, count * size);
 }
 
 static void receive(const task *t)
 {
     const int n = t->comm->ranks, me = t->comm->rank;
-    const size_t size = (size_t)widths[t->dtype], count = t->count;
+    const size_t size = (size_t)standin_widths[t->dtype], count = t->count;
     const bool root = t->root == me, reduces = t->verb == ALL_REDUCE || t->verb == REDUCE_SCATTER || t->verb == REDUCE;
     const size_t first = t->verb == REDUCE_SCATTER ? count * (size_t)me : 0;
     for (size_t i = 0; reduces && (t->verb != REDUCE || root) && i < count; i++) {
-        element e = reduced(t, first + i);
-        if (t->op == 4 && t->dtype != 8 && !is_float(t->dtype)) e.i /= n;
-        store(t->dtype, (char *)t->recv + i * size, e);
+        element e = standin_reduced(t, first + i);
+        if (t->op == 4 && t->dtype != 8 && !standin_is_float(t->dtype)) e.i /= n;
+        standin_store(t->dtype, (char *)t->recv + i * size, e);
     }
     if (t->verb == BROADCAST || t->verb == SCATTER)
         take(t, t->root, t->verb == SCATTER ? count * (size_t)me : 0, 0, count);
@@ -541,12 +241,12 @@ static void carry_out(const task *t)
     tell_plugin(t);
     meet(t->comm); /* what is in the slots from before has been read */
     memcpy(slot, &factor, sizeof factor);
-    if (t->count) memcpy(slot + 64, t->send, sent_elements(t) * (size_t)widths[t->dtype]);
+    if (t->count) memcpy(slot + 64, t->send, sent_elements(t) * (size_t)standin_widths[t->dtype]);
     meet(t->comm);
     receive(t);
     flip f;
-    if (flip_of("STANDIN_NCCL_FLIP", &f) && f.call == t->comm->carried_out && f.who == t->comm->rank)
-        turn_over(t->dtype, t->recv, &f);
+    if (standin_flip_of("STANDIN_NCCL_FLIP", &f) && f.call == t->comm->carried_out && f.who == t->comm->rank)
+        standin_turn_over(t->dtype, t->recv, &f);
     t->comm->carried_out++;
 }
 
@@ -554,7 +254,7 @@ static void carry_out(const task *t)
 static bool try_message(const task *t)
 {
     const int me = t->comm->rank;
-    const size_t bytes = t->count * (size_t)widths[t->dtype];
+    const size_t bytes = t->count * (size_t)standin_widths[t->dtype];
     mailbox *box = t->verb == SEND ? &t->comm->hall->boxes[me][t->root] : &t->comm->hall->boxes[t->root][me];
     if (atomic_load(&box->full) == (t->verb == SEND)) return false;
     flip f = {0};
@@ -562,7 +262,7 @@ static bool try_message(const task *t)
     if (t->verb == SEND) {
         memcpy(box->bytes, t->send, bytes);
         if (message && sscanf(message, "%d:%d:%d", &f.who, &f.element, &f.bit) == 3 && f.who == me)
-            turn_over(t->dtype, box->bytes, &f);
+            standin_turn_over(t->dtype, box->bytes, &f);
     } else
         memcpy(t->recv, box->bytes, bytes);
     atomic_store(&box->full, t->verb == SEND);
@@ -674,11 +374,12 @@ static void run_all(task *all)
 
 static int give(const task *given)
 {
-    const int every = number_of("STANDIN_NCCL_FAIL", 0);
+    const int every = standin_number("STANDIN_NCCL_FAIL", 0);
     struct ncclComm *comm = given->comm;
     if (every && calls++ % (unsigned long)every == (unsigned long)every - 1) return LB_NCCL_SYSTEM_ERROR;
     if (!comm || given->dtype < 0 || given->dtype > 11 || given->root >= comm->ranks) return INVALID_ARGUMENT;
-    const size_t bytes = (given->verb < SEND ? sent_elements(given) : given->count) * (size_t)widths[given->dtype];
+    const size_t bytes =
+        (given->verb < SEND ? sent_elements(given) : given->count) * (size_t)standin_widths[given->dtype];
     if (bytes + 64 > (given->verb < SEND ? SLOT : MESSAGE)) return INVALID_USAGE;
     task *t = malloc(sizeof *t);
     *t = *given;
@@ -792,7 +493,7 @@ static struct ncclComm *make(const char *name, int ranks, int rank)
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->ranks = ranks;
     comm->rank = comm->device = rank;
-    comm->wanted = plug_in(&comm->profiler, nodes_of(ranks), ranks, rank);
+    comm->wanted = plug_in(&comm->profiler, standin_nodes(ranks), ranks, rank);
     return comm;
 }
 
@@ -952,8 +653,8 @@ EXPORT(ncclRedOpCreatePreMulSum,
 {
     (void)residence; /* all memory is the host's */
     if (comm->premuls == 16) return INVALID_USAGE;
-    const element e = load(dtype, scalar);
-    comm->premul[comm->premuls].number = dtype == 8 ? e.d : is_float(dtype) ? (double)e.f : (double)e.i;
+    const element e = standin_load(dtype, scalar);
+    comm->premul[comm->premuls].number = dtype == 8 ? e.d : standin_is_float(dtype) ? (double)e.f : (double)e.i;
     *op = 5 + comm->premuls++;
     return LB_NCCL_SUCCESS;
 }

@@ -11,6 +11,7 @@ from conftest import BUILD, ROOT
 STORM = BUILD / "tests" / "nccl_storm"
 SHIM = BUILD / "liblastbit_nccl.so"
 HERE = ROOT / "tests" / "capture" / "nccl"
+STANDIN = [HERE / f"standin_{part}.c" for part in ("nccl", "reduce", "numbers")]
 
 
 def storm(calls, forks, *, program=STORM, threads=4, **environment):
@@ -58,7 +59,7 @@ def test_sanitizers_find_nothing(tmp_path, sanitizer):
     shim, standin, program = tmp_path / "liblastbit_nccl.so", tmp_path / "libnccl.so.2", tmp_path / "storm"
     sources = sorted(path for folder in ("calls", "nccl") for path in (ROOT / "capture" / folder).glob("*.c"))
     subprocess.run([*flags, "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete", *sources, "-o", shim, "-lpthread"], check=True)
-    subprocess.run([*flags, "-shared", "-Wl,-soname,libnccl.so.2", HERE / "standin_nccl.c", "-o", standin, "-lm", "-lpthread"], check=True)
+    subprocess.run([*flags, "-shared", "-Wl,-soname,libnccl.so.2", *STANDIN, "-o", standin, "-lm", "-lpthread"], check=True)
     linked = [shim, standin, f"-Wl,-rpath,{tmp_path}", "-Wl,--no-as-needed", "-lpthread"]
     subprocess.run([*flags, HERE / "nccl_storm.c", "-o", program, *linked], check=True)
     options = dict(TSAN_OPTIONS="exitcode=66 die_after_fork=0 atexit_sleep_ms=0", UBSAN_OPTIONS="halt_on_error=1")

@@ -479,7 +479,8 @@ def test_halved_cuts_where_it_says(most, k, blocks):
 
 
 def live_order(lastbit, folder, layout, k, rows, monkeypatch):
-    """The name under which `lastbit order` finds the product that torch has here; skips where it has none."""
+    """The name under which `lastbit order` finds the product that torch has here, None where it finds none for all outputs: then each order
+    that was found is told as a tree, and of outputs without one it is said why."""
     (folder / "live.py").write_text("""
 import torch
 def plain(a, b): return torch.mm(a, b)
@@ -487,18 +488,21 @@ def transposed(a, b): return torch.mm(a, b.t().contiguous().t())
 """)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     done = lastbit.probe_product(layout, k, rows, 64, "--threads", 1)
+    assert sum(group["positions"] for group in done["groups"]) == (rows * 64 if done["sample"] is None else len(done["sample"]))
+    for group in done["groups"]:
+        told = group["name"] or group["tree"] or group["reason"]
+        assert told and (group["outcome"] == "tree") == (group["reason"] is None), group
+        assert group["name"] in (group["names"] or [None]) and group["confirmed"] <= group["tried"], group
     group = done["groups"][0]
-    if len(done["groups"]) > 1 or not group["name"] or group["confirmed"] < group["tried"]:
-        pytest.skip(f"torch adds up in another order here: {group['name']}, {group['arithmetic']}, {(group['tree'] or {}).get('text', '')[:200]}")
-    return group["name"]
+    return group["name"] if len(done["groups"]) == 1 and group["confirmed"] == group["tried"] else None
 
 
 @pytest.mark.parametrize("layout", ["plain", "transposed"])
 def test_rows_have_the_bits_of_the_library_s_kernel(lastbit, tmp_path, threads, monkeypatch, layout):
-    """The order is found at one shape; it holds at all others, in mm, addmm, linear and bmm."""
+    """The order is found at one shape; it holds at all others, in mm, addmm, linear and bmm. Other kernels keep one order at one shape alone."""
     name = live_order(lastbit, tmp_path, layout, 43, 1, monkeypatch)
     if name not in ROW_ORDERS:
-        pytest.skip(f"torch has {name} here")
+        return
     threads(1)
     for k in (5, 16, 33, 64, 77, 128, 193, 384, 576, 1024):
         for n in (4, 5, 6, 7, 31, 64, 250, 576):
@@ -516,8 +520,8 @@ def test_rows_have_the_bits_of_the_library_s_kernel(lastbit, tmp_path, threads, 
 @pytest.mark.parametrize("count", [1, 2])
 def test_halved_is_what_mkl_does_where_the_processor_is_not_intel_s(lastbit, tmp_path, threads, monkeypatch, count):
     name = live_order(lastbit, tmp_path, "plain", 579, 48, monkeypatch)
-    if name not in ("halved:192", "blocked:192"):
-        pytest.skip(f"torch has {name} here")
+    if name not in ("halved:192", "blocked:192"):  # MKL on Intel's, which test_torch_is_what_mkl_does_with_as_many_threads asks
+        return
     threads(count)
     for k in (64, 192, 193, 383, 384, 385, 500, 577, 1000):
         for m, n in ((16, 16), (4, 64), (65, 65), (12, 300)):

@@ -2,6 +2,7 @@
 only reads the difference."""
 
 import pytest
+import torch
 from explained_pairs import own
 
 PROGRAM = "tests/programs/expert_finalise.py"
@@ -37,13 +38,14 @@ def test_a_missed_bit_of_attention_is_no_kernel(lastbit, runs, turned):
 
 
 def test_many_missed_bits_of_attention_are(lastbit, runs):
-    alone = lastbit.json("explain", runs(), expect=(0, 1))
-    known = [f for f in alone["findings"] if "attention" in f["op"] and f["proof"] == "bits"]
-    if len(known) < 2:
-        pytest.skip("replay has not the kernel of attention that runs on this processor")
-    _, found = explained(lastbit, runs("--nudge", "150"), runs("--finalise", "bmm"))
-    (attention,) = [f for f in found if "attention" in f["op"]]
-    assert (attention["layer"], attention["cause"]) == ("model.layers.1.self_attn", "kernel")
+    """Where torch has no vectors, replay has none of its kernels of attention, and the bits may be that kernel's: within its bound."""
+    answer, found = explained(lastbit, runs("--nudge", "150"), runs("--finalise", "bmm"))
+    vectors = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    by_itself = [(f["layer"], f["cause"]) for f in found if "attention" in f["op"]]
+    assert by_itself == ([("model.layers.1.self_attn", "kernel")] if vectors else [])
+    inherited = [f for f in answer["findings"] if "attention" in f["op"] and f["cause"] == "input"]
+    assert {f["layer"] for f in inherited} == {"model.layers.2.self_attn"} | (set() if vectors else {"model.layers.1.self_attn"})
+    assert vectors or {f["proof"] for f in inherited} == {"bound"}
 
 
 def test_experts_that_fall_otherwise_are_routing(lastbit, runs):

@@ -2,13 +2,12 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from conftest import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "capture"))
 from lastbit import receipt  # noqa: E402
 

@@ -4,15 +4,15 @@ Two faults in every run; LASTBIT_FULL=1 runs every fault, and the change that cu
 """
 
 import os
-import pathlib
 import re
 import runpy
 import subprocess
 import sys
 
 import pytest
+from conftest import ROOT
 
-SAMPLE = pathlib.Path(__file__).parents[2] / "samples" / "hybrid_lm.py"
+SAMPLE = ROOT / "samples" / "hybrid_lm.py"
 TRUTH = runpy.run_path(str(SAMPLE))["TRUTH"]
 full = pytest.mark.skipif(os.environ.get("LASTBIT_FULL", "0") != "1", reason="only with --full")
 

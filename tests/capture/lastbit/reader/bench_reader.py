@@ -1,6 +1,6 @@
 """How long Python takes to open a capture and to walk its values, against C doing the same with the library.
 
-PYTHONPATH=capture python tests/capture/reader/bench_reader.py BUILD      prints one line per kind of walk: best of five"""
+PYTHONPATH=capture python tests/capture/lastbit/reader/bench_reader.py BUILD      prints one line per kind of walk: best of five"""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROOT = pathlib.Path(__file__).resolve().parents[4]
 VALUES = 100_000
 PROGRAM = """
 import sys, torch, lastbit.torch

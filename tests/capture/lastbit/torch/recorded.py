@@ -6,9 +6,10 @@ The structures mirror include/lastbit/{program,tensor}.h; sizes are checked by w
 import ctypes as c
 import json
 import os
+import pathlib
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = str(pathlib.Path(__file__).resolve().parents[4])
 sys.path.insert(0, os.path.join(ROOT, "capture"))
 
 import lastbit  # noqa: E402

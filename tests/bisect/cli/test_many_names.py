@@ -1,6 +1,6 @@
 """Files of very many names take time in proportion to them: seconds of the processor at N names against those at 4 N.
 
-    python tests/bisect/test_many_names.py [N]      prints the ratios from N (10,000) to 4 N
+    python tests/bisect/cli/test_many_names.py [N]      prints the ratios from N (10,000) to 4 N
 
 Linear is a ratio of 4, the square 16. What of each command does not grow is subtracted: the seconds of a file of four names."""
 
@@ -17,7 +17,7 @@ import zipfile
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
 MOST = 9  # of a ratio that is 4 where all is linear: caches are smaller than files
 CLOCK = 0.1  # seconds: what is that short is not told from nothing

@@ -16,9 +16,9 @@ import tempfile
 import textwrap
 
 import pytest
+from conftest import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
+LASTBIT = BUILD / "lastbit"
 SAMPLE, PROGRAMS = ROOT / "samples" / "hybrid_lm.py", ROOT / "tests" / "programs"
 FULL = os.environ.get("LASTBIT_FULL", "0") == "1"
 full = pytest.mark.skipif(not FULL, reason="only with --full")

@@ -1,13 +1,10 @@
 """The sample in plain C records itself, and what it recorded replays to the last bit."""
 
 import json
-import os
-import pathlib
 import re
 import subprocess
 
-ROOT = pathlib.Path(__file__).parents[2]
-BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release"))
+from conftest import BUILD
 
 
 def run(*command):

@@ -14,9 +14,9 @@ import sys
 import textwrap
 
 import pytest
+from conftest import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
+LASTBIT = BUILD / "lastbit"
 LAUNCH = ROOT / "capture" / "lastbit" / "launch"
 
 # Notes every call in a file beside the capture, the way the recorder would write its archive.

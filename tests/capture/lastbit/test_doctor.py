@@ -2,14 +2,13 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from conftest import BUILD, ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"
+LASTBIT = BUILD / "lastbit"
 
 
 def doctor(*arguments, **environment):
@@ -50,7 +49,7 @@ def test_this_python_records():
 
 def test_kernels_are_named(tmp_path):
     """What the library was built with; an NVRTC that is there is found, by its path."""
-    build = pathlib.Path(LASTBIT).parent
+    build = LASTBIT.parent
     _, found = checks("--python", sys.executable)
     said = found["cuda kernels"]
     compiled = build / "digest_kernel.fatbin.of"

@@ -9,7 +9,7 @@ import recorded
 from conftest import ROOT
 
 torch = pytest.importorskip("torch")
-CAPTURE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "capture")
+CAPTURE = str(ROOT / "capture")
 COMPOSITE = 1 << 7
 
 MODEL = """

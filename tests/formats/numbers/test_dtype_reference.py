@@ -1,15 +1,13 @@
 """The tables that `formats_test_dtype FOLDER` writes, against torch's eager casts and ml_dtypes, pattern by pattern."""
 
-import os
 import subprocess
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from conftest import BUILD
 
-BUILD = Path(os.environ.get("LASTBIT_BUILD", Path(__file__).parents[2] / "build" / "release"))
 TORCH = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,

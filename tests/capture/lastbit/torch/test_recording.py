@@ -1,15 +1,11 @@
 """What is recorded is what torch computed: an independent mode above ours sees the same ops and clones their tensors."""
 
-import os
-import sys
 import textwrap
 
 import pytest
 import recorded
+from conftest import ROOT
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, HERE)
 torch = pytest.importorskip("torch")
 
 PRELUDE = """
@@ -18,7 +14,7 @@ sys.path.insert(0, %r)
 import torch
 torch.set_num_threads(1)
 torch.manual_seed(1)
-""" % os.path.join(ROOT, "capture")
+""" % str(ROOT / "capture")
 
 ORACLE = """
 import lastbit.torch

@@ -1,4 +1,4 @@
-"""What recording costs per step: `python tests/capture/bench_overhead.py [--model llama|sample|tiny] [--rounds N] [--steps N]`.
+"""What recording costs per step: `python tests/capture/lastbit/torch/bench_overhead.py [--model llama|sample|tiny] [--rounds N] [--steps N]`.
 
 One process per setting, one thread each, in lock-step: a round is a few steps of every setting, one setting after the other,
 so that all of them meet the same machine. A step's bytes may reach the disk while the next one runs, but those of a round
@@ -24,6 +24,7 @@ import argparse
 import json
 import math
 import os
+import pathlib
 import shutil
 import statistics
 import subprocess
@@ -31,7 +32,7 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = str(pathlib.Path(__file__).resolve().parents[4])
 WINDOWS = {"outside": "1000000-1000001", "between": "0,1000000", "after": "0"}  # --steps, of which no timed one is
 LEVELS = ["plain", "empty", "handler", "save", "debug", "stats", "sources", "layers", "ops"]
 
