@@ -359,7 +359,9 @@ static lb_status judge_by_value(lb_diff_session *s, values_answer *asked, lb_err
     if (!known.strangers) LB_TRY(lb_strangers_hold_turned(s->a, s->b, &known.strangers, err));
     if (!known.strangers) LB_TRY(lb_strangers_hold_merged(s->a, s->b, &known.strangers, err));
     known.narrow = !known.strangers && (is_narrow(s->a) || is_narrow(s->b));
-    if (known.narrow && (!s->options->smallest || verdict != LB_VERDICT_DIVERGED)) return LB_OK;
+    /* What came before the window the walk cannot judge; values can, from one side's numbers. */
+    const bool began_apart = s->report->past_unknown && !may_overflow(s->a) && !may_overflow(s->b);
+    if (known.narrow && (!s->options->smallest || verdict != LB_VERDICT_DIVERGED) && !began_apart) return LB_OK;
     if (s->options->smallest && !known.strangers && (may_overflow(s->a) || may_overflow(s->b))) return LB_OK;
     if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(s->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)

@@ -441,16 +441,24 @@ static void add_leaving(writer *w)
     }
 }
 
+static void say_apart(void *context, const char *what)
+{
+    const writer *w = context;
+    char text[700];
+    snprintf(text, sizeof text,
+             "step %lld begins with different numbers on the two sides, which came before the window: %.500s",
+             (long long)w->p[0]->step, what);
+    lb_report_finding(w->report, text);
+}
+
 static void say_moved(writer *w)
 {
-    char text[300];
-    if (!w->x->moved) return;
-    snprintf(text, sizeof text,
-             "step %lld: %u parameters hold other numbers on the two sides as the window begins: that came before it; "
-             "the step was judged by itself, from the "
-             "first side's numbers",
-             (long long)w->p[0]->step, w->x->moved);
+    char text[200];
+    if (!w->x->moved.n) return;
+    snprintf(text, sizeof text, "step %lld was judged by itself, from the first side's weights and states",
+             (long long)w->p[0]->step);
     lb_report_finding(w->report, text);
+    lb_apart_sources_text(&w->x->moved, w, say_apart);
 }
 
 static void say_scaled(writer *w)

@@ -4,12 +4,44 @@
 #include "contents/content_map.h"
 #include "contents/content_transform.h"
 #include "sources/merged_adapters.h"
+#include "sources/near_sources.h"
+#include "shadow/shadow_numbers.h"
 
 #include "base/array.h"
 #include "program/state_name.h"
 #include <lastbit/program.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A state that has taken something in: not all of its numbers are zero. */
+static bool is_used_state(const lb_step_sources *s, uint32_t row)
+{
+    const lb_tensor *t = &s->tensors[row].tensor;
+    if (!lb_step_source_is_state(&s->list[row]) || !t->data || lb_layout_numel(&t->layout) < 2) return false;
+    double *x = lb_shadow_numbers_copy(t);
+    bool used = false;
+    for (int64_t i = 0; x && i < lb_layout_numel(&t->layout) && !used; i++) used = x[i] != 0;
+    free(x);
+    return used;
+}
+
+/* Floats that outlive a step; a number that Python made for an op is none. */
+static bool is_memory(const lb_value *v)
+{
+    const uint8_t kind = v->source;
+    return lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1 &&
+           (kind == LB_SOURCE_PARAMETER || kind == LB_SOURCE_STATE || kind == LB_SOURCE_CARRIED ||
+            kind == LB_SOURCE_OTHER);
+}
+
+static bool is_midway(const lb_program *p, const lb_step_sources *s)
+{
+    bool learns = false, midway = p->step > 0;
+    for (uint32_t i = 0; i < p->n_ops && !learns; i++) learns = p->ops[i].phase == LB_PHASE_BACKWARD;
+    for (uint32_t i = 0; i < s->n && learns && !midway; i++) midway = is_used_state(s, i);
+    return learns && midway;
+}
 
 lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err)
 {
@@ -31,10 +63,19 @@ lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out
             t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
         lb_program_view_part_shape(view, v, &t->tensor);
         const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || lb_state_name_is(t->name);
+        const bool kept = p->ops[i].phase == LB_PHASE_OPTIMIZER && is_memory(&p->values[v]);
         out->row_of[v] = out->n;
-        out->list[out->n++] = (lb_step_source){
-            i, v, t->name, p->values[v].source, learnt, lb_program_view_part_of(view, i), p->values[v].logical};
+        out->list[out->n++] = (lb_step_source){i,
+                                               v,
+                                               t->name,
+                                               p->values[v].storage,
+                                               p->values[v].source,
+                                               learnt,
+                                               kept,
+                                               lb_program_view_part_of(view, i),
+                                               p->values[v].logical};
     }
+    out->midway = is_midway(p, out);
     return LB_OK;
 }
 
@@ -46,11 +87,20 @@ void lb_step_sources_release(lb_step_sources *s)
 
 /* ---- from step to step ---- */
 
+#define NO_STORAGE INT64_MIN
+
+static int64_t storage_of(const lb_step_source *s)
+{
+    return s->kept ? s->storage : NO_STORAGE;
+}
+
 typedef struct lb_remembered {
-    char *name;           /* of B */
+    char *name;           /* of B; "": none */
+    int64_t storage;      /* its memory, which may have a name later; NO_STORAGE: not known again by it */
     uint32_t part;        /* its rank */
     char **names;         /* of A's tensors that the runs name */
     uint32_t *parts;      /* and their ranks */
+    int64_t *storages;    /* and memories */
     lb_content content;   /* its runs begin at 0 */
     lb_content_run *runs; /* tensor: row of names */
     uint32_t n_names;
@@ -61,7 +111,7 @@ void lb_source_memory_release(lb_source_memory *m)
     for (uint32_t i = 0; i < m->n; i++) {
         lb_remembered *r = &m->list[i];
         for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
-        free(r->name), free(r->names), free(r->parts), free(r->runs);
+        free(r->name), free(r->names), free(r->parts), free(r->storages), free(r->runs);
     }
     for (uint32_t i = 0; i < m->n_said; i++) free(m->said[i]);
     free(m->said), m->said = NULL, m->n_said = 0;
@@ -70,14 +120,17 @@ void lb_source_memory_release(lb_source_memory *m)
     m->left = NULL, m->left_runs = NULL, m->n_left = m->n_left_runs = 0;
 }
 
-static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
+static uint32_t name_row(lb_remembered *r, const lb_step_source *of)
 {
     for (uint32_t k = 0; k < r->n_names; k++)
-        if (!strcmp(r->names[k], name) && r->parts[k] == part) return k;
+        if (!strcmp(r->names[k], of->name) && r->parts[k] == of->part && r->storages[k] == storage_of(of)) return k;
     uint32_t *parts = lb_array_grow(r->parts, r->n_names, sizeof *parts);
     if (!parts) return LB_NONE;
-    r->parts = parts, r->parts[r->n_names] = part;
-    char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(name);
+    r->parts = parts, r->parts[r->n_names] = of->part;
+    int64_t *storages = lb_array_grow(r->storages, r->n_names, sizeof *storages);
+    if (!storages) return LB_NONE;
+    r->storages = storages, r->storages[r->n_names] = storage_of(of);
+    char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(of->name);
     if (more) r->names = more;
     if (!more || !copy) {
         free(copy);
@@ -87,35 +140,42 @@ static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
     return r->n_names++;
 }
 
-/* What has no name cannot be found again by one. */
-static bool are_named(const lb_step_sources *a, const lb_content *c, const lb_content_run *runs)
+/* What has no name is known again by its memory, if the update alone reads that. */
+static bool are_known(const lb_step_sources *a, const lb_content *c, const lb_content_run *runs)
 {
-    bool named = true;
-    for (uint32_t i = 0; i < c->n; i++) named &= *a->list[runs[c->first + i].tensor].name != '\0';
-    return named;
+    bool known = true;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const lb_step_source *s = &a->list[runs[c->first + i].tensor];
+        known &= *s->name || s->kept;
+    }
+    return known;
 }
 
-static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, uint32_t part,
-                     const lb_content *c, const lb_content_run *runs)
+static bool remember(lb_source_memory *m, const lb_step_sources *a, const lb_step_source *of_b, const lb_content *c,
+                     const lb_content_run *runs)
 {
-    lb_remembered r = {.name = strdup(name), .part = part, .content = *c, .runs = malloc((c->n + 1) * sizeof *r.runs)};
+    lb_remembered r = {.name = strdup(of_b->name),
+                       .storage = storage_of(of_b),
+                       .part = of_b->part,
+                       .content = *c,
+                       .runs = malloc((c->n + 1) * sizeof *r.runs)};
     lb_remembered *more = lb_array_grow(m->list, m->n, sizeof *more);
     if (more) m->list = more;
     if (!r.name || !r.runs || !more) return free(r.name), free(r.runs), false;
     r.content.first = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         r.runs[i] = runs[c->first + i];
-        r.runs[i].tensor = name_row(&r, a->list[r.runs[i].tensor].name, a->list[r.runs[i].tensor].part);
+        r.runs[i].tensor = name_row(&r, &a->list[r.runs[i].tensor]);
     }
     m->list[m->n++] = r;
     return true;
 }
 
-/* Of that rank, else of any that an earlier step (the first `before` rows) remembered. */
+/* By its name: of that rank, else of any that an earlier step (the first `before` rows) remembered. */
 static const lb_remembered *recall(const lb_source_memory *m, uint32_t before, const char *name, uint32_t part)
 {
     const lb_remembered *found = NULL;
-    for (uint32_t i = 0; i < m->n; i++) {
+    for (uint32_t i = 0; i < m->n && *name; i++) {
         if (strcmp(m->list[i].name, name)) continue;
         if (m->list[i].part == part) return &m->list[i];
         if (!found && i < before) found = &m->list[i];
@@ -123,17 +183,32 @@ static const lb_remembered *recall(const lb_source_memory *m, uint32_t before, c
     return found;
 }
 
+/* By its memory. */
+static const lb_remembered *recall_memory(const lb_source_memory *m, uint32_t before, const lb_step_source *s)
+{
+    for (uint32_t i = 0; i < before && s->kept; i++)
+        if (m->list[i].storage == s->storage && m->list[i].part == s->part) return &m->list[i];
+    return NULL;
+}
+
 /* Of that rank, else of any. */
 static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name,
                            uint32_t part)
 {
     uint32_t found = LB_NONE;
-    for (uint32_t i = 0; i < s->n; i++) {
+    for (uint32_t i = 0; i < s->n && *name; i++) {
         if (strncmp(s->list[i].name, prefix, n_prefix) || strcmp(s->list[i].name + n_prefix, name)) continue;
         if (s->list[i].part == part) return i;
         if (found == LB_NONE) found = i;
     }
     return found;
+}
+
+static uint32_t find_memory(const lb_step_sources *s, int64_t storage, uint32_t part)
+{
+    for (uint32_t i = 0; i < s->n && storage != NO_STORAGE; i++)
+        if (s->list[i].kept && s->list[i].storage == storage && s->list[i].part == part) return i;
+    return LB_NONE;
 }
 
 bool lb_step_source_is_state(const lb_step_source *source)
@@ -148,7 +223,8 @@ static bool lies_within(const lb_content_run *run, const lb_layout *layout)
     return run->n < 1 || (run->from < lb_layout_numel(layout) && last >= 0 && last < lb_layout_numel(layout));
 }
 
-/* Where the elements of this source stand now, by where they stood when the window began. False when out of memory. */
+/* Where the elements of this source, by its name ("": its memory), stand now, by where they stood when the window
+ * began. False when out of memory. */
 static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
                   lb_contents *out, uint32_t row)
 {
@@ -157,8 +233,10 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
     if (r->content.all != elements) return true;
     for (uint32_t i = 0; i < r->content.n; i++) {
         lb_content_run run = r->runs[i];
-        run.tensor =
-            run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor], r->parts[run.tensor]);
+        const uint32_t of = run.tensor;
+        run.tensor = of == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[of], r->parts[of]);
+        if (of != LB_NONE && run.tensor == LB_NONE && !prefix)
+            run.tensor = find_memory(a, r->storages[of], r->parts[of]);
         if (run.tensor == LB_NONE || !lies_within(&run, &a->tensors[run.tensor].tensor.layout))
             return out->n_runs = first, true;
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
@@ -259,7 +337,7 @@ static lb_status take_map(lb_source_memory *m, const lb_step_sources *a, const l
 }
 
 /* Names alone speak where most parameters hold different numbers than those of their name. */
-static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
+static void settle_names(const lb_step_sources *b, lb_contents *out)
 {
     uint32_t named = 0, parameters = 0;
     for (uint32_t i = 0; i < b->n; i++) {
@@ -270,7 +348,6 @@ static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
     for (uint32_t i = 0; i < b->n; i++)
         if (out->list[i].relation == LB_CONTENT_NAMED && !(moved && b->list[i].learnt))
             out->list[i] = (lb_content){.tensor = LB_NONE, .all = out->list[i].all};
-    return moved ? named : 0;
 }
 
 /* W0 of one side and W of the other may have one name; they are no pair. */
@@ -289,6 +366,12 @@ static bool is_pieced_by_chance(const lb_content *c, const lb_remembered *known)
     const lb_content_relation r = c->relation;
     return r != known->content.relation &&
            (r == LB_CONTENT_PERMUTED || r == LB_CONTENT_FUSED || r == LB_CONTENT_SPLIT || r == LB_CONTENT_PADDED);
+}
+
+/* Nor are a model's weights in bf16 the f32 ones of the other side, to which they are rounded, too. */
+static bool is_cast_by_chance(const lb_content *c, const lb_remembered *known)
+{
+    return c->cast && !known->content.cast;
 }
 
 static uint32_t find_by_digest(const lb_step_sources *s, lb_digest digest)
@@ -388,38 +471,83 @@ static bool pair_last_states(const lb_source_memory *m, const lb_step_sources *a
     return true;
 }
 
+/* One source by where it stood when the window began; else that is kept. False when out of memory. */
+static bool recall_or_remember(lb_source_memory *memory, uint32_t before, const lb_step_sources *a,
+                               const lb_step_sources *b, uint32_t row, lb_contents *out)
+{
+    const lb_step_source *s = &b->list[row];
+    const size_t prefix = lb_state_name_before(s->name);
+    const lb_content *c = &out->list[row];
+    const lb_remembered *const of_memory = recall_memory(memory, before, s),
+                               *const of_name = recall(memory, before, s->name + prefix, s->part),
+                               *const known = of_memory ? of_memory : of_name;
+    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
+    if (known && s->kind != LB_SOURCE_UNSEEN &&
+        (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all ||
+         is_pieced_by_chance(c, known) || is_cast_by_chance(c, known))) {
+        const uint32_t runs = out->n_runs;
+        if (of_memory && !apply(of_memory, a, "", elements, out, row)) return false;
+        return out->n_runs > runs || !of_name || apply(of_name, a, s->name, elements, out, row);
+    }
+    const bool is_new =
+        s->kept ? !of_memory : s->learnt && *s->name && !prefix && (!of_name || of_name->part != s->part);
+    return !is_new || c->relation == LB_CONTENT_NONE || !are_known(a, c, out->runs) ||
+           remember(memory, a, s, c, out->runs);
+}
+
+/* What names and near numbers say of the step that the window begins with. False when out of memory. */
+static bool begin(const lb_step_sources *a, const lb_step_sources *b, lb_contents *out)
+{
+    bool failed = false;
+    if (a->midway || b->midway)
+        lb_near_sources_find(a, b, out, &failed);
+    else
+        settle_names(b, out);
+    return !failed;
+}
+
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
                                 const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,
-                                lb_contents *out, uint32_t *moved, lb_err *err)
+                                lb_contents *out, bool *begins, lb_err *err)
 {
     LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
     bool room = true;
     const uint32_t before = memory->n;
+    *begins = !before;
     part_merged(merged, n_merged, out);
-    *moved = memory->n ? 0 : settle_names(b, out);
-    room = memory->n > 0 || find_shifted(a, b, out);
+    room = !*begins || find_shifted(a, b, out);
+    if (*begins && room) room = begin(a, b, out);
     const lb_status mapped = take_map(memory, a, b, out, err);
     if (mapped != LB_OK) {
         lb_contents_release(out);
         return mapped;
     }
-    for (uint32_t i = 0; i < b->n && room; i++) {
-        const char *name = b->list[i].name;
-        const lb_content *c = &out->list[i];
-        const lb_remembered *known =
-            *name ? recall(memory, before, name + lb_state_name_before(name), b->list[i].part) : NULL;
-        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
-        if (known && b->list[i].kind != LB_SOURCE_UNSEEN &&
-            (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all ||
-             is_pieced_by_chance(c, known)))
-            room = apply(known, a, name, elements, out, i);
-        else if ((!known || known->part != b->list[i].part) && *name && !lb_state_name_before(name) &&
-                 b->list[i].learnt && c->relation != LB_CONTENT_NONE && are_named(a, c, out->runs))
-            room = remember(memory, a, name, b->list[i].part, c, out->runs);
-    }
+    for (uint32_t i = 0; i < b->n && room; i++) room = recall_or_remember(memory, before, a, b, i, out);
     if (room && apply_left(memory, a, b, out) && pair_last_states(memory, a, b, out)) return LB_OK;
     lb_contents_release(out);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+}
+
+double *lb_step_sources_taken(const lb_step_sources *a, const lb_step_sources *b, const lb_contents *contents,
+                              uint32_t row)
+{
+    const lb_content *c = &contents->list[row];
+    const lb_tensor *mine = &b->tensors[row].tensor;
+    if (c->relation == LB_CONTENT_NONE || (c->found >= c->all && !c->cast && c->relation != LB_CONTENT_NAMED) ||
+        !mine->data || !lb_dtype_is_float(mine->dtype))
+        return NULL;
+    double *numbers = lb_shadow_numbers_copy(mine), *from = NULL;
+    uint32_t loaded = LB_NONE;
+    for (uint32_t k = 0; k < c->n && numbers; k++) {
+        const lb_content_run *r = &contents->runs[c->first + k];
+        const lb_tensor *t = &a->tensors[r->tensor].tensor;
+        if (!t->data) continue;
+        if (r->tensor != loaded) free(from), from = lb_shadow_numbers_copy(t), loaded = r->tensor;
+        for (int64_t i = 0; i < r->n && from; i++)
+            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride] + c->shift;
+    }
+    free(from);
+    return numbers;
 }
 
 uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n, bool named)
@@ -434,10 +562,14 @@ uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n,
     return held;
 }
 
-static void forget(lb_source_memory *m, const char *name, uint32_t part)
+static void forget(lb_source_memory *m, const lb_step_source *s)
 {
-    for (uint32_t i = 0; i < m->n; i++)
-        if (!strcmp(m->list[i].name, name) && m->list[i].part == part) *m->list[i].name = '\0';
+    for (uint32_t i = 0; i < m->n; i++) {
+        lb_remembered *r = &m->list[i];
+        if (r->part != s->part) continue;
+        if (!strcmp(r->name, s->name)) *r->name = '\0';
+        if (r->storage == storage_of(s)) r->storage = NO_STORAGE;
+    }
 }
 
 lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
@@ -459,9 +591,9 @@ lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources
                  : n > 1 ? LB_CONTENT_PERMUTED
                          : LB_CONTENT_RENAMED;
     out->list[row] = c;
-    forget(memory, b->list[row].name, b->list[row].part);
-    if (*b->list[row].name && b->list[row].learnt &&
-        !remember(memory, a, b->list[row].name, b->list[row].part, &c, out->runs))
+    forget(memory, &b->list[row]);
+    if (((*b->list[row].name && b->list[row].learnt) || b->list[row].kept) &&
+        !remember(memory, a, &b->list[row], &c, out->runs))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
     return LB_OK;
 }
