@@ -30,6 +30,8 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
+    fault = None
+
     def __init__(self):
         super().__init__()
         self.norm1, self.attn, self.norm2 = nn.LayerNorm(WIDTH), Attention(), nn.LayerNorm(WIDTH)
@@ -38,6 +40,8 @@ class Layer(nn.Module):
     def forward(self, x):
         x = x + self.attn(self.norm1(x))
         y = self.norm2(x)
+        if self.fault == "gelu":
+            return x + self.down_proj(F.gelu(self.gate_proj(y)) * self.up_proj(y))
         return x + self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y))
 
 
@@ -207,6 +211,9 @@ class Trainer:
         torch.manual_seed(0)
         self.side, self.rule, self.fault, self.precision = side, rule, fault, precision
         self.model = Library() if side == "library" else Other(fault)
+        if side == "library":
+            self.model.layers[1].fault = fault
+            self.model.layers[1].norm2.eps = 1e-2 if fault == "eps" else 1e-5
         self.masters = None
         learnt = dict(self.model.named_parameters())
         if precision == "bf16":
