@@ -42,7 +42,7 @@ void lb_forwards_release(lb_forwards *passes);
 
 /* Do some passes that meet stand at different places of their steps? */
 bool lb_forwards_shift(const lb_forwards *passes);
-/* Do they meet in another order? Where both sides learn, passes that one side runs besides do not count. */
+/* The same where a step learns, but for evaluations that one side runs besides: these do not count. */
 bool lb_forwards_cross(const lb_forwards *passes);
 /* May these ops (LB_NONE: unknown) meet: are they in passes that do, or in none? */
 bool lb_forwards_meet(const lb_forwards *passes, uint32_t op_a, uint32_t op_b);
