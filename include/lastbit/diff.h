@@ -215,6 +215,7 @@ typedef struct lb_diff_report {
     uint32_t n_cuts;     /* sentences of missing[] that say that ranks of the two sides cut a batch otherwise */
     bool lone_writes[2]; /* an op that one side alone runs writes memory that later steps have; sides of the question */
     bool logged_apart;   /* a number that both sides logged is apart by more than rounding does to one */
+    bool past_unknown;   /* weights or states differ as the first step begins, and earlier steps were not recorded */
     bool untold;         /* of several ranks it is not known which token of one side is which of the other */
     bool implementations; /* judged as two implementations of one model (bisect/pairs/implementations) */
     lb_diff_difference *differences;

@@ -525,14 +525,23 @@ static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
     m->failed |= fits && !image;
 }
 
-/* A tensor with a name; or what forward reads in the place of parameters: an average that has their numbers is another
- * one. */
+/* Memory that on both sides the update alone reads: states, and weights in f32 of a model in fewer bits. */
+static bool is_kept_on_both(const maker *m, uint32_t row)
+{
+    const lb_content *c = &m->contents->list[row];
+    bool kept = m->sources[1]->list[row].kept && c->n;
+    for (uint32_t k = 0; k < c->n && kept; k++) kept = m->sources[0]->list[m->contents->runs[c->first + k].tensor].kept;
+    return kept;
+}
+
+/* A tensor with a name, or kept memory; or what forward reads in the place of parameters: an average that has their
+ * numbers is another one. */
 static bool stands_for_itself(const maker *m, uint32_t row)
 {
     const lb_exact_side *b = m->sides[1];
     const uint32_t source = m->sources[1]->list[row].value;
     bool read = false;
-    if (*m->sources[1]->list[row].name) return true;
+    if (*m->sources[1]->list[row].name || is_kept_on_both(m, row)) return true;
     if (!is_parameter(m, row)) return false;
     for (uint32_t v = 0; v < b->program->n_values && !read; v++)
         for (uint32_t k = b->graph.first_use[v]; k < b->graph.first_use[v + 1] && !read; k++)

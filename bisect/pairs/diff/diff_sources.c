@@ -48,12 +48,20 @@ static lb_verdict before(const lb_diff_walk *walk, uint32_t ia, uint32_t *met)
     return worst;
 }
 
+/* Memory without a name that the update is the first to read: states, and weights in f32, of an optimizer that is
+ * written by hand. A number that Python made for an op is none. */
+static bool is_of_update(const lb_diff_walk *walk, uint32_t ia, const lb_value *value)
+{
+    return value->source == LB_SOURCE_OTHER && walk->pa->ops[ia].phase == LB_PHASE_OPTIMIZER &&
+           lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 1;
+}
+
 /* Had the run steps before the first one that was compared, so that weights, states and caches come from there? */
-static bool past_is_unknown(const lb_diff_walk *walk, const lb_value *value)
+static bool past_is_unknown(const lb_diff_walk *walk, uint32_t ia, const lb_value *value)
 {
     if (walk->pa->step != walk->past->first || walk->past->first <= 0) return false;
-    return value->source == LB_SOURCE_CARRIED || value->source == LB_SOURCE_PARAMETER ||
-           value->source == LB_SOURCE_STATE;
+    return is_of_update(walk, ia, value) || value->source == LB_SOURCE_CARRIED ||
+           value->source == LB_SOURCE_PARAMETER || value->source == LB_SOURCE_STATE;
 }
 
 /* A range with gaps is no value that the recording would know again: whether ops of the step before left it, its bytes
@@ -112,7 +120,7 @@ static reason reason_of(const lb_diff_walk *walk, uint32_t ia, lb_verdict left)
         return vb == LB_NONE || is_known_pair(walk, va, vb) ? CARRIED : NO_KNOWN_PAIR;
     if (vb != LB_NONE && lb_diff_values_same_rounded(walk, va, vb)) return NARROWED;
     if (unseen) return WRITTEN_SINCE;
-    if (past_is_unknown(walk, value)) return PAST_UNKNOWN;
+    if (past_is_unknown(walk, ia, value)) return PAST_UNKNOWN;
     if (carried) return WRITTEN_SINCE;
     if (value->source == LB_SOURCE_OTHER && walk->past->read.verdict != LB_VERDICT_IDENTICAL) return AFTER_READING;
     return OTHER;
@@ -369,6 +377,7 @@ void lb_diff_walk_source(lb_diff_walk *walk, uint32_t ia)
     reason why = reason_of(walk, ia, left);
     name_source(walk, &walk->pa->values[walk->alignment.shown[0][ia]], &row);
     judge_source(walk, why, left, &row);
+    walk->report->past_unknown |= why == PAST_UNKNOWN;
     const bool noise = join != LB_NONE ? lb_diff_values_measure_join(walk, &walk->alignment.joins.list[join], &row)
                                        : lb_diff_walk_measure_values(walk, walk->alignment.shown[0][ia],
                                                                      walk->alignment.shown[1][ib], &row);

@@ -23,32 +23,11 @@ static const int64_t MOST_KEPT = (int64_t)1 << 27; /* elements of a side, 1 GiB 
 
 /* ---- what both begin with ---- */
 
-/* Numbers of A's tensors where B's element stands; NULL: B's own are these very numbers, or A's were not kept. */
-static double *fed_numbers(const lb_implementations *x, uint32_t row)
-{
-    const lb_content *c = &x->contents.list[row];
-    const lb_tensor *mine = &x->sources[1].tensors[row].tensor;
-    if (c->relation == LB_CONTENT_NONE || (c->found >= c->all && !c->cast && c->relation != LB_CONTENT_NAMED) ||
-        !mine->data || !lb_dtype_is_float(mine->dtype))
-        return NULL;
-    double *numbers = lb_shadow_numbers_copy(mine), *from = NULL;
-    uint32_t loaded = LB_NONE;
-    for (uint32_t k = 0; k < c->n && numbers; k++) {
-        const lb_content_run *r = &x->contents.runs[c->first + k];
-        const lb_tensor *t = &x->sources[0].tensors[r->tensor].tensor;
-        if (!t->data) continue;
-        if (r->tensor != loaded) free(from), from = lb_shadow_numbers_copy(t), loaded = r->tensor;
-        for (int64_t i = 0; i < r->n && from; i++)
-            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride] + c->shift;
-    }
-    free(from);
-    return numbers;
-}
-
 static void feed(lb_implementations *x)
 {
     for (uint32_t i = 0; i < x->sources[1].n; i++)
-        lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value, fed_numbers(x, i));
+        lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value,
+                           lb_step_sources_taken(&x->sources[0], &x->sources[1], &x->contents, i));
 }
 
 /* What a side's memory held as the step began: a row of its sources; LB_NONE. */
@@ -74,8 +53,8 @@ static bool is_parameter(const lb_implementations *x, int side, uint32_t row)
 
 /* Memory that an earlier step made on both sides (an average of weights), and whose numbers say nothing of which is
  * which (all alike), or what step made them: it was found by the order of its writes. B begins with A's, and a step is
- * judged by itself. */
-static lb_status feed_left(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+ * judged by itself. What differs as a window begins `midway` came before it. */
+static lb_status feed_left(lb_implementations *x, bool midway, lb_source_memory *memory, lb_err *err)
 {
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < x->counterparts.n && status == LB_OK; i++) {
@@ -94,7 +73,10 @@ static lb_status feed_left(lb_implementations *x, lb_source_memory *memory, lb_e
         const lb_content_run run = {a, 0, 1, 0, 1, n};
         if (to && from) {
             status = lb_step_sources_settle(&x->sources[0], &x->sources[1], b, &run, 1, memory, &x->contents, err);
-            x->left_apart += are_apart(from, to, n);
+            if (midway)
+                x->contents.list[b].found = 0;
+            else
+                x->left_apart += are_apart(from, to, n);
             lb_exact_side_hold(&x->sides[1], x->sources[1].list[b].value, from), from = NULL;
         }
         free(to), free(from);
@@ -605,9 +587,10 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
     if (status == LB_OK)
         status = lb_merged_adapters_find(&x->sources[0], &x->sources[1], UINT32_MAX, &x->merged, &x->n_merged, err);
+    bool begins = false;
     if (status == LB_OK)
         status = lb_step_sources_match(&x->sources[0], &x->sources[1], x->merged, x->n_merged, memory, &x->contents,
-                                       &x->moved, err);
+                                       &begins, err);
     const uint32_t cut = status == LB_OK ? count_cut_otherwise(x) : 0;
     if (cut)
         snprintf(
@@ -623,7 +606,9 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
                                       &x->counterparts, err);
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     if (status == LB_OK) lb_left_values_follow(memory, sides, &x->counterparts);
-    if (status == LB_OK) status = feed_left(x, memory, err);
+    if (status == LB_OK) status = feed_left(x, begins && (x->sources[0].midway || x->sources[1].midway), memory, err);
+    if (status == LB_OK && begins)
+        status = lb_apart_sources_measure(&x->sources[0], &x->sources[1], &x->contents, &x->moved, err);
     if (status == LB_OK) status = run_all(x, memory, err);
     if (status == LB_OK && !lb_left_values_learn(memory, sides, &x->counterparts, x->met[1]))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for what a step leaves");
@@ -639,6 +624,7 @@ void lb_implementations_release(lb_implementations *x)
         free(x->met[k]);
     }
     lb_contents_release(&x->contents);
+    lb_apart_sources_release(&x->moved);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
     free(x->tried);

@@ -14,6 +14,7 @@
 #ifndef LB_BISECT_IMPLEMENTATIONS_H
 #define LB_BISECT_IMPLEMENTATIONS_H
 
+#include "sources/apart_sources.h"
 #include "sources/merged_adapters.h"
 #include "implementations/exchange.h"
 #include "implementations/regions.h"
@@ -69,7 +70,7 @@ typedef struct lb_implementations {
     lb_coarse coarse;
     lb_loss_scale loss;
     uint32_t left_apart; /* memory that an earlier step left with different numbers on the two sides: A's were taken */
-    uint32_t moved;      /* parameters that held other numbers as the window began: A's were taken */
+    lb_apart_sources moved; /* what held other numbers as the window began: A's were taken */
 } lb_implementations;
 
 /* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from

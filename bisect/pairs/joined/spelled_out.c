@@ -316,7 +316,8 @@ typedef struct speller {
     bool spelled[SPELLINGS]; /* the other side runs another number of them */
     int64_t *needed;         /* storages that lead to a product with a parameter, as the walk goes back */
     uint32_t n_needed;
-    bool *tail; /* per op of forward: it leads to none */
+    bool *tail;              /* per op of forward: it leads to none */
+    const uint8_t *left_out; /* per op; NULL: none is */
 } speller;
 
 static bool is_needed(const speller *speller, int64_t storage)
@@ -385,6 +386,7 @@ static void write_all(speller *speller)
     const uint32_t n = join->p->n_ops;
     for (uint32_t i = 0; i < n && !join->failed; i++) {
         join->new_of[i] = join->n_ops;
+        if (speller->left_out && speller->left_out[i]) continue;
         if (!spell(speller, i)) lb_join_append(join, join->p->ops[i]);
     }
     join->new_of[n] = join->n_ops;
@@ -426,11 +428,11 @@ static bool copy_groups(const lb_join *join, const lb_program *from)
 }
 
 lb_status lb_spelled_out_view(lb_capture *capture, const lb_program *program, const lb_program *other,
-                              lb_program_view *view, lb_err *err)
+                              const uint8_t *left_out, lb_program_view *view, lb_err *err)
 {
     uint32_t mine[SPELLINGS] = {0}, others[SPELLINGS] = {0};
-    speller speller = {.join = {.called = LB_NONE}};
-    bool any = false;
+    speller speller = {.join = {.called = LB_NONE}, .left_out = left_out};
+    bool any = left_out != NULL;
     count(program, mine), count(other, others);
     for (uint32_t i = 0; i < SPELLINGS; i++) any |= speller.spelled[i] = mine[i] && mine[i] != others[i];
     if (!any) return lb_program_view_init(capture, &program, 1, view, err);

@@ -13,9 +13,10 @@
 
 #include "pair/program_view.h"
 
-/* `other`: the other side's program of the same step. A view of one program, with nothing to spell out, is the plain
- * one. LB_ERR_NOMEM is the only failure. */
+/* `other`: the other side's program of the same step. `left_out`: per op, those that the view has not (they give
+ * nothing that others read); NULL: it has all. A view of one program, with nothing to spell out and nothing left out,
+ * is the plain one. LB_ERR_NOMEM is the only failure. */
 lb_status lb_spelled_out_view(lb_capture *capture, const lb_program *program, const lb_program *other,
-                              lb_program_view *view, lb_err *err);
+                              const uint8_t *left_out, lb_program_view *view, lb_err *err);
 
 #endif

@@ -400,6 +400,29 @@ bool lb_forwards_has_no_like(const lb_forwards *passes, int side, uint32_t op)
     return pass != LB_NONE && passes->sides[side].list[pass].like == LB_NONE;
 }
 
+/* How many passes that learn stand before it. */
+static uint32_t learning_before(const lb_side_forwards *side, uint32_t pass)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pass; i++) n += side->list[i].learns;
+    return n;
+}
+
+bool lb_forwards_cross(const lb_forwards *passes)
+{
+    const lb_side_forwards *a = &passes->sides[0], *b = &passes->sides[1];
+    bool learns = false, crosses = false;
+    uint32_t last = LB_NONE;
+    for (uint32_t i = 0; i < a->n && passes->used; i++) {
+        const uint32_t like = a->list[i].like;
+        learns |= a->list[i].learns;
+        if (like == LB_NONE) continue;
+        crosses |= (last != LB_NONE && like < last) || learning_before(a, i) != learning_before(b, like);
+        last = like;
+    }
+    return learns ? crosses : lb_forwards_shift(passes);
+}
+
 /* ---- in words ---- */
 
 /* The number of a pass among those that learn, or among those that do not; from 1. */

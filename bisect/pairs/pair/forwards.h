@@ -42,6 +42,8 @@ void lb_forwards_release(lb_forwards *passes);
 
 /* Do some passes that meet stand at different places of their steps? */
 bool lb_forwards_shift(const lb_forwards *passes);
+/* The same where a step learns, but for evaluations that one side runs besides: these do not count. */
+bool lb_forwards_cross(const lb_forwards *passes);
 /* May these ops (LB_NONE: unknown) meet: are they in passes that do, or in none? */
 bool lb_forwards_meet(const lb_forwards *passes, uint32_t op_a, uint32_t op_b);
 /* By which number the op's pass meets the other side's; LB_NONE: it is in none, or numbers of calls say it. There are

@@ -5,6 +5,7 @@
 
 #include "exact/kept_table.h"
 #include "implementations/implementations.h"
+#include "joined/additional_passes.h"
 #include "joined/joined_calls.h"
 #include "joined/joined_ranks.h"
 #include "joined/joined_steps.h"
@@ -14,6 +15,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A cache that an earlier step left, and that the other side does not hold in the same numbers: the rounding of that
  * step is in it, and exact arithmetic of this step cannot tell it from another one. */
@@ -43,7 +45,8 @@ typedef struct step_pair {
     bool of_steps;
     const lb_diff_row *place; /* that is asked about; NULL */
     lb_exact_progress progress;
-    bool smallest; /* lb_diff_options */
+    bool smallest;               /* lb_diff_options */
+    lb_additional_passes passes; /* of one program on each side */
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -56,7 +59,8 @@ static bool has_place(const lb_implementations *x)
 static lb_status open_side(const step_pair *pair, int side, lb_program_view *view, lb_err *err)
 {
     if (!pair->of_steps && pair->n[0] == 1 && pair->n[1] == 1)
-        return lb_spelled_out_view(pair->captures[side], pair->programs[side][0], pair->programs[!side][0], view, err);
+        return lb_spelled_out_view(pair->captures[side], pair->programs[side][0], pair->programs[!side][0],
+                                   pair->passes.left_out[side], view, err);
     return pair->of_steps ? lb_joined_steps_view(pair->captures[side], pair->programs[side], pair->n[side], view, err)
                           : lb_joined_ranks_view(pair->captures[side], pair->programs[side], pair->n[side], view, err);
 }
@@ -155,9 +159,27 @@ static lb_status judge_views(const step_pair *pair, const lb_program_view views[
     return status;
 }
 
+/* An evaluation that one side runs besides is told, and left out. */
+static lb_status leave_out_passes(step_pair *pair, lb_diff_report *report, lb_err *err)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_status status = LB_OK;
+    for (int k = 0; k < 2 && status == LB_OK; k++)
+        status = lb_program_view_init(pair->captures[k], pair->programs[k], 1, &views[k], err);
+    if (status == LB_OK) status = lb_additional_passes_find(&views[0], &views[1], &pair->passes, err);
+    for (int k = 0; k < 2; k++) lb_program_view_release(&views[k]);
+    for (uint32_t i = 0; i < pair->passes.n_sentences && status == LB_OK; i++) {
+        const char *what = strstr(pair->passes.sentences[i], ": ");
+        bool known = false; /* of an earlier step */
+        for (uint32_t k = 0; k < report->n_findings && !known; k++) known = what && strstr(report->findings[k], what);
+        if (!known) lb_report_finding(report, pair->passes.sentences[i]);
+    }
+    return status;
+}
+
 /* First by the calls of the model, where the sides cut what they are given into different ones. */
-static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
-                            lb_diff_implementations_answer *answer, lb_err *err)
+static lb_status judge_opened(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
+                              lb_diff_implementations_answer *answer, lb_err *err)
 {
     lb_status status = LB_OK;
     bool by_calls = !pair->of_steps && pair->n[0] == 1 && pair->n[1] == 1, again;
@@ -171,6 +193,16 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
         again = status == LB_OK && by_calls && !answer->judged, by_calls = false;
     } while (again);
     if (status == LB_OK && !answer->judged) lb_report_missing(report, why);
+    return status;
+}
+
+static lb_status judge_step(step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
+                            lb_diff_implementations_answer *answer, lb_err *err)
+{
+    const bool of_one = !pair->of_steps && pair->n[0] == 1 && pair->n[1] == 1;
+    lb_status status = of_one ? leave_out_passes(pair, report, err) : LB_OK;
+    if (status == LB_OK) status = judge_opened(pair, memory, report, first, answer, err);
+    lb_additional_passes_release(&pair->passes);
     return status;
 }
 

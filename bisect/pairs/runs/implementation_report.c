@@ -64,16 +64,24 @@ static void add_map(lb_implementation_rows *rows)
 
 /* ---- sentences ---- */
 
+static void say_apart(void *context, const char *what)
+{
+    const lb_implementation_rows *rows = context;
+    char text[700];
+    snprintf(text, sizeof text,
+             "step %lld begins with different numbers on the two sides, which came before the window: %.500s",
+             (long long)rows->p[0]->step, what);
+    lb_report_finding(rows->report, text);
+}
+
 static void say_moved(lb_implementation_rows *rows)
 {
-    char text[300];
-    if (!rows->x->moved) return;
-    snprintf(text, sizeof text,
-             "step %lld: %u parameters hold other numbers on the two sides as the window begins: that came before it; "
-             "the step was judged by itself, from the "
-             "first side's numbers",
-             (long long)rows->p[0]->step, rows->x->moved);
+    char text[200];
+    if (!rows->x->moved.n) return;
+    snprintf(text, sizeof text, "step %lld was judged by itself, from the first side's weights and states",
+             (long long)rows->p[0]->step);
     lb_report_finding(rows->report, text);
+    lb_apart_sources_text(&rows->x->moved, rows, say_apart);
 }
 
 static void say_scaled(lb_implementation_rows *rows)

@@ -270,13 +270,13 @@ static lb_status measure_each(lb_implementations *x, lb_smallest_set *out, lb_er
 /* Parameters that hold different numbers as the window begins are no regions: both sides began with A's. */
 static void add_what_came_before(const lb_implementations *x, lb_smallest_set *out)
 {
-    if (!out->whole || !(x->moved + x->left_apart)) return;
+    if (!out->whole || !(x->moved.n + x->left_apart)) return;
     out->whole = false;
     snprintf(
         out->why, sizeof out->why,
         "%u tensors hold different numbers on the two sides as the window begins, which came before it: what these do "
         "was not tried",
-        x->moved + x->left_apart);
+        x->moved.n + x->left_apart);
 }
 
 static lb_status try_several(lb_implementations *x, lb_smallest_set *out, lb_err *err)

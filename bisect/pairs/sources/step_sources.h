@@ -2,12 +2,12 @@
  * step to step by what it was before.
  *
  * A tensor that has its name and shape on the other side and other numbers is another tensor, and shows where it is
- * used; but where that is so of most parameters the window begins in the middle of two trainings, and the step is
- * judged from A's numbers.
+ * used. But where that is so of most parameters, or where the window begins in the middle of two trainings, what
+ * differs came before it: sources meet by numbers that are near (near_sources.h), and the step is judged from A's.
  *
  * In the first step that is compared tensors meet by their numbers. Training moves both sides' numbers, each with its
  * own rounding, so later steps take over where each element stood in the first one; optimizer states lie as their
- * parameters do ("optimizer.exp_avg:NAME"). */
+ * parameters do ("optimizer.exp_avg:NAME"). States without a name are known again by their memory. */
 #ifndef LB_BISECT_STEP_SOURCES_H
 #define LB_BISECT_STEP_SOURCES_H
 
@@ -17,8 +17,10 @@
 typedef struct lb_step_source {
     uint32_t op, value;
     const char *name; /* the program's; "": none */
+    int64_t storage;
     uint8_t kind;     /* lb_source_kind */
     bool learnt;      /* a parameter, or a state of the optimizer */
+    bool kept;        /* memory that the update alone reads: a state, or a weight in f32, whatever it is called */
     uint32_t part;    /* the rank that begins with it; each may have a part of the tensor by that name */
     lb_digest digest; /* as recorded */
 } lb_step_source;
@@ -30,6 +32,7 @@ typedef struct lb_step_sources {
     lb_content_tensor *tensors; /* of the same rows, as recorded */
     uint32_t n;
     uint32_t *row_of; /* per value: its row; LB_NONE */
+    bool midway;      /* the step learns, and it is not the first of its run, or begins with states that others left */
 } lb_step_sources;
 
 lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err);
@@ -59,13 +62,16 @@ typedef struct lb_left_value {
 } lb_left_value;
 void lb_source_memory_release(lb_source_memory *memory);
 
-/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*moved`: parameters that
- * were taken by name because most of them hold different numbers. Of the `merged` adapters (merged_adapters.h) no
- * tensor stands for the other side's of its name. */
+/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*begins`: it begins with
+ * this step. Of the `merged` adapters (merged_adapters.h) no tensor stands for the other side's of its name. */
 struct lb_merged_adapter;
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
                                 const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,
-                                lb_contents *out, uint32_t *moved, lb_err *err);
+                                lb_contents *out, bool *begins, lb_err *err);
+/* Numbers of A's tensors where B's elements stand; malloc'ed. NULL: B's own are these very numbers, or A's were not
+ * kept. */
+double *lb_step_sources_taken(const lb_step_sources *a, const lb_step_sources *b, const lb_contents *contents,
+                              uint32_t row);
 
 /* Per row of one side's sources: the other side holds it. `side` 0: A's, which are `n`. Of `named` ones names alone say
  * so. malloc'ed; NULL: out of memory. */

@@ -54,7 +54,7 @@ static lb_status passes_shift(lb_capture *a, const lb_program *x, lb_capture *b,
     lb_status status = lb_program_view_init(a, &x, 1, &views[0], &why);
     if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], &why);
     if (status == LB_OK) status = lb_forwards_find(&views[0], &views[1], &passes, &why);
-    *shift = status == LB_OK && lb_forwards_shift(&passes);
+    *shift = status == LB_OK && lb_forwards_cross(&passes);
     lb_forwards_release(&passes);
     lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
     return pass_refusal(status, &why, err);
