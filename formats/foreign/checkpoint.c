@@ -282,11 +282,13 @@ static lb_status read_description(reading *r, const char *folder, const char *pa
 
 static lb_status read_folder(reading *r, const char *folder, lb_err *err)
 {
-    char metadata[4096];
-    snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
-    if (lb_input_is_file(metadata)) {
+    char *metadata;
+    LB_TRY(lb_foreign_find_metadata(folder, &metadata, err));
+    if (metadata) {
         r->c->distributed = true;
-        return read_description(r, folder, metadata, err);
+        const lb_status described = read_description(r, folder, metadata, err);
+        free(metadata);
+        return described;
     }
     lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
     lb_status status = list_files(folder, 0, &files, &indexes, err);
