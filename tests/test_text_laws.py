@@ -46,7 +46,7 @@ def test_terminals_have_one_door():
     assert lines_with(r"\b(stdout|stderr)\s*=", ours) == [("formats/command/text_door.c", "stdout = first, stderr = second;")]
     main = (ROOT / "bisect/cli/main.c").read_text()
     body = main[main.index("int main(") :]
-    assert body.index("lb_text_door_open();") < body.index("run(argc, argv)") and "print" not in body
+    assert body.index("lb_text_door_open();") < body.index("(run, argc, argv)") and "print" not in body
     said = lines_with(r"fprintf\(stderr|\bputs\(|perror", sources("capture/calls", "capture/mpi", "capture/nccl"))
     assert said == [("capture/calls/shim_settings.c", 'fprintf(stderr, "lastbit: %s\\n", n ? line : "");')]
 

@@ -2,6 +2,7 @@
  */
 #include "command/command_line.h"
 
+#include "cli/surroundings.h"
 #include "command/command_parts.h"
 #include "command/help_page.h"
 #include "command/refusal.h"
@@ -17,12 +18,10 @@
 #include <malloc.h>
 #endif
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct lb_entry {
     const char *name, *text;
@@ -150,27 +149,6 @@ static void keep_freed_memory(void)
 #endif
 }
 
-/* Threads of OpenMP that wait spin, and where other processes want the cores, the one that all wait for does not get
- * its turn: a replay by two threads takes ten times as long as by one. OpenMP reads the environment when its library is
- * loaded, which is before main: so a command that computes starts itself once more, and takes back what it set, since
- * programs that it starts are not to have it from us. */
-static void let_waiting_threads_sleep(const char *command, const char **argv)
-{
-    static const char *const computing[] = {"replay", "diff",  "explain", "bisect",     "parity",
-                                            "audit",  "ranks", "check",   "fingerprint"};
-    static const char mark[] = "LASTBIT_WAITING";
-    bool computes = false;
-    if (getenv(mark)) {
-        unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
-        return;
-    }
-    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++) computes |= strcmp(command, computing[i]) == 0;
-    if (!computes || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    setenv("OMP_WAIT_POLICY", "passive", 0), setenv(mark, "1", 0);
-    execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
-    unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
-}
-
 /* What was half written goes with the command. */
 static void leave_nothing(int signal_number)
 {
@@ -219,7 +197,7 @@ static int run(int argc, const char **argv)
 int main(int argc, const char **argv)
 {
     const char *command = argc > 1 ? argv[1] : "help";
-    if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
+    if (argc > 1) lb_surroundings_enter(argv[1], argv);
     lb_refusal_begin(command);
     keep_freed_memory();
     lb_text_door_open();
@@ -228,5 +206,5 @@ int main(int argc, const char **argv)
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN);
     catch_signals();
-    return deliver(command, run(argc, argv));
+    return deliver(command, lb_surroundings_run(run, argc, argv));
 }

@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Starts `run(argument)` with every signal masked. `name`: at most 15 characters. False when the system gives no
- * thread. */
+/* Starts `run(argument)` with every signal masked, on a stack of at least 1 MB. `name`: at most 15 characters. False
+ * when the system gives no thread. */
 bool lb_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *argument);
 
 #endif

@@ -287,11 +287,13 @@ static lb_status read_description(reading *read, const char *folder, const char 
 
 static lb_status read_folder(reading *read, const char *folder, lb_err *err)
 {
-    char metadata[4096];
-    snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
-    if (lb_input_is_file(metadata)) {
+    char *metadata;
+    LB_TRY(lb_foreign_find_metadata(folder, &metadata, err));
+    if (metadata) {
         read->c->distributed = true;
-        return read_description(read, folder, metadata, err);
+        const lb_status described = read_description(read, folder, metadata, err);
+        free(metadata);
+        return described;
     }
     lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
     lb_status status = list_files(folder, 0, &files, &indexes, err);

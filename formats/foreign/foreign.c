@@ -132,8 +132,7 @@ const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *tensors, cons
 lb_status lb_foreign_fault(const lb_foreign_tensors *tensors, lb_fault_kind kind, const char *tensor, const char *file,
                            const lb_err *why, lb_err *err)
 {
-    if (!tensors->listener || why->status == LB_ERR_NOMEM || why->status == LB_ERR_LIMIT)
-        return lb_fail(err, why->status, "%s", why->message);
+    if (!tensors->listener || lb_is_refusal(why->status)) return lb_fail(err, why->status, "%s", why->message);
     char *name = tensor ? lb_text_escaped(tensors->names, tensor, strlen(tensor)) : NULL;
     if (tensor && !name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     tensors->listener->fault(tensors->listener->context, kind, name, file, why->message);
@@ -190,14 +189,16 @@ static lb_status list_folder(const char *folder, lb_input_names *names, lb_err *
     return LB_OK;
 }
 
-/* `*path`: "FOLDER/.metadata", malloc'ed, when that is there: a distributed checkpoint; NULL else. */
-static lb_status find_metadata(const char *folder, char **path, lb_err *err)
+lb_status lb_foreign_find_metadata(const char *folder, char **path, lb_err *err)
 {
+    struct stat found;
     *path = (char *)malloc(strlen(folder) + sizeof "/.metadata");
     if (!*path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
     sprintf(*path, "%s/.metadata", folder);
-    if (!lb_input_is_file(*path)) free(*path), *path = NULL;
-    return LB_OK;
+    lb_err why = LB_ERR_INIT;
+    const lb_status status = lb_input_look(*path, &found, &why);
+    if (status != LB_OK || !S_ISREG(found.st_mode)) free(*path), *path = NULL;
+    return status == LB_OK || status == LB_ERR_NOT_FOUND ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
 lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb_err *err)
@@ -207,7 +208,7 @@ lb_status lb_foreign_recognises(const char *path, bool folder, bool *foreign, lb
     *foreign = false;
     if (folder) {
         char *metadata;
-        LB_TRY(find_metadata(path, &metadata, err));
+        LB_TRY(lb_foreign_find_metadata(path, &metadata, err));
         *foreign = metadata != NULL;
         free(metadata);
         if (*foreign) return LB_OK;
@@ -271,7 +272,7 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
 static lb_status read_folder(lb_foreign_tensors *tensors, const char *folder, lb_err *err)
 {
     char *metadata;
-    LB_TRY(find_metadata(folder, &metadata, err));
+    LB_TRY(lb_foreign_find_metadata(folder, &metadata, err));
     if (metadata) {
         lb_status read = lb_distributed_read(tensors, folder, metadata, err);
         free(metadata);
@@ -306,8 +307,11 @@ lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     pthread_mutex_init(&opened->lock, NULL);
-    lb_status status = lb_input_is_folder(path) ? read_folder(&opened->tensors, path, err)
-                                                : lb_foreign_read_file(&opened->tensors, path, err);
+    struct stat found;
+    lb_status status = lb_input_look(path, &found, err);
+    if (status == LB_OK)
+        status =
+            S_ISDIR(found.st_mode) ? read_folder(&opened->tensors, path, err) : lb_foreign_read_file(&opened->tensors, path, err);
     if (status != LB_OK) {
         lb_foreign_close(opened);
         return status;

@@ -70,7 +70,8 @@ lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n
 lb_status lb_foreign_set_part(lb_foreign_tensors *tensors, const lb_layout *whole, const int64_t *start, lb_err *err);
 /* Where a tensor's bytes lie: a mapped file (its path is set) or owned memory. */
 const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *tensors, const lb_foreign_tensor *row);
-/* A failure goes to the listener, and LB_OK comes back; without one, or out of memory, it goes on to `err`. */
+/* A failure goes to the listener, and LB_OK comes back; without one it goes on to `err`, as does
+ * a refusal of the system (lb_is_refusal). */
 lb_status lb_foreign_fault(const lb_foreign_tensors *tensors, lb_fault_kind kind, const char *tensor, const char *file,
                            const lb_err *why, lb_err *err);
 /* What is wrong with a file that could not be read: not there, cut off, or something else. */
@@ -95,5 +96,9 @@ lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const cha
 lb_status lb_npz_digests(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob,
                          lb_err *err);
 lb_status lb_npz_unpack(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_err *err);
+
+/* `*path`: "FOLDER/.metadata", malloc'ed, where that is a file: a distributed checkpoint; NULL where it is not.
+ * LB_ERR_IO: the system refuses to say. */
+lb_status lb_foreign_find_metadata(const char *folder, char **path, lb_err *err);
 
 #endif

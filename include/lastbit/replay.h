@@ -232,7 +232,9 @@ typedef struct lb_run_cost {
     uint64_t runs, ops;
 } lb_run_cost;
 
-/* All kernels of this process run on so many threads from now on; a plan's own number goes before it. */
+/* All kernels that the calling thread runs take so many threads from now on, 0: as many as OpenMP gives; a plan's own
+ * number goes before it. Of either, no more than there are processors, or 64, and no more than can be started. Results
+ * do not depend on them. */
 LB_API void lb_replay_threads(int threads);
 
 typedef struct lb_replay lb_replay;

@@ -1,8 +1,9 @@
 /* See openblas.h. */
 #include "kernel/openblas.h"
 
+#include "kernel/thread_probe.h"
+
 #include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,30 +46,12 @@ static long threads_of_it(long cores)
     return cores;
 }
 
-static void *pass(void *gate)
-{
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    return NULL;
-}
-
-/* Where it gets no thread OpenBLAS sends its process SIGINT. So as many as it starts beside ours are tried before, all
- * of them at one time. */
+/* Where it gets no thread OpenBLAS sends its process SIGINT. */
 static bool has_threads(void)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN), wanted = threads_of_it(cores > 0 ? cores : 1) - 1;
-    pthread_t *started = calloc((size_t)wanted + 1, sizeof *started);
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    int error = started ? 0 : ENOMEM;
-    long n = 0;
-    pthread_mutex_lock(&gate);
-    while (error == 0 && n < wanted) {
-        error = pthread_create(&started[n], NULL, pass, &gate);
-        n += error == 0;
-    }
-    pthread_mutex_unlock(&gate);
-    for (long i = 0; i < n; i++) pthread_join(started[i], NULL);
-    free(started);
+    int error;
+    lb_thread_probe(wanted, &error);
     if (error) snprintf(why, sizeof why, "its %ld threads cannot be started: %s", wanted, strerror(error));
     return error == 0;
 }

@@ -21,11 +21,13 @@
 
 #include <lastbit/clock.h>
 #include "base/array.h"
+#include "kernel/thread_probe.h"
 #include <lastbit/replay.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- what is made once per capture ------------------------------------------------------------------------------ */
 
@@ -545,9 +547,15 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
     return LB_OK;
 }
 
+/* More threads than processors only take turns. Of those that cannot be started none is missed; OpenMP would end the
+ * process, or write beyond its stack, of which it takes some for each thread. */
 void lb_replay_threads(int threads)
 {
-    omp_set_num_threads(threads);
+    enum { ENOUGH = 64 };
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN), most = processors > ENOUGH ? processors : ENOUGH;
+    const long asked = threads > 0 ? threads : omp_get_max_threads(), wanted = asked < most ? asked : most;
+    int error;
+    omp_set_num_threads(wanted > 1 ? 1 + (int)lb_thread_probe(wanted - 1, &error) : 1);
 }
 
 lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer, lb_replay_summary *summary,
@@ -564,7 +572,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
         session.run.regeneration = lb_regeneration_new();
     double start = lb_clock_seconds();
     int threads = omp_get_max_threads();
-    if (plan->threads > 0) omp_set_num_threads(plan->threads);
+    if (plan->threads > 0 && plan->threads != threads) lb_replay_threads(plan->threads);
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
     lb_status status = lb_choices_new(plan->swaps, plan->n_swaps, &session.choices, err);
     if (status == LB_OK && !plan->backend && lb_choices_want_torch(session.choices))

@@ -49,7 +49,14 @@ class Server:
             **({"FAILING_PLACES": str(self.ways)} if places else {}),
             pipes: f"{asked[0]} {answered[1]}",
         }
-        variables |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **({"FAILING_ONLY": only} if only else {}), **(environment or {})}
+        # With these a command does not start itself once more, and out of our hands.
+        variables |= {
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "passive",
+            "OMP_STACKSIZE": "2M",
+            **({"FAILING_ONLY": only} if only else {}),
+            **(environment or {}),
+        }
 
         words = [str(word) for word in command]
         how = dict(preexec_fn=lambda: ctypes.CDLL(None).personality(SAME_ADDRESSES)) if places else {}

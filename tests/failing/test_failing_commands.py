@@ -52,6 +52,8 @@ def inputs(tmp_path_factory):
     weights = {f"layers.{i}.{name}.weight": numbers.standard_normal((8, 8)).astype(np.float32) for i in range(3) for name in "qk"}
     save_file(weights, folder / "good.safetensors")
     np.savez(folder / "good.npz", **weights)
+    fused = {f"layers.{i}.qk.weight": np.concatenate([weights[f"layers.{i}.{name}.weight"] for name in "qk"]) for i in range(3)}
+    save_file(fused, folder / "fused.safetensors")
     torch.save({name: torch.from_numpy(value) for name, value in weights.items()}, folder / "good.pt")
     weights["layers.0.k.weight"] = weights["layers.0.k.weight"] * np.float32("nan")
     save_file(weights, folder / "bad.safetensors")
@@ -96,13 +98,14 @@ verify RUN --part 1/2 -o OUT | diff PASSES FAILS --part 2/2 -o OUT | check FAILS
 audit GOOD --part 1/2 -o OUT | fingerprint GOOD --part 2/2 -o OUT | explain PASSES FAILS --part 1/2 -o OUT
 diff GOOD BAD --map s/q/k/ | audit GOOD --against BAD --map s/q/r/g | replay PASSES --precision layer=.=bf16 | replay RUN --mode chained --skip layer=first
 watch SHORT --alarm-file OUT | diff GOOD PT | audit ADAPTER | parity FIRST SECOND --heat
+audit GOOD --against FUSED | diff GOOD FUSED --map-out OUT | fingerprint FUSED --against GOOD
 verify --merge VERIFIED1 VERIFIED2 | check --merge CHECKED1 CHECKED2 --json
 """
 WORDS = dict(
     RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
 )
 WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out", PASSES="passes.lb", FAILS="fails.lb", CUT="cut.lb")
-WORDS |= dict(SHORT="short.jsonl", ADAPTER="adapter")
+WORDS |= dict(SHORT="short.jsonl", ADAPTER="adapter", FUSED="fused.safetensors")
 WORDS |= dict(TOKENS="padding_once.lb", VERIFIED1="verify1.part", VERIFIED2="verify2.part", CHECKED1="check1.part", CHECKED2="check2.part")
 
 
@@ -240,3 +243,31 @@ def test_a_failure_is_no_other_answer_about_two_implementations(program, name, f
                     wrong.append(f"{command}: {outcome}{left() or ''}")
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 1000
+
+
+@pytest.mark.parametrize("command", ["diff A B --map-out OUT", "bisect -q B --against A", "explain A B"])
+def test_a_few_failures_are_no_other_answer_about_two_implementations(command, recorded_pairs, tmp_path):
+    folder, scratch, out = recorded_pairs("second_blocks", "codebook"), tmp_path / "scratch", tmp_path / "out"
+    names = dict(A=folder / "codebook-first.lb", B=folder / "codebook-code-scaled.lb", OUT=out)
+    scratch.mkdir()
+
+    def left():
+        return [path for path in [*tmp_path.iterdir(), *scratch.iterdir()] if path.name not in OURS]
+
+    def clean():
+        for path in [*left(), out]:
+            remove(path)
+
+    wrong, runs = [], 0
+    words = [names.get(word, word) for word in command.split()]
+    with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}) as server:
+        whole = server.run()
+        assert whole.code == 1, whole
+        for kind in KINDS:
+            for for_good in (False, True):
+                for outcome in server.sweep(kind, for_good, 20 if kind == "alloc" else 2, clean):
+                    runs += 1
+                    if is_wrong(outcome, whole, left()):
+                        wrong.append(f"{outcome}{left() or ''}")
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 40

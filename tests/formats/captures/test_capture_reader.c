@@ -1,6 +1,7 @@
 #include "cmocka_first.h"
 #include "capture_sample.h"
 #include "scratch_folder.h"
+#include "captures/capture_reader.h"
 
 #include <pthread.h>
 
@@ -236,6 +237,111 @@ static void what_is_no_capture_says_so(void **state)
     free(path);
 }
 
+/* What was asked for, and what there is instead. */
+static void a_step_that_was_not_recorded_is_answered_by_those_that_were(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t ranks;
+        int64_t steps, first, last;
+        const char *said; /* behind the path; NULL: that nothing was recorded */
+    } cases[] = {
+        {1, 1, 5, 5, ": no step 5 was recorded; it has step 0 of 1 rank"},
+        {2, 1, 5, 5, ": no step 5 was recorded; it has step 0 of 2 ranks"},
+        {2, 3, 5, 7, ": no step from 5 to 7 was recorded; it has steps 0 to 2 of 2 ranks"},
+        {1, 2, 5, INT64_MAX, ": no step from 5 on was recorded; it has steps 0 to 1 of 1 rank"},
+        {1, 2, INT64_MIN, -1, ": no step up to -1 was recorded; it has steps 0 to 1 of 1 rank"},
+        {1, 2, INT64_MIN, INT64_MAX, ": no step of the ranks asked for was recorded; it has steps 0 to 1 of 1 rank"},
+        {1, 0, 5, 5, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[40], expected[300];
+        lb_capture *c;
+        lb_err err = LB_ERR_INIT;
+        snprintf(name, sizeof name, "lacking-%zu.lb", i);
+        OK(sample_capture(in_scratch(name), cases[i].ranks, cases[i].steps, true, &err));
+        OK(lb_capture_open(in_scratch(name), &c, &err));
+        const lb_status status = lb_capture_lacks(c, cases[i].first, cases[i].last, &err);
+        assert_int_equal(status, cases[i].said ? LB_ERR_NOT_FOUND : LB_ERR_NOT_CAPTURED);
+        snprintf(expected, sizeof expected, "%s%s", in_scratch(name), cases[i].said ? cases[i].said : ": no step was");
+        if (cases[i].said)
+            assert_string_equal(err.message, expected);
+        else
+            assert_memory_equal(err.message, expected, strlen(expected));
+        lb_capture_close(c);
+    }
+}
+
+/* Of the files in a folder those are archives whose names are ranks, with parts or without. */
+static void names_of_archives_are_ranks_and_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_one;
+        int32_t rank;
+        int64_t part;
+    } names[] = {
+        {"rank-00000.tar", true, 0, -1},
+        {"rank-7.tar", true, 7, -1},
+        {"rank-2147483647.tar", true, INT32_MAX, -1},
+        {"rank-00003-00002.tar", true, 3, 2},
+        {"rank-00003-4294967295.tar", true, 3, UINT32_MAX},
+        {"rank-2147483648.tar", false, 0, 0},
+        {"rank-99999999999999999999.tar", false, 0, 0},
+        {"rank-00003-4294967296.tar", false, 0, 0},
+        {"rank-00003-.tar", false, 0, 0},
+        {"rank-00003-x.tar", false, 0, 0},
+        {"rank--1.tar", false, 0, 0},
+        {"rank-.tar", false, 0, 0},
+        {"rank-+1.tar", false, 0, 0},
+        {"rank- 1.tar", false, 0, 0},
+        {"rank-:.tar", false, 0, 0},
+        {"rank-00000.tar.draft", false, 0, 0},
+        {"rank-00000.lbz", false, 0, 0},
+        {"rank-00000", false, 0, 0},
+        {"ring-00000.tar", false, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        lb_archive_name got = {-9, -9};
+        const bool is_one = lb_capture_reader_parse_name(names[i].name, &got);
+        if (is_one != names[i].is_one) print_error("%s\n", names[i].name);
+        assert_int_equal(is_one, names[i].is_one);
+        if (is_one) assert_true(got.rank == names[i].rank && got.part == names[i].part);
+    }
+}
+
+/* Of what a rank wrote in several archives under one name, the last counts, once. */
+static void a_table_of_several_archives_is_the_last(void **state)
+{
+    (void)state;
+    const char *folder = in_scratch("tables.lb");
+    mkdir(folder, 0700);
+    for (uint32_t part = 0; part < 3; part++) {
+        char table[40], name[40];
+        lb_writer *w;
+        char *path = lb_capture_part_path(folder, 4, part);
+        OK(lb_writer_open(path, NULL, &w, &err));
+        free(path);
+        snprintf(table, sizeof table, "{\"part\":%u}", part);
+        snprintf(name, sizeof name, "of-%u", part);
+        OK(lb_writer_table(w, "receipt", table, &err));
+        OK(lb_writer_table(w, name, table, &err));
+        OK(lb_writer_commit(w, &err));
+        OK(lb_writer_close(w, &err));
+    }
+    lb_capture *c;
+    OK(lb_capture_open(folder, &c, &err));
+    assert_string_equal(lb_capture_table(c, 4, "receipt"), "{\"part\":2}");
+    assert_string_equal(lb_capture_table(c, 4, "of-0"), "{\"part\":0}");
+    assert_null(lb_capture_table(c, 5, "receipt"));
+    static const char *const expected[] = {"of-0", "of-1", "receipt", "of-2"};
+    for (uint32_t i = 0; i < 4; i++) assert_string_equal(lb_capture_table_name(c, 4, i), expected[i]);
+    assert_null(lb_capture_table_name(c, 4, 4));
+    assert_null(lb_capture_table_name(c, 5, 0));
+    lb_capture_close(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +353,9 @@ int main(void)
         cmocka_unit_test(a_strided_value_is_a_window_on_its_dense_range),
         cmocka_unit_test(many_threads_read_at_once),
         cmocka_unit_test(what_is_no_capture_says_so),
+        cmocka_unit_test(a_step_that_was_not_recorded_is_answered_by_those_that_were),
+        cmocka_unit_test(names_of_archives_are_ranks_and_parts),
+        cmocka_unit_test(a_table_of_several_archives_is_the_last),
     };
     return cmocka_run_group_tests(tests, make_scratch, drop_scratch);
 }
