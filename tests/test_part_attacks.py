@@ -191,3 +191,101 @@ def test_calls_that_fail(place, alone, tmp_path, kind):
                 assert (told and (after.returncode, after.stdout) == (0, b"")) or (after.returncode, after.stdout) == (1, alone), (outcome, after)
                 assert merged(place, folder) == alone
     assert failed
+
+
+def test_parts_that_are_cut_short(place, alone, tmp_path):
+    """At any length: the file is refused by its name, or, where it is cut between two records, what lacks is made."""
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert run(place, *QUESTION, "--part", "1/2", "-o", whole).returncode == 0
+    bytes_of, refused = whole.read_bytes(), 0
+    lengths = [*range(0, len(bytes_of), max(1, len(bytes_of) // (400 if FULL else 40))), len(bytes_of) - 1]
+    for n in lengths:
+        part.write_bytes(bytes_of[:n])
+        done = run(place, "diff", "--merge", part, "--json")
+        if done.returncode == 1:
+            assert done.stdout == alone
+            continue
+        assert (done.returncode, done.stdout) == (128, b"") and str(part).encode() in done.stderr, (n, done)
+        refused += 1
+    assert refused > 20
+
+
+def records_of(folder):
+    return sorted(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("way", ["exchanged", "copied", "cut", "empty"])
+def test_records_in_a_folder_that_are_not_what_their_names_say(place, alone, tmp_path, way):
+    """One stands under the name of another, or is not whole: it is refused by its name or made anew, and never taken for what it is not."""
+    folder = tmp_path / "parts"
+    assert run(place, *QUESTION, "--parts", folder).stdout == alone
+    for name in ("told", "answer"):
+        (folder / name).unlink()
+    one, *_, other = records_of(folder)
+    mine, theirs = one.read_bytes(), other.read_bytes()
+    if way == "exchanged":
+        one.write_bytes(theirs), other.write_bytes(mine)
+    else:
+        one.write_bytes({"copied": theirs, "cut": mine[: len(mine) // 2], "empty": b""}[way])
+    broken = way in ("cut", "empty")
+    joined = run(place, "diff", "--merge", folder, "--json")
+    after = run(place, *QUESTION, "--parts", folder)
+    answers, refuses = (after, joined) if broken else (joined, after)  # a worker makes anew what is not whole, and refuses what is of other units
+    assert (answers.returncode, answers.stdout) == (1, alone), answers
+    assert (refuses.returncode, refuses.stdout) == (128, b"") and str(one).encode() in refuses.stderr, refuses
+
+
+@pytest.mark.parametrize("round", range(2 if not FULL else 30))
+def test_two_commands_in_one_folder_at_once(place, alone, tmp_path, round):
+    """One of them has the folder; the other is refused and leaves nothing that misleads the first."""
+    folder, questions = tmp_path / "parts", [QUESTION, ["diff", "poisoned.lb", "clean.lb", "--json"], ["verify", "clean.lb", "--json"]]
+    expected = [(1, alone), *((done.returncode, done.stdout) for done in (run(place, *words) for words in questions[1:]))]
+    order = [(round + k) % 3 for k in range(3)] * 2
+    started = [(k, subprocess.Popen([LASTBIT, *questions[k], "--parts", folder], cwd=place, env=PLAIN, stdout=-1, stderr=-1)) for k in order]
+    ends = [(k, *worker.communicate(timeout=120), worker.returncode) for k, worker in started]
+    served = {k for k, _, _, code in ends if code in (0, 1)}
+    assert len(served) == 1, ends
+    [first] = served
+    assert b"".join(out for k, out, _, _ in ends if k == first) == expected[first][1], ends
+    assert all((code, out) == (129, b"") and b"another" in err for k, out, err, code in ends if k != first), ends
+    again = run(place, questions[first][0], "--merge", folder, "--json")
+    assert (again.returncode, again.stdout) == expected[first]
+
+
+CAN_MOUNT = (
+    subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    if shutil.which("unshare")
+    else False
+)
+
+
+@pytest.mark.skipif(not CAN_MOUNT, reason="no file system can be mounted here")
+@pytest.mark.parametrize("disk", ["full", "nearly full", "that may only be read"])
+def test_a_folder_on_a_disk_that_is(place, alone, tmp_path, disk):
+    """An error that says so, and no answer that is not whole; once there is room the same folder serves."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    room = {"full": 4, "nearly full": 24, "that may only be read": 4096}[disk]
+    lock = f"mount -o remount,ro {mounted};" if disk == "that may only be read" else ""
+    free = f"mount -o remount,rw,size=8m {mounted};"
+    worker = f"{LASTBIT} {' '.join(QUESTION)} --parts {mounted}/parts"
+    script = f"mount -t tmpfs -o size={room}k none {mounted}; {lock} {worker}; echo $? >{tmp_path}/code; {free} {worker} >{tmp_path}/after"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], cwd=place, env=PLAIN, capture_output=True, timeout=120)
+    code = int((tmp_path / "code").read_text())
+    assert (code, done.stdout) == (1, alone) or (code == 128 and not done.stdout and b"lastbit diff: " in done.stderr), done
+    assert code == 128 or disk == "nearly full"
+    assert (tmp_path / "after").read_bytes() == (alone if code == 128 else b""), done.stderr
+    part = subprocess.run(
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f"mount -t tmpfs -o size=4k none {mounted}; {lock} {LASTBIT} {' '.join(QUESTION)} --part 1/2 -o {mounted}/part; ls {mounted}",
+        ],
+        cwd=place,
+        env=PLAIN,
+        capture_output=True,
+        timeout=120,
+    )
+    assert part.stdout == b"" and b"lastbit diff: " in part.stderr, part  # nor is a draft left

@@ -94,6 +94,20 @@ static json_t *step_json(const lb_ranks_step *step)
     return object;
 }
 
+static json_t *hops_json(const lb_ranks_finding *finding)
+{
+    json_t *hops = json_array();
+    for (uint32_t i = 0; i < finding->n_hops; i++) {
+        const lb_ranks_hop *hop = &finding->hops[i];
+        json_t *bits = json_array();
+        for (int bit = 0; bit < 64; bit++)
+            if (hop->bits >> bit & 1) json_array_append_new(bits, json_integer(bit));
+        json_array_append_new(
+            hops, json_pack("{s:s,s:i,s:i,s:o}", "order", hop->order, "from", hop->from, "to", hop->to, "bits", bits));
+    }
+    return hops;
+}
+
 static json_t *finding_json(const lb_ranks_finding *finding)
 {
     json_t *ranks = json_array();
@@ -106,6 +120,10 @@ static json_t *finding_json(const lb_ranks_finding *finding)
     if (finding->from >= 0)
         json_object_set_new(object, "hop", json_pack("{s:i,s:i}", "from", finding->from, "to", finding->to));
     if (finding->bit >= 0) json_object_set_new(object, "bit", json_integer(finding->bit));
+    if (finding->n_hops) {
+        json_object_set_new(object, "hops", hops_json(finding));
+        json_object_set_new(object, "possible", json_integer(finding->possible));
+    }
     if (finding->element >= 0) json_object_set_new(object, "element", json_integer(finding->element));
     return object;
 }

@@ -48,6 +48,22 @@ static lb_status map_file(lb_archive *a, lb_err *err)
     return status;
 }
 
+/* Of a run of many ranks each worker opens all archives, and reads on in its own. Opening asks for the index alone:
+ * what the system reads ahead around it, megabytes on file systems of clusters, would be most of the run for each. */
+static void read_ahead(const lb_archive *a, bool ahead)
+{
+    madvise((void *)(uintptr_t)a->map, a->size, ahead ? MADV_NORMAL : MADV_RANDOM);
+}
+
+/* These bytes at once, not page by page. Of more than this, ends of columns are read, and the rest may never be. */
+static void ask_for(const lb_archive *a, uint64_t offset, uint64_t n)
+{
+    enum { MOST = 1 << 20 };
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)a->map + (uintptr_t)offset;
+    const uintptr_t first = at / page * page;
+    if (n <= MOST) madvise((void *)first, (size_t)(at + n - first), MADV_WILLNEED);
+}
+
 /* LB_OK with `closed` set when the index at the end is there and whole; no index is no failure. */
 static lb_status use_closing_index(lb_archive *a, lb_err *err)
 {
@@ -62,6 +78,7 @@ static lb_status use_closing_index(lb_archive *a, lb_err *err)
         return LB_OK;
     const char *bytes = a->map + locator.index_data;
     a->index_at = locator.index_data;
+    ask_for(a, locator.index_data, locator.index_size);
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_index_decode(bytes, locator.index_size, a->path, locator.index_data, &a->index, &why);
     if (status == LB_OK) status = lb_index_check(&a->index, bytes, locator.index_size, locator.index_digest);
@@ -137,10 +154,11 @@ static lb_status open_archive(const char *path, bool by_index, bool salvage, lb_
     }
     a->damaged_at = UINT64_MAX;
     lb_status status = map_file(a, err);
-    if (status == LB_OK && by_index) status = use_closing_index(a, err);
-    if (status == LB_OK && !a->closed) status = use_scan(a, salvage, err);
+    if (status == LB_OK && by_index) read_ahead(a, false), status = use_closing_index(a, err);
+    if (status == LB_OK && !a->closed) read_ahead(a, true), status = use_scan(a, salvage, err);
     if (status == LB_OK) status = make_slots(a, err);
     if (status == LB_OK) status = read_tables(a, err);
+    if (status == LB_OK) read_ahead(a, true);
     if (status == LB_OK)
         *archive = a;
     else

@@ -59,6 +59,13 @@ typedef enum lb_ranks_finding_kind { LB_RANKS_FINDINGS(LB_RANKS_FINDING_ENUM) } 
 #undef LB_RANKS_FINDING_ENUM
 LB_API const char *lb_ranks_finding_name(lb_ranks_finding_kind kind); /* "collective", … */
 
+/* A hop on which a sum's bits may have changed, in one order in which the ranks may have added. */
+typedef struct lb_ranks_hop {
+    char order[48];
+    int32_t from, to; /* ranks */
+    uint64_t bits;    /* that were turned over, as a mask */
+} lb_ranks_hop;
+
 typedef struct lb_ranks_finding {
     lb_ranks_finding_kind kind;
     bool note;
@@ -72,6 +79,10 @@ typedef struct lb_ranks_finding {
     int32_t from, to; /* ranks: the hop on which bits changed */
     int bit;          /* that was turned over */
     int64_t element;  /* the first that is wrong */
+    /* All hops that explain what each rank received; several give the same numbers, and which it was cannot be told.
+     * At most 64 are listed; `possible` counts all of them. */
+    lb_ranks_hop *hops;
+    uint32_t n_hops, possible;
 } lb_ranks_finding;
 
 /* NaN: not known. */

@@ -255,7 +255,8 @@ uint32_t lb_sum_fault_hops(const lb_collective_order *order, lb_collective_reduc
 static bool is_known_way(const lb_sum_fault_way *ways, uint32_t n, const lb_sum_fault_way *way)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (ways[i].n == way->n && !memcmp(ways[i].hops, way->hops, way->n * sizeof *way->hops)) return true;
+        if (ways[i].possible == way->possible && !memcmp(ways[i].hops, way->hops, way->n * sizeof *way->hops))
+            return true;
     return false;
 }
 
@@ -269,10 +270,10 @@ static void try_way(const lb_sum_fault_question *question, const char *text, lb_
     if (*n == room || lb_collective_order_parse(text, &order, NULL) != LB_OK ||
         !question->fits(question->context, &order))
         return;
-    enum { MOST = sizeof way.hops / sizeof *way.hops };
-    way.n = lb_sum_fault_hops(&order, question->reduction, question->terms, question->at, question->received, way.hops,
-                              MOST);
-    if (way.n && way.n <= MOST && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
+    way.possible = lb_sum_fault_hops(&order, question->reduction, question->terms, question->at, question->received,
+                                     way.hops, LB_SUM_FAULT_HOPS);
+    way.n = way.possible < LB_SUM_FAULT_HOPS ? way.possible : LB_SUM_FAULT_HOPS;
+    if (way.n && !is_known_way(ways, *n, &way)) ways[(*n)++] = way;
 }
 
 uint32_t lb_sum_fault_ways(const lb_sum_fault_question *question, lb_sum_fault_way *ways, uint32_t room)

@@ -40,10 +40,11 @@ uint32_t lb_sum_fault_hops(const lb_collective_order *order, lb_collective_reduc
                            const lb_rank_terms *terms, int64_t at, const void *const *received, lb_sum_fault_hop *hops,
                            uint32_t room);
 /* The same in every order that may have given the sum: orders whose bits are the same send other messages. */
+enum { LB_SUM_FAULT_HOPS = 64 };
 typedef struct lb_sum_fault_way {
     char order[LB_COLLECTIVE_ORDER_NAME];
-    lb_sum_fault_hop hops[4];
-    uint32_t n;
+    lb_sum_fault_hop hops[LB_SUM_FAULT_HOPS];
+    uint32_t n, possible; /* hops that are here, and how many there are: sums that are exact on the way have many */
 } lb_sum_fault_way;
 typedef struct lb_sum_fault_question {
     lb_collective_reduction reduction;
@@ -55,7 +56,7 @@ typedef struct lb_sum_fault_question {
     bool (*fits)(void *context, lb_collective_order *order);
     void *context;
 } lb_sum_fault_question;
-/* The ways that have hops, and not too many of them to be told, at most `room`. */
+/* The ways that have hops, at most `room`. */
 uint32_t lb_sum_fault_ways(const lb_sum_fault_question *question, lb_sum_fault_way *ways, uint32_t room);
 /* The bit of a mask that has one; -1. */
 int lb_sum_fault_one_bit(uint64_t bits);

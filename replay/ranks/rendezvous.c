@@ -23,9 +23,12 @@ static bool stand_at_the_same(const lb_rank_seat *a, const lb_rank_seat *b)
            !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
 }
 
-static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
+/* Looked for from `near` on: members of a group mostly sit in the order in which the group lists them. */
+static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank, uint32_t near)
 {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = near; i < n; i++)
+        if (seats[i].rank == rank) return i;
+    for (uint32_t i = 0; i < near && i < n; i++)
         if (seats[i].rank == rank) return i;
     return LB_NONE;
 }
@@ -34,7 +37,7 @@ static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
 static lb_rendezvous gather_message(const lb_rank_seat *seats, uint32_t n, uint32_t self, lb_message_end end,
                                     const lb_message_key *key, const lb_messages *messages)
 {
-    const uint32_t other = seat_of(seats, n, end == LB_MESSAGE_SENT ? key->receiver : key->sender);
+    const uint32_t other = seat_of(seats, n, end == LB_MESSAGE_SENT ? key->receiver : key->sender, 0);
     if (end == LB_MESSAGE_SENT) return other == LB_NONE ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_COMPLETE;
     if (lb_messages_has(messages, seats[self].machine, key)) return LB_RENDEZVOUS_COMPLETE;
     return other == LB_NONE || seats[other].done ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_WAITS;
@@ -57,7 +60,8 @@ lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32
         !lb_collective_run_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
         return LB_RENDEZVOUS_IMPOSSIBLE;
     for (uint32_t i = 0; i < row->ranks; i++) {
-        const uint32_t m = seat_of(seats, n, (int32_t)program->refs[row->first_rank + i]);
+        const uint32_t m = seat_of(seats, n, (int32_t)program->refs[row->first_rank + i],
+                                   *n_members ? members[*n_members - 1] + 1 : 0);
         if (m == LB_NONE || seats[m].done) return LB_RENDEZVOUS_IMPOSSIBLE;
         if (!seats[m].waits || !stand_at_the_same(&seats[first], &seats[m])) found = LB_RENDEZVOUS_WAITS;
         members[(*n_members)++] = m;

@@ -37,12 +37,17 @@ typedef struct entry {
     lb_prepared *prepared;
 } entry;
 
+/* What a rank's receipt says of how it was computed. */
+typedef struct receipt {
+    bool read, e4m3_nan;
+    lb_allowed_tf32 tf32;
+} receipt;
+
 struct lb_replay {
     lb_capture *capture;
     entry *entries;
     uint32_t n_entries;
-    lb_allowed_tf32 *tf32; /* per rank of the capture; NULL: no run has asked yet */
-    bool *e4m3_nan;        /* likewise */
+    receipt *receipts; /* per rank of the capture; NULL: no run has asked yet */
 };
 
 lb_status lb_replay_open(lb_capture *capture, lb_replay **replay, lb_err *err)
@@ -58,26 +63,18 @@ void lb_replay_close(lb_replay *replay)
     if (!replay) return;
     for (uint32_t i = 0; i < replay->n_entries; i++) lb_prepared_free(replay->entries[i].prepared);
     free(replay->entries);
-    free(replay->tf32);
-    free(replay->e4m3_nan);
+    free(replay->receipts);
     free(replay);
 }
 
-/* What the ranks' receipts say of how it was computed, read once for all runs. */
-static lb_status read_receipts(lb_replay *replay, lb_err *err)
+/* Read once for all runs, and of the ranks that run: a replay of one rank asks no other's archive. */
+static receipt receipt_of(lb_replay *replay, uint32_t row, int32_t rank)
 {
-    const int32_t *ranks;
-    const uint32_t n = lb_capture_ranks(replay->capture, &ranks);
-    if (replay->tf32) return LB_OK;
-    replay->tf32 = calloc(n + 1, sizeof *replay->tf32);
-    if (!replay->tf32) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    replay->e4m3_nan = calloc(n + 1, sizeof *replay->e4m3_nan);
-    if (!replay->e4m3_nan) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < n; i++) {
-        replay->tf32[i] = lb_allowed_tf32_of(replay->capture, ranks[i]);
-        replay->e4m3_nan[i] = lb_e4m3_nan_of(replay->capture, ranks[i]);
-    }
-    return LB_OK;
+    receipt *receipt = &replay->receipts[row];
+    if (!receipt->read)
+        *receipt =
+            (struct receipt){true, lb_e4m3_nan_of(replay->capture, rank), lb_allowed_tf32_of(replay->capture, rank)};
+    return *receipt;
 }
 
 /* LB_ERR_NOT_FOUND when that rank has no such step. */
@@ -289,16 +286,17 @@ static lb_status make_runners(session *session, lb_err *err)
 {
     const int32_t *ranks;
     uint32_t n = lb_capture_ranks(session->replay->capture, &ranks), steps = 0;
-    LB_TRY(read_receipts(session->replay, err));
+    if (!session->replay->receipts) session->replay->receipts = calloc(n + 1, sizeof *session->replay->receipts);
     session->runners = calloc(n + 1, sizeof *session->runners);
-    if (!session->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (!session->replay->receipts || !session->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
         if (!wanted(session->run.plan, ranks[i])) continue;
         runner *const runner = &session->runners[session->n_runners++];
         LB_TRY(make_runner(session, ranks[i], runner, err));
-        runner->machine->tf32_products = session->replay->tf32[i].products;
-        runner->machine->tf32_convolutions = session->replay->tf32[i].convolutions;
-        runner->machine->e4m3_nan = session->replay->e4m3_nan[i];
+        const receipt receipt = receipt_of(session->replay, i, ranks[i]);
+        runner->machine->tf32_products = receipt.tf32.products;
+        runner->machine->tf32_convolutions = receipt.tf32.convolutions;
+        runner->machine->e4m3_nan = receipt.e4m3_nan;
         steps += runner->n_rank_steps;
     }
     if (!steps)

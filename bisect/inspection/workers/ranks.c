@@ -152,6 +152,21 @@ typedef struct checking {
     lb_collective_results *results;
 } checking;
 
+static void hop_record(lb_part_record *record, lb_ranks_hop *hop)
+{
+    const char *order = hop->order;
+    int64_t from = hop->from, to = hop->to;
+    lb_part_record_name(record, &order);
+    lb_part_record_tally(record, &from, 0), lb_part_record_tally(record, &to, 0);
+    lb_part_record_u64(record, &hop->bits);
+    if (from > INT32_MAX || to > INT32_MAX)
+        lb_part_record_refuse(record, "hop", "%lld to %lld", (long long)from, (long long)to);
+    if (record->reading && record->status == LB_OK) {
+        snprintf(hop->order, sizeof hop->order, "%s", order);
+        hop->from = (int32_t)from, hop->to = (int32_t)to;
+    }
+}
+
 static void result_record(lb_part_record *record, lb_collective_finding *finding)
 {
     uint32_t kind = finding->kind;
@@ -167,6 +182,11 @@ static void result_record(lb_part_record *record, lb_collective_finding *finding
         lb_part_record_refuse(record, "place", "rank %lld, hop %lld to %lld, bit %lld", (long long)rank,
                               (long long)from, (long long)to, (long long)bit);
     finding->rank = (int32_t)rank, finding->from = (int32_t)from, finding->to = (int32_t)to, finding->bit = (int)bit;
+    finding->hops = lb_part_record_rows(record, finding->hops, &finding->n_hops, sizeof *finding->hops);
+    for (uint32_t i = 0; i < finding->n_hops; i++) hop_record(record, &finding->hops[i]);
+    lb_part_record_u32(record, &finding->possible);
+    if (finding->possible < finding->n_hops)
+        lb_part_record_refuse(record, "possible", "%u hops of %u", finding->n_hops, finding->possible);
     lb_part_record_u32(record, &finding->op);
     name_record(record, &finding->message);
 }
@@ -203,7 +223,7 @@ static lb_status fold_results(void *context, uint64_t unit, lb_part_record *reco
         if (!grown) record->status = lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
         if (!grown) continue;
         all->list = grown, all->list[all->n++] = one.list[i];
-        one.list[i].ranks = NULL, one.list[i].message = NULL;
+        one.list[i].ranks = NULL, one.list[i].message = NULL, one.list[i].hops = NULL;
     }
     lb_collective_results_release(&one);
     return record->status;
@@ -236,7 +256,10 @@ static lb_status add_results(lb_capture *capture, const lb_ranks_options *option
                                       .from = finding->from,
                                       .to = finding->to,
                                       .bit = finding->bit,
-                                      .element = finding->element};
+                                      .element = finding->element,
+                                      .hops = finding->hops,
+                                      .n_hops = finding->n_hops,
+                                      .possible = finding->possible};
         if (in_window(options, finding->step))
             status = lb_worker_findings_add(findings, &row, strdup(finding->message), err);
     }

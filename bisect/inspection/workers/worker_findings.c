@@ -35,7 +35,13 @@ lb_status lb_worker_findings_add(lb_worker_findings *findings, const lb_ranks_fi
     if (finding->kind != LB_RANKS_RESULT) y->from = y->to = y->bit = -1, y->element = -1;
     y->tensor = finding->tensor ? strdup(finding->tensor) : NULL;
     y->ranks = malloc((finding->n_ranks + 1) * sizeof *y->ranks);
-    if (!y->ranks || (finding->tensor && !y->tensor)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    y->hops = finding->n_hops ? malloc(finding->n_hops * sizeof *y->hops) : NULL;
+    if (y->hops)
+        memcpy(y->hops, finding->hops, finding->n_hops * sizeof *y->hops);
+    else
+        y->n_hops = 0;
+    if (!y->ranks || (finding->tensor && !y->tensor) || (finding->n_hops && !y->hops))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
     if (finding->n_ranks) memcpy(y->ranks, finding->ranks, finding->n_ranks * sizeof *y->ranks);
     return LB_OK;
 }
@@ -43,7 +49,8 @@ lb_status lb_worker_findings_add(lb_worker_findings *findings, const lb_ranks_fi
 void lb_worker_findings_release(lb_worker_findings *findings)
 {
     for (uint32_t i = 0; i < findings->n; i++)
-        free(findings->list[i].ranks), free(findings->list[i].tensor), free(findings->list[i].message);
+        free(findings->list[i].ranks), free(findings->list[i].tensor), free(findings->list[i].message),
+            free(findings->list[i].hops);
     free(findings->list);
     *findings = (lb_worker_findings){0};
 }

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_HOPS = 4 };
-
 /* ---- what is told ------------------------------------------------------------------------------------------------ */
 
 /* The first element that is wrong on a member; how many there are. */
@@ -151,20 +149,49 @@ static bool may_be(void *context, lb_collective_order *order)
     return lb_collective_exchange_fits(asked->x, order);
 }
 
-/* "bit 17, or bit 19 on the way from rank 3 to rank 4"; true: there is one hop. */
+static bool is_same_hop(const lb_sum_fault_hop *a, const lb_sum_fault_hop *b)
+{
+    return a->from == b->from && a->to == b->to;
+}
+
+/* "bit 17, or bit 19 on the way from rank 3 to rank 4"; true: there is one hop. Of many the first are named. */
 static bool print_way(FILE *out, const lb_collective_member *member, const lb_sum_fault_way *way)
 {
+    enum { FEW_HOPS = 4 };
     bool one_hop = true;
-    for (uint32_t i = 0; i < way->n; i++) {
+    for (uint32_t i = 1; i < way->n; i++) one_hop &= is_same_hop(&way->hops[i], &way->hops[0]);
+    const bool few = way->possible <= FEW_HOPS || one_hop;
+    for (uint32_t i = 0; i < (few ? way->n : FEW_HOPS); i++) {
         const lb_sum_fault_hop *hop = &way->hops[i], *next = i + 1 < way->n ? hop + 1 : NULL;
         fputs(i ? ", or " : "", out);
         print_bits(out, hop->bits);
-        one_hop &= hop->from == way->hops[0].from && hop->to == way->hops[0].to;
-        if (!next || next->from != hop->from || next->to != hop->to)
+        if (!next || !few || !is_same_hop(next, hop))
             fprintf(out, " on the way from rank %d to rank %d", lb_collective_member_rank(member, hop->from),
                     lb_collective_member_rank(member, hop->to));
     }
+    if (!few) fprintf(out, ", or one of %" PRIu32 " more", way->possible - FEW_HOPS);
+    if (!one_hop)
+        fprintf(out, ": each of these %" PRIu32 " gives what was received, and the bits do not tell which it was",
+                way->possible);
     return one_hop;
+}
+
+/* As many as are listed, of all ways. */
+static void keep_hops(const lb_collective_member *member, const lb_sum_fault_way *ways, uint32_t n,
+                      lb_collective_finding *found)
+{
+    found->hops = calloc(LB_SUM_FAULT_HOPS, sizeof *found->hops);
+    for (uint32_t i = 0; i < n; i++) {
+        found->possible += ways[i].possible;
+        for (uint32_t k = 0; k < ways[i].n && found->hops && found->n_hops < LB_SUM_FAULT_HOPS; k++) {
+            const lb_sum_fault_hop *hop = &ways[i].hops[k];
+            lb_ranks_hop *kept = &found->hops[found->n_hops++];
+            *kept = (lb_ranks_hop){.from = lb_collective_member_rank(member, hop->from),
+                                   .to = lb_collective_member_rank(member, hop->to),
+                                   .bits = hop->bits};
+            snprintf(kept->order, sizeof kept->order, "%.47s", ways[i].order);
+        }
+    }
 }
 
 /* Which hop of the sum carried other bits; `all`: every rank that receives this element received it wrong. */
@@ -193,6 +220,7 @@ static void print_hops(FILE *out, const lb_collective_exchange *exchange, const 
     const uint32_t n = few ? lb_sum_fault_ways(&question, ways, question.told ? 1 : WAYS) : 0;
     if (!n && all && exchange->proven)
         fputs(". All received the same, so that it happened while the sum was made", out);
+    if (n) keep_hops(member, ways, n, found);
     for (uint32_t i = 0; i < n; i++) {
         fprintf(out,
                 i     ? "; in order %s, which gives the same sums, "

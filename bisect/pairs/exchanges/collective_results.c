@@ -513,7 +513,8 @@ lb_status lb_collective_results_check_one(lb_capture *capture, int64_t step, con
 
 void lb_collective_results_release(lb_collective_results *results)
 {
-    for (uint32_t i = 0; i < results->n; i++) free(results->list[i].ranks), free(results->list[i].message);
+    for (uint32_t i = 0; i < results->n; i++)
+        free(results->list[i].ranks), free(results->list[i].message), free(results->list[i].hops);
     free(results->list);
     *results = (lb_collective_results){0};
 }

@@ -17,6 +17,7 @@
 #include "exchanges/collective_members.h"
 
 #include <lastbit/archive.h>
+#include <lastbit/ranks.h>
 
 typedef enum lb_collective_fault {
     LB_COLLECTIVE_RESULT,   /* a member received different bits than the members sent, or called something else */
@@ -32,10 +33,12 @@ typedef struct lb_collective_finding {
     uint32_t n_ranks;
     int32_t rank; /* the first of them, and its op */
     uint32_t op;
-    int32_t from, to; /* ranks: the hop on which bits changed; -1: not known */
-    int32_t brought;  /* the rank whose contribution is missing, old or there twice; -1: none, or not known */
-    int bit;          /* that was turned over; -1: several, or not known */
-    int64_t element;  /* the first that is wrong; -1: bytes were not kept */
+    int32_t from, to;   /* ranks: the hop on which bits changed; -1: not known */
+    int32_t brought;    /* the rank whose contribution is missing, old or there twice; -1: none, or not known */
+    int bit;            /* that was turned over; -1: several, or not known */
+    int64_t element;    /* the first that is wrong; -1: bytes were not kept */
+    lb_ranks_hop *hops; /* all that may be, as lb_ranks_finding has them */
+    uint32_t n_hops, possible;
     char *message;
 } lb_collective_finding;
 

@@ -209,7 +209,7 @@ static const char *selector_of_ranks(lb_explain_report *report, const lb_step_pa
     char ranks[512] = "", ops[1024] = "", text[2048];
     const lb_matched_region_side *side = &region->sides[0];
     size_t used = 0;
-    for (uint32_t part = 0; part < pair->sides[0].n_parts; part++) {
+    for (uint32_t part = 0; part < pair->sides[0].n_parts && used < sizeof ranks; part++) {
         char list[1024] = "";
         size_t n = 0;
         for (uint32_t i = 0; i < side->n_ops && n < sizeof list; i++)
@@ -217,7 +217,7 @@ static const char *selector_of_ranks(lb_explain_report *report, const lb_step_pa
                 n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n ? "," : "",
                                       side->ops[i] - pair->sides[0].parts[part].first_op);
         if (!n) continue;
-        if (n >= sizeof list || used >= sizeof ranks || (*ops && strcmp(ops, list))) return "";
+        if (n >= sizeof list || (*ops && strcmp(ops, list))) return "";
         memcpy(ops, list, sizeof ops);
         used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? "," : "",
                                  pair->sides[0].parts[part].program->rank);

@@ -6,6 +6,7 @@
 #include "explain/matched_region_finder.h"
 
 #include "ranks/collective_names.h"
+#include "subprogram/rank_rows.h"
 
 #include "base/array.h"
 #include <stdlib.h>
@@ -402,21 +403,45 @@ static bool same_rank(const lb_region_finder *finder, uint32_t va, uint32_t vb)
                                                          lb_program_view_recorded(finder->source->b, vb, &row)->rank;
 }
 
+/* What two boundaries share that may correspond: all ranks have the same paths. */
+static int64_t module_key(const lb_region_finder *finder, int side, const lb_boundary *boundary)
+{
+    uint32_t row;
+    const lb_program_view *view = side ? finder->source->b : finder->source->a;
+    const char *path = finder->source->paths[side][boundary->scope];
+    const int32_t rank =
+        finder->source->collective_matches[0] ? lb_program_view_recorded(view, boundary->value, &row)->rank : 0;
+    return (int64_t)(lb_digest_bytes(path, strlen(path)).lo ^ ((uint64_t)(uint32_t)rank << 32 | boundary->position));
+}
+
+static bool list_modules(lb_region_finder *finder, int side, lb_keyed_rows *modules)
+{
+    const lb_program *program = finder->p[side];
+    for (uint32_t i = 0; i < program->n_boundaries && !finder->failed; i++)
+        if (program->boundaries[i].output && program->boundaries[i].value != LB_NONE)
+            finder->failed = !lb_keyed_rows_add(modules, module_key(finder, side, &program->boundaries[i]), i);
+    lb_keyed_rows_sort(modules);
+    return !finder->failed;
+}
+
 /* Outputs of modules are anchors that need no aligned op: where a side computes a whole layer by
- * different ops, they are the only places that both sides agree upon. Nested loops, for a model has
- * hundreds of boundaries and each row ends its search at the first that fits. */
+ * different ops, they are the only places that both sides agree upon. */
 static void look_at_modules(lb_region_finder *finder)
 {
+    lb_keyed_rows theirs = {0};
+    finder->failed |= !list_modules(finder, 1, &theirs);
     const lb_program *a = finder->p[0], *b = finder->p[1];
     const lb_forwards *passes = &finder->source->alignment->forwards;
     for (uint32_t i = 0; i < a->n_boundaries && !finder->failed; i++) {
         const lb_boundary *boundary = &a->boundaries[i];
         if (!boundary->output || boundary->value == LB_NONE) continue;
         const uint32_t call = lb_forwards_call(passes, 0, a, boundary);
-        for (uint32_t j = 0; j < b->n_boundaries; j++) {
-            const lb_boundary *y = &b->boundaries[j];
-            if (!y->output || y->value == LB_NONE || y->position != boundary->position ||
-                lb_forwards_call(passes, 1, b, y) != call || y->recompute != boundary->recompute ||
+        uint32_t n;
+        const lb_keyed_row *row = lb_keyed_rows_of(&theirs, module_key(finder, 0, boundary), &n);
+        for (uint32_t k = 0; k < n; k++) { /* the first that fits */
+            const lb_boundary *y = &b->boundaries[row[k].row];
+            if (y->position != boundary->position || lb_forwards_call(passes, 1, b, y) != call ||
+                y->recompute != boundary->recompute ||
                 strcmp(finder->source->paths[0][boundary->scope], finder->source->paths[1][y->scope]) ||
                 !same_rank(finder, boundary->value, y->value))
                 continue;
@@ -427,6 +452,7 @@ static void look_at_modules(lb_region_finder *finder)
             break;
         }
     }
+    free(theirs.list);
 }
 
 /* ---- all of it ---- */

@@ -448,9 +448,14 @@ static void print_bits(uint64_t bits, char *text, size_t room)
 }
 
 /* "bit 17, or bit 19 on the way from rank 3 to rank 4", as collective_result_text.c says it of one capture. */
-static void print_hops(const lb_sum_terms *terms, const lb_sum_fault_hop *hops, uint32_t n, char *text, size_t room)
+static void print_hops(const lb_sum_terms *terms, const lb_sum_fault_way *way, char *text, size_t room)
 {
+    enum { FEW_HOPS = 4 };
+    const lb_sum_fault_hop *hops = way->hops;
+    const uint32_t n = way->possible <= FEW_HOPS ? way->n : FEW_HOPS;
+    bool one_hop = true;
     size_t used = 0;
+    for (uint32_t i = 1; i < way->n; i++) one_hop &= hops[i].from == hops[0].from && hops[i].to == hops[0].to;
     for (uint32_t i = 0; i < n && used < room; i++) {
         const bool last = i + 1 == n || hops[i + 1].from != hops[i].from || hops[i + 1].to != hops[i].to;
         char bits[200];
@@ -460,6 +465,12 @@ static void print_hops(const lb_sum_terms *terms, const lb_sum_fault_hop *hops, 
             used += (size_t)snprintf(text + used, room - used, " on the way from rank %d to rank %d",
                                      terms->ranks[hops[i].from], terms->ranks[hops[i].to]);
     }
+    if (n < way->possible && used < room)
+        used += (size_t)snprintf(text + used, room - used, ", or one of %" PRIu32 " more", way->possible - n);
+    if (!one_hop && used < room)
+        snprintf(text + used, room - used,
+                 ": each of these %" PRIu32 " gives what was received, and the bits do not tell which it was",
+                 way->possible);
 }
 
 /* "element 77 that rank 2 received has bit 3 turned over, …"; "" where all elements are legal, or many are not. */
@@ -491,7 +502,7 @@ static lb_status tell_flip(const lb_sum_terms *sums, char *text, size_t room, lb
             used += (size_t)snprintf(text + used, room - used,
                                      i ? "; in order %s, which gives the same sums, " : ": in order %s it is ",
                                      ways[i].order);
-            if (used < room) print_hops(sums, ways[i].hops, ways[i].n, text + used, room - used);
+            if (used < room) print_hops(sums, &ways[i], text + used, room - used);
             used = strlen(text);
         }
     }

@@ -4,6 +4,7 @@
 #include "ranks/collective_names.h"
 #include "ranks/message_key.h"
 
+#include "base/array.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,15 +33,36 @@ static uint32_t op_of_part(const lb_program_view_part *part, const lb_program *p
     return LB_NONE;
 }
 
+/* A part by its rank, for bsearch. */
+typedef struct ranked_part {
+    int32_t rank;
+    uint32_t part;
+} ranked_part;
+
+static int by_rank(const void *x, const void *y)
+{
+    const ranked_part *a = x, *b = y;
+    return a->rank != b->rank ? (a->rank > b->rank) - (a->rank < b->rank) : (a->part > b->part) - (a->part < b->part);
+}
+
+static ranked_part *parts_by_rank(const lb_program_view *side)
+{
+    ranked_part *parts = malloc((side->n_parts + 1u) * sizeof *parts);
+    for (uint32_t k = 0; parts && k < side->n_parts; k++) parts[k] = (ranked_part){side->parts[k].program->rank, k};
+    if (parts && side->n_parts) qsort(parts, side->n_parts, sizeof *parts, by_rank);
+    return parts;
+}
+
 /* The members' ops in group order; false when one of them is not there. */
-static bool gather_members(const lb_program_view *side, const lb_program *program, const lb_collective *row,
-                           uint32_t *ops)
+static bool gather_members(const lb_program_view *side, const ranked_part *parts, const lb_program *program,
+                           const lb_collective *row, uint32_t *ops)
 {
     for (uint32_t r = 0; r < row->ranks; r++) {
+        const int32_t rank = (int32_t)program->refs[row->first_rank + r];
         ops[r] = LB_NONE;
-        for (uint32_t k = 0; k < side->n_parts; k++)
-            if (side->parts[k].program->rank == (int32_t)program->refs[row->first_rank + r])
-                ops[r] = op_of_part(&side->parts[k], program, row);
+        for (size_t k = lb_array_first(parts, side->n_parts, sizeof *parts, &rank, lb_by_i32);
+             k < side->n_parts && parts[k].rank == rank; k++) /* of several, the last */
+            ops[r] = op_of_part(&side->parts[parts[k].part], program, row);
         if (ops[r] == LB_NONE) return false;
     }
     return row->ranks > 1;
@@ -109,7 +131,7 @@ static lb_status find_message(const lb_program_view *side, const lb_program *of,
     return LB_OK;
 }
 
-static lb_status find_of_part(const lb_program_view *side, const lb_program_view_part *part,
+static lb_status find_of_part(const lb_program_view *side, const ranked_part *parts, const lb_program_view_part *part,
                               lb_collective_matches *matches, uint32_t *n_ops, lb_err *err)
 {
     const lb_program *program = part->program;
@@ -121,7 +143,7 @@ static lb_status find_of_part(const lb_program_view *side, const lb_program_view
         const lb_message_end end = lb_message_key_of(program, row, &key);
         if (end != LB_MESSAGE_NONE) LB_TRY(find_message(side, program, op, &key, end, matches, n_ops, err));
         if (end != LB_MESSAGE_NONE || !lb_collective_run_knows(lb_op_name(program, &program->ops[row->op]))) continue;
-        if (row->ranks > side->n_parts || !gather_members(side, program, row, matches->ops + *n_ops)) continue;
+        if (row->ranks > side->n_parts || !gather_members(side, parts, program, row, matches->ops + *n_ops)) continue;
         for (uint32_t r = 0; r < row->ranks; r++) matches->of_op[matches->ops[*n_ops + r]] = matches->n;
         matches->list[matches->n++] = (lb_collective_match){*n_ops, row->ranks, false};
         *n_ops += row->ranks;
@@ -138,14 +160,17 @@ lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_
         (lb_collective_matches){.list = malloc((n + 1) * sizeof *collective_matches->list),
                                 .ops = malloc((n + side->n_parts + 1) * sizeof *collective_matches->ops),
                                 .of_op = malloc((side->program->n_ops + 1) * sizeof *collective_matches->of_op)};
-    if (!collective_matches->list || !collective_matches->ops || !collective_matches->of_op) {
+    ranked_part *parts = parts_by_rank(side);
+    if (!collective_matches->list || !collective_matches->ops || !collective_matches->of_op || !parts) {
+        free(parts);
         lb_collective_matches_release(collective_matches);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u collectives", n);
     }
     memset(collective_matches->of_op, 0xFF, side->program->n_ops * sizeof *collective_matches->of_op);
     lb_status status = LB_OK;
     for (uint32_t k = 0; k < side->n_parts && status == LB_OK; k++)
-        status = find_of_part(side, &side->parts[k], collective_matches, &n_ops, err);
+        status = find_of_part(side, parts, &side->parts[k], collective_matches, &n_ops, err);
+    free(parts);
     if (status != LB_OK) lb_collective_matches_release(collective_matches);
     return status;
 }

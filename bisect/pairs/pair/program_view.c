@@ -326,7 +326,17 @@ uint32_t lb_program_view_part_at(const lb_program_view *side, int32_t rank, int6
 
 static const lb_program_view_part *part_named(const lb_program_view *side, const lb_program *recorded)
 {
-    for (uint32_t p = 0; p < side->n_parts; p++)
+    /* Ranks mostly stand in their order. */
+    uint32_t p = 0, end = side->n_parts;
+    while (end - p > 1) {
+        const uint32_t middle = p + (end - p) / 2;
+        if (side->parts[middle].program->rank > recorded->rank)
+            end = middle;
+        else
+            p = middle;
+    }
+    if (side->n_parts && side->parts[p].program == recorded) return &side->parts[p];
+    for (p = 0; p < side->n_parts; p++)
         if (side->parts[p].program == recorded) return &side->parts[p];
     return NULL;
 }

@@ -10,8 +10,9 @@ typedef struct builder {
     const lb_program *in;
     lb_program *out;
     const lb_subprogram_parts *parts;
+    const lb_rank_rows *rows;
     lb_copier copier; /* from `in` to `out` */
-    uint8_t *loaded;  /* per leaf: its source stands */
+    uint8_t *loaded;  /* per leaf: its source stands; a leaf is of one rank */
     uint32_t part;    /* of `parts->ranks`: which rank's ops these are */
 } builder;
 
@@ -22,27 +23,21 @@ static uint32_t checked(builder *builder, uint32_t row)
 
 static uint32_t leaf_row(const builder *builder, uint32_t value)
 {
-    for (uint32_t i = 0; i < builder->parts->n_leaves; i++)
-        if (builder->parts->leaves[i] == value) return i;
-    return LB_NONE;
+    uint32_t n;
+    const lb_keyed_row *leaf = lb_keyed_rows_of(&builder->rows->leaf_of_value, value, &n);
+    return n ? leaf->row : LB_NONE;
 }
 
-static bool is_own_op(const builder *builder, uint32_t op)
+/* What a recipe calls a weight: the contents of a parameter's storage, whatever view of it is read. Storages are those
+ * of one rank, whose values stand beside each other. */
+static bool is_parameter(const builder *builder, uint32_t value)
 {
-    return !builder->parts->ranks || lb_program_view_part_of(builder->parts->ranks, op) == builder->part;
-}
-
-static bool is_own_value(const builder *builder, uint32_t value)
-{
-    uint32_t row;
+    const lb_program *program = builder->in;
     const lb_program_view *ranks = builder->parts->ranks;
-    return !ranks || lb_program_view_recorded(ranks, value, &row) == ranks->parts[builder->part].program;
-}
-
-/* What a recipe calls a weight: the contents of a parameter's storage, whatever view of it is read. */
-static bool is_parameter(const lb_program *program, uint32_t value)
-{
-    for (uint32_t v = 0; v < program->n_values; v++)
+    const uint32_t part = ranks ? lb_program_view_part_of_value(ranks, value) : 0;
+    const uint32_t first = ranks ? ranks->parts[part].first_value : 0;
+    const uint32_t end = ranks && part + 1 < ranks->n_parts ? ranks->parts[part + 1].first_value : program->n_values;
+    for (uint32_t v = first; v < end; v++)
         if (program->values[v].storage == program->values[value].storage &&
             (program->values[v].flags & LB_VALUE_PARAMETER || program->values[v].source == LB_SOURCE_PARAMETER))
             return true;
@@ -54,8 +49,9 @@ static void reshape(builder *builder, uint32_t value, lb_value *row)
 {
     static const int64_t fresh = INT64_MAX / 4;
     const lb_layout *given = NULL;
-    for (uint32_t i = 0; builder->parts->output_layouts && i < builder->parts->n_outputs; i++)
-        if (builder->parts->outputs[i] == value) given = &builder->parts->output_layouts[i];
+    uint32_t n;
+    const lb_keyed_row *output = lb_keyed_rows_of(&builder->rows->output_of_value, value, &n);
+    if (builder->parts->output_layouts && n) given = &builder->parts->output_layouts[output[n - 1].row];
     if (builder->parts->leaf_layouts && leaf_row(builder, value) != LB_NONE)
         given = &builder->parts->leaf_layouts[leaf_row(builder, value)];
     if (given && given->ndim >= 0)
@@ -72,7 +68,7 @@ static void change(void *context, uint32_t value, lb_value *row)
     row->source = LB_SOURCE_NOT;
     reshape(builder, value, row);
     if (leaf_row(builder, value) == LB_NONE) return;
-    const bool weight = is_parameter(builder->in, value);
+    const bool weight = is_parameter(builder, value);
     row->flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);
     row->source = weight ? LB_SOURCE_PARAMETER : LB_SOURCE_OTHER;
 }
@@ -99,11 +95,13 @@ static void put_source(builder *builder, uint32_t row)
 static void put_sources_of(void *context, uint32_t value)
 {
     builder *builder = context;
-    for (uint32_t i = 0; value != LB_NONE && i < builder->parts->n_leaves; i++) {
-        const lb_value *leaf = &builder->in->values[builder->parts->leaves[i]], *read = &builder->in->values[value];
-        if (!builder->loaded[i] && leaf->storage == read->storage && leaf->version <= read->version)
-            put_source(builder, i);
-    }
+    if (value == LB_NONE) return;
+    uint32_t n;
+    const lb_value *values = builder->in->values, *read = &values[value];
+    const lb_keyed_row *leaf = lb_keyed_rows_of(&builder->rows->leaves_of_storage, read->storage, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (!builder->loaded[leaf[i].row] && values[builder->parts->leaves[leaf[i].row]].version <= read->version)
+            put_source(builder, leaf[i].row);
 }
 
 /* Who meets at the op that comes next. */
@@ -154,71 +152,73 @@ static uint32_t put_copy(builder *builder, uint32_t value)
     return copied;
 }
 
-static bool computed_by(const lb_subprogram_parts *parts, uint32_t value)
+static bool is_computed(const builder *builder, uint32_t value)
 {
-    for (uint32_t i = 0; i < parts->n_ops; i++) {
-        const lb_op *op = &parts->program->ops[parts->ops[i]];
-        if (op->flags & LB_OP_VIEW) continue;
-        for (uint32_t k = 0; k < op->results + op->written; k++)
-            if ((lb_op_outcome(parts->program, op, k)) == value) return true;
-    }
-    return false;
+    uint32_t n;
+    lb_keyed_rows_of(&builder->rows->computed, value, &n);
+    return n > 0;
 }
 
 static void build(builder *builder, lb_subprogram *subprogram)
 {
     const lb_subprogram_parts *parts = builder->parts;
-    const uint32_t rank_program = subprogram->n_rank_programs;
+    const uint32_t rank_program = subprogram->n_rank_programs, part = builder->part;
+    lb_rank_program *made = &subprogram->rank_programs[rank_program];
+    uint32_t n;
     builder->out->step = builder->in->step, builder->out->world = parts->ranks ? (int32_t)parts->ranks->n_parts : 1;
-    builder->out->rank = parts->ranks ? parts->ranks->parts[builder->part].program->rank : builder->in->rank;
-    for (uint32_t i = 0; i < parts->n_ops; i++)
-        if (is_own_op(builder, parts->ops[i])) put_op(builder, parts->ops[i]);
-    for (uint32_t i = 0; i < parts->n_leaves; i++)
-        if (is_own_value(builder, parts->leaves[i]))
-            subprogram->leaves[i] = (lb_spot){rank_program, lb_copier_value(&builder->copier, parts->leaves[i])};
-    for (uint32_t i = 0; i < parts->n_outputs; i++) {
-        const uint32_t output = parts->outputs[i];
-        if (!is_own_value(builder, output)) continue;
-        subprogram->outputs[i] =
-            (lb_spot){rank_program, computed_by(parts, output) ? lb_copier_value(&builder->copier, output)
-                                                               : put_copy(builder, output)};
+    builder->out->rank = parts->ranks ? parts->ranks->parts[part].program->rank : builder->in->rank;
+    const lb_keyed_row *row = lb_keyed_rows_of(&subprogram->rows.ops, part, &n);
+    for (uint32_t i = 0; i < n; i++) put_op(builder, parts->ops[row[i].row]);
+    made->leaves = row = lb_keyed_rows_of(&subprogram->rows.leaves, part, &made->n_leaves);
+    for (uint32_t i = 0; i < made->n_leaves; i++)
+        subprogram->leaves[row[i].row] =
+            (lb_spot){rank_program, lb_copier_value(&builder->copier, parts->leaves[row[i].row])};
+    made->outputs = row = lb_keyed_rows_of(&subprogram->rows.outputs, part, &made->n_outputs);
+    for (uint32_t i = 0; i < made->n_outputs; i++) {
+        const uint32_t output = parts->outputs[row[i].row];
+        subprogram->outputs[row[i].row] =
+            (lb_spot){rank_program, is_computed(builder, output) ? lb_copier_value(&builder->copier, output)
+                                                                 : put_copy(builder, output)};
     }
 }
 
-static lb_status make_rank_program(const lb_subprogram_parts *parts, uint32_t part, lb_subprogram *subprogram,
-                                   lb_err *err)
+static lb_status make_rank_program(builder *builder, lb_subprogram *subprogram, lb_err *err)
 {
     lb_rank_program *program = &subprogram->rank_programs[subprogram->n_rank_programs];
-    program->program = lb_program_new();
-    builder builder = {.in = parts->program, .out = program->program, .parts = parts, .part = part};
-    builder.copier = (lb_copier){.from = builder.in, .to = builder.out, .change = change, .context = &builder};
-    builder.loaded = calloc(parts->n_leaves + 1, 1);
-    const bool room = builder.out && builder.loaded;
-    if (room) build(&builder, subprogram);
-    lb_copier_release(&builder.copier), free(builder.loaded);
-    subprogram->n_rank_programs++;
-    if (!room || builder.copier.failed)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
+    builder->out = program->program = lb_program_new();
+    builder->copier = (lb_copier){.from = builder->in, .to = builder->out, .change = change, .context = builder};
+    if (builder->out) build(builder, subprogram);
+    lb_copier_release(&builder->copier);
+    builder->copier.failed |=
+        !lb_keyed_rows_add(&subprogram->by_address, (int64_t)(intptr_t)builder->out, subprogram->n_rank_programs++);
+    if (!builder->out || builder->copier.failed)
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", builder->parts->n_ops);
     LB_TRY(lb_program_validate(program->program, err));
     return lb_prepared_make(program->program, NULL, NULL, &program->prepared, err);
 }
 
 /* Has a rank anything to do with it? */
-static bool takes_part(const lb_subprogram_parts *parts, uint32_t part)
+static bool takes_part(const lb_rank_rows *rows, uint32_t part)
 {
-    const builder builder = {.parts = parts, .part = part};
-    bool any = false;
-    for (uint32_t i = 0; i < parts->n_ops && !any; i++) any = is_own_op(&builder, parts->ops[i]);
-    for (uint32_t i = 0; i < parts->n_outputs && !any; i++) any = is_own_value(&builder, parts->outputs[i]);
-    return any;
+    uint32_t ops, outputs;
+    lb_keyed_rows_of(&rows->ops, part, &ops);
+    lb_keyed_rows_of(&rows->outputs, part, &outputs);
+    return ops || outputs;
 }
 
 static lb_status make_rank_programs(const lb_subprogram_parts *parts, lb_subprogram *subprogram, lb_err *err)
 {
-    if (!parts->ranks) return make_rank_program(parts, 0, subprogram, err);
-    for (uint32_t part = 0; part < parts->ranks->n_parts; part++)
-        if (takes_part(parts, part)) LB_TRY(make_rank_program(parts, part, subprogram, err));
-    return LB_OK;
+    builder builder = {.in = parts->program, .parts = parts, .rows = &subprogram->rows};
+    builder.loaded = calloc(parts->n_leaves + 1, 1);
+    lb_status status = LB_OK;
+    if (!builder.loaded || !lb_rank_rows_sort(parts, &subprogram->rows))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
+    for (uint32_t part = 0; part < (parts->ranks ? parts->ranks->n_parts : 1) && status == LB_OK; part++) {
+        builder.part = part;
+        if (!parts->ranks || takes_part(&subprogram->rows, part)) status = make_rank_program(&builder, subprogram, err);
+    }
+    free(builder.loaded);
+    return status;
 }
 
 lb_status lb_subprogram_new(const lb_subprogram_parts *parts, lb_subprogram **out, lb_err *err)
@@ -239,6 +239,7 @@ lb_status lb_subprogram_new(const lb_subprogram_parts *parts, lb_subprogram **ou
     if (subprogram->leaves) memset(subprogram->leaves, 0xFF, parts->n_leaves * sizeof *subprogram->leaves);
     if (subprogram->rank_programs && subprogram->leaves && subprogram->outputs)
         status = make_rank_programs(parts, subprogram, err);
+    lb_keyed_rows_sort(&subprogram->by_address);
     if (status == LB_OK)
         *out = subprogram;
     else
@@ -254,6 +255,8 @@ void lb_subprogram_free(lb_subprogram *subprogram)
         lb_program_free(subprogram->rank_programs[i].program);
     }
     free(subprogram->rank_programs), free(subprogram->leaves), free(subprogram->outputs);
+    free(subprogram->by_address.list);
+    lb_rank_rows_release(&subprogram->rows);
     free(subprogram);
 }
 

@@ -15,25 +15,28 @@ typedef struct run {
     bool out_of_reach, no_memory;
 } run;
 
-/* A fusion rewrites the program of the only rank program, not its values. */
-static bool is_spot(const lb_subprogram *subprogram, lb_spot at, const lb_program *program, uint32_t value)
+/* Whose program runs. A fusion rewrites the program of the only rank program, not its values. */
+static const lb_rank_program *rank_program_of(const lb_subprogram *subprogram, const lb_program *program)
 {
-    return at.row == value &&
-           (subprogram->n_rank_programs == 1 || subprogram->rank_programs[at.rank_program].program == program);
+    uint32_t n;
+    if (subprogram->n_rank_programs == 1) return &subprogram->rank_programs[0];
+    const lb_keyed_row *row = lb_keyed_rows_of(&subprogram->by_address, (int64_t)(intptr_t)program, &n);
+    return n ? &subprogram->rank_programs[row->row] : NULL;
 }
 
 static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     const run *run = context;
     const lb_subprogram *subprogram = run->subprogram;
-    for (uint32_t i = 0; i < subprogram->n_leaves; i++)
-        if (subprogram->leaves[i].row != LB_NONE && is_spot(subprogram, subprogram->leaves[i], program, value)) {
-            *tensor = run->inputs[i];
+    const lb_rank_program *of = rank_program_of(subprogram, program);
+    for (uint32_t i = 0; of && i < of->n_leaves; i++)
+        if (subprogram->leaves[of->leaves[i].row].row == value) {
+            *tensor = run->inputs[of->leaves[i].row];
             return LB_OK;
         }
-    for (uint32_t i = 0; run->targets && i < subprogram->n_outputs; i++)
-        if (is_spot(subprogram, subprogram->outputs[i], program, value) && run->targets[i].data) {
-            *tensor = run->targets[i];
+    for (uint32_t i = 0; of && run->targets && i < of->n_outputs; i++)
+        if (subprogram->outputs[of->outputs[i].row].row == value && run->targets[of->outputs[i].row].data) {
+            *tensor = run->targets[of->outputs[i].row];
             return LB_OK;
         }
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "not given");
@@ -57,11 +60,11 @@ static bool note_event(void *context, const lb_event *event)
     const bool met = event->program->ops[event->op].flags & LB_OP_COLLECTIVE;
     run->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !run->targets && !met);
     run->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;
-    for (uint32_t i = 0; run->results && i < event->n_results; i++)
-        for (uint32_t k = 0; k < run->subprogram->n_outputs; k++)
-            if (is_spot(run->subprogram, run->subprogram->outputs[k], event->program, event->values[i]) &&
-                event->computed[i].data)
-                keep_result(run, k, &event->computed[i]);
+    const lb_rank_program *of = run->results ? rank_program_of(run->subprogram, event->program) : NULL;
+    for (uint32_t i = 0; of && i < event->n_results; i++)
+        for (uint32_t k = 0; k < of->n_outputs && event->computed[i].data; k++)
+            if (run->subprogram->outputs[of->outputs[k].row].row == event->values[i])
+                keep_result(run, of->outputs[k].row, &event->computed[i]);
     return !run->lost && !run->no_memory;
 }
 

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from conftest import BUILD
+from conftest import BUILD, FULL
 
 RANKS, LAYERS = 8, 3
 
@@ -44,6 +44,29 @@ def test_a_bit_lost_between_two_ranks_is_found_in_its_all_reduce(lastbit, clean,
     out = lastbit.run("diff", clean, bad, expect=1).stdout
     assert "received what no order of the sum gives from allreduce_(sum) 0 of group 0: element 0" in out  # backward begins with layer 2
     assert "on the way from rank 4 to rank 5" in out  # of the ring that begins at rank 1, the fourth addition
+
+
+@pytest.mark.parametrize("ranks", [5, 12] if not FULL else range(3, 20))
+def test_all_hops_that_one_lost_bit_may_have_been_on_are_listed(lastbit, tmp_path, ranks):
+    """Sums of few bits are exact, so that the same bit lost on several hops leaves the same numbers: those are listed, and no other, and it is said that
+    nothing tells them apart. The sum of addition `f` of the ring that begins at rank 1 goes from rank f + 2 to the next."""
+    hops = {f: ((f + 2) % ranks, (f + 3) % ranks) for f in range(ranks - 2)}
+    runs = {f: make(tmp_path / f"{f}.lb", f"ranks={ranks}", "layers=2", "steps=1", f"flip=0:1:{f}") for f in hops}
+    left = {f: b"".join((runs[f] / f"rank-{rank:05}.tar").read_bytes() for rank in range(ranks)) for f in hops}
+    several = 0
+    for f in hops:
+        [found] = [one for one in lastbit.json("ranks", runs[f], expect=1)["findings"] if one["kind"] == "result"]
+        alike = {hops[other] for other in hops if left[other] == left[f]}
+        assert {(hop["from"], hop["to"]) for hop in found["hops"] if hop["bits"] == [18]} == alike
+        assert found["possible"] == len(found["hops"]) and {hop["order"] for hop in found["hops"]} == {"ring"}
+        ways = {(hop["from"], hop["to"]) for hop in found["hops"]}
+        several += len(ways) > 1
+        assert ("hop" in found) == (len(ways) == 1)
+        apart = f"each of these {found['possible']} gives what was received, and the bits do not tell which it was"
+        assert (apart in found["message"]) == (len(ways) > 1), found["message"]
+        more = found["possible"] - 4
+        assert (f", or one of {more} more" in found["message"]) == (len(ways) > 1 and more > 0), found["message"]
+    assert several
 
 
 def test_a_rank_that_gives_half_of_a_gradient_is_named(lastbit, tmp_path):
