@@ -310,8 +310,8 @@ lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
     struct stat found;
     lb_status status = lb_input_look(path, &found, err);
     if (status == LB_OK)
-        status =
-            S_ISDIR(found.st_mode) ? read_folder(&opened->tensors, path, err) : lb_foreign_read_file(&opened->tensors, path, err);
+        status = S_ISDIR(found.st_mode) ? read_folder(&opened->tensors, path, err)
+                                        : lb_foreign_read_file(&opened->tensors, path, err);
     if (status != LB_OK) {
         lb_foreign_close(opened);
         return status;

@@ -30,19 +30,19 @@ typedef struct scale_lists {
 /* There are no more scales than rows of weights. */
 enum { MOST_SCALES = 1 << 20 };
 
-static void release_scales(scale_lists *s)
+static void release_scales(scale_lists *lists)
 {
-    for (uint32_t i = 0; i < s->n; i++) free(s->list[i].numbers), free(s->list[i].sorted);
-    free(s->list);
+    for (uint32_t i = 0; i < lists->n; i++) free(lists->list[i].numbers), free(lists->list[i].sorted);
+    free(lists->list);
 }
 
-static bool add_scales(scale_lists *s, const lb_weight_tensors *t)
+static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors)
 {
-    for (uint32_t i = 0; i < t->n; i++) {
-        const int64_t n = lb_layout_numel(&t->list[i].tensor.layout);
+    for (uint32_t i = 0; i < tensors->n; i++) {
+        const int64_t n = lb_layout_numel(&tensors->list[i].tensor.layout);
         if (n > MOST_SCALES) continue;
-        scales *now = &s->list[s->n++];
-        *now = (scales){lb_shadow_numbers_copy(&t->list[i].tensor), malloc((size_t)n * sizeof *now->sorted), n};
+        scales *now = &lists->list[lists->n++];
+        *now = (scales){lb_shadow_numbers_copy(&tensors->list[i].tensor), malloc((size_t)n * sizeof *now->sorted), n};
         if (!now->numbers || !now->sorted) return false;
         memcpy(now->sorted, now->numbers, (size_t)n * sizeof *now->sorted);
         qsort(now->sorted, (size_t)n, sizeof *now->sorted, lb_by_f64);
@@ -50,12 +50,12 @@ static bool add_scales(scale_lists *s, const lb_weight_tensors *t)
     return true;
 }
 
-static bool open_scales(scale_lists *s, const lb_table_question *q, int side)
+static bool open_scales(scale_lists *lists, const lb_table_question *asked, int side)
 {
     lb_weight_tensors held = {0}, made = {0};
-    bool room = lb_weight_tensors_held(q, side, &held) && lb_weight_tensors_made(q, side, &made);
-    *s = (scale_lists){.list = calloc((size_t)held.n + made.n + 1, sizeof *s->list)};
-    room = room && s->list && add_scales(s, &held) && add_scales(s, &made);
+    bool room = lb_weight_tensors_held(asked, side, &held) && lb_weight_tensors_made(asked, side, &made);
+    *lists = (scale_lists){.list = calloc((size_t)held.n + made.n + 1, sizeof *lists->list)};
+    room = room && lists->list && add_scales(lists, &held) && add_scales(lists, &made);
     lb_weight_tensors_release(&held), lb_weight_tensors_release(&made);
     return room;
 }
@@ -83,95 +83,96 @@ typedef struct coded {
 } coded;
 
 /* Which of its tensor's rows (or columns) a run shows. */
-static int64_t row_of(const coded *c, uint32_t run)
+static int64_t row_of(const coded *coded, uint32_t run)
 {
-    const lb_content_run *r = &c->runs[run];
+    const lb_content_run *r = &coded->runs[run];
     return r->from_stride == 1 ? r->from / r->n
                                : r->from / (r->from_stride * r->n) * r->from_stride + r->from % r->from_stride;
 }
 
 /* Fits the factor of each row. */
-static bool fit(coded *c)
+static bool fit(coded *coded)
 {
-    for (uint32_t k = 0; k < c->n; k++) {
-        const lb_content_run *r = &c->runs[k];
-        double **codes = &c->numbers[r->tensor], both = 0, size = 0;
-        if (!*codes && !(*codes = lb_shadow_numbers_copy(&c->codes->list[r->tensor].tensor))) return false;
+    for (uint32_t k = 0; k < coded->n; k++) {
+        const lb_content_run *r = &coded->runs[k];
+        double **codes = &coded->numbers[r->tensor], both = 0, size = 0;
+        if (!*codes && !(*codes = lb_shadow_numbers_copy(&coded->codes->list[r->tensor].tensor))) return false;
         for (int64_t i = 0; i < r->n; i++) {
             const double code = (*codes)[r->from + i * r->from_stride];
-            both += code * c->weight[r->to + i * r->to_stride], size += code * code;
+            both += code * coded->weight[r->to + i * r->to_stride], size += code * code;
         }
-        c->factors[k] = size > 0 ? both / size : 0;
+        coded->factors[k] = size > 0 ? both / size : 0;
     }
     return true;
 }
 
 /* How far the scale is from the factor that was fitted, relative; 0 for a row of zeros. */
-static double error_of(const coded *c, uint32_t run, double scale)
+static double error_of(const coded *coded, uint32_t run, double scale)
 {
-    return c->factors[run] ? fabs(scale - c->factors[run]) / c->factors[run] : 0;
+    return coded->factors[run] ? fabs(scale - coded->factors[run]) / coded->factors[run] : 0;
 }
 
 /* The scale of a row, of a tensor that has one for each row of the codes, or one for some rows behind each other. */
-static double scale_in_order(const coded *c, uint32_t run, const scales *s)
+static double scale_in_order(const coded *coded, uint32_t run, const scales *s)
 {
-    const lb_content_run *r = &c->runs[run];
-    const int64_t rows = lb_layout_numel(&c->codes->list[r->tensor].tensor.layout) / r->n;
-    return r->tensor != c->runs[0].tensor || rows % s->n ? NAN : s->numbers[row_of(c, run) / (rows / s->n)];
+    const lb_content_run *r = &coded->runs[run];
+    const int64_t rows = lb_layout_numel(&coded->codes->list[r->tensor].tensor.layout) / r->n;
+    return r->tensor != coded->runs[0].tensor || rows % s->n ? NAN : s->numbers[row_of(coded, run) / (rows / s->n)];
 }
 
 /* The same wherever in the tensor they stand: of so few that none is near by chance. */
-static double scale_anywhere(const coded *c, uint32_t run, const scales *s)
+static double scale_anywhere(const coded *coded, uint32_t run, const scales *s)
 {
-    return (double)s->n * c->room > 0.25 ? NAN : nearest_scale(s, c->factors[run], c->room);
+    return (double)s->n * coded->room > 0.25 ? NAN : nearest_scale(s, coded->factors[run], coded->room);
 }
 
 typedef double (*scale_of)(const coded *, uint32_t, const scales *);
 
 /* The largest error of all rows; NAN: some row's scale is not there. */
-static double error_of_all(const coded *c, const scales *s, scale_of scale)
+static double error_of_all(const coded *coded, const scales *s, scale_of scale)
 {
     double most = 0;
-    for (uint32_t k = 0; k < c->n; k++) {
-        const double error = error_of(c, k, scale(c, k, s));
-        if (!(error <= c->room)) return NAN;
+    for (uint32_t k = 0; k < coded->n; k++) {
+        const double error = error_of(coded, k, scale(coded, k, s));
+        if (!(error <= coded->room)) return NAN;
         most = fmax(most, error);
     }
     return most;
 }
 
 /* The tensor whose scales are nearest. False: there is none, and the factors stay as they are. */
-static bool take_scales(coded *c, const scale_lists *s)
+static bool take_scales(coded *coded, const scale_lists *lists)
 {
     static const scale_of ways[] = {scale_in_order, scale_anywhere};
     const scales *best = NULL;
     scale_of way = NULL;
     double least = INFINITY;
     for (size_t how = 0; how < sizeof ways / sizeof *ways && !best; how++)
-        for (uint32_t i = 0; i < s->n; i++) {
-            const double error = error_of_all(c, &s->list[i], ways[how]);
-            if (error < least) best = &s->list[i], way = ways[how], least = error;
+        for (uint32_t i = 0; i < lists->n; i++) {
+            const double error = error_of_all(coded, &lists->list[i], ways[how]);
+            if (error < least) best = &lists->list[i], way = ways[how], least = error;
         }
-    for (uint32_t k = 0; k < c->n && best; k++)
-        if (c->factors[k]) c->factors[k] = way(c, k, best);
+    for (uint32_t k = 0; k < coded->n && best; k++)
+        if (coded->factors[k]) coded->factors[k] = way(coded, k, best);
     return best != NULL;
 }
 
-static void multiply(coded *c)
+static void multiply(coded *coded)
 {
-    for (uint32_t k = 0; k < c->n; k++) {
-        const lb_content_run *r = &c->runs[k];
+    for (uint32_t k = 0; k < coded->n; k++) {
+        const lb_content_run *r = &coded->runs[k];
         for (int64_t i = 0; i < r->n; i++)
-            c->weight[r->to + i * r->to_stride] = c->factors[k] * c->numbers[r->tensor][r->from + i * r->from_stride];
+            coded->weight[r->to + i * r->to_stride] =
+                coded->factors[k] * coded->numbers[r->tensor][r->from + i * r->from_stride];
     }
 }
 
 /* ---- all of them ---- */
 
 /* Sources that a weight of the other side was made of say the same as that: they are no numbers of one side alone. */
-static bool hold_own(lb_exact_side *s, const lb_weight_tensors *t, uint32_t i)
+static bool hold_own(lb_exact_side *s, const lb_weight_tensors *tensors, uint32_t i)
 {
-    const uint32_t source = lb_value_graph_source(&s->graph, t->values[i]);
+    const uint32_t source = lb_value_graph_source(&s->graph, tensors->values[i]);
     if (source == LB_NONE || s->held[source]) return true;
     double *own = lb_exact_side_recorded(s, source);
     lb_exact_side_hold(s, source, own);
@@ -179,58 +180,59 @@ static bool hold_own(lb_exact_side *s, const lb_weight_tensors *t, uint32_t i)
 }
 
 /* `side` holds the weights. */
-static bool put(const lb_table_question *q, int side, const lb_weight_tensors *weights, const lb_weight_tensors *codes,
-                const lb_contents *found, bool *changed)
+static bool put(const lb_table_question *asked, int side, const lb_weight_tensors *weights,
+                const lb_weight_tensors *codes, const lb_contents *found, bool *changed)
 {
-    scale_lists s;
-    bool room = open_scales(&s, q, !side);
+    scale_lists lists;
+    bool room = open_scales(&lists, asked, !side);
     double **numbers = calloc((size_t)codes->n + 1, sizeof *numbers);
     for (uint32_t i = 0; i < found->n && room && numbers; i++) {
         const lb_content *content = &found->list[i];
         const lb_tensor *weight = &weights->list[i].tensor;
         if (content->relation == LB_CONTENT_NONE || content->found < content->all) continue;
-        coded c = {.runs = found->runs + content->first,
-                   .n = content->n,
-                   .codes = codes,
-                   .numbers = numbers,
-                   .weight = lb_shadow_numbers_copy(weight),
-                   .factors = malloc(content->n * sizeof *c.factors),
-                   .room = ROUNDINGS * lb_dtype_unit_roundoff(weight->dtype)};
-        room = c.weight && c.factors && fit(&c);
-        const bool scaled = room && take_scales(&c, &s);
-        if (scaled) multiply(&c);
-        for (uint32_t k = 0; k < c.n && scaled && room; k++)
-            if (!k || c.runs[k].tensor != c.runs[k - 1].tensor)
-                room = hold_own(q->sides[!side], codes, c.runs[k].tensor);
+        coded coded = {.runs = found->runs + content->first,
+                       .n = content->n,
+                       .codes = codes,
+                       .numbers = numbers,
+                       .weight = lb_shadow_numbers_copy(weight),
+                       .factors = malloc(content->n * sizeof *coded.factors),
+                       .room = ROUNDINGS * lb_dtype_unit_roundoff(weight->dtype)};
+        room = coded.weight && coded.factors && fit(&coded);
+        const bool scaled = room && take_scales(&coded, &lists);
+        if (scaled) multiply(&coded);
+        for (uint32_t k = 0; k < coded.n && scaled && room; k++)
+            if (!k || coded.runs[k].tensor != coded.runs[k - 1].tensor)
+                room = hold_own(asked->sides[!side], codes, coded.runs[k].tensor);
         if (scaled && room)
-            lb_exact_side_hold(q->sides[side], weights->values[i], c.weight), c.weight = NULL, *changed = true;
-        free(c.weight), free(c.factors);
+            lb_exact_side_hold(asked->sides[side], weights->values[i], coded.weight), coded.weight = NULL,
+                                                                                      *changed = true;
+        free(coded.weight), free(coded.factors);
     }
     for (uint32_t i = 0; numbers && i < codes->n; i++) free(numbers[i]);
     room &= numbers != NULL;
     free(numbers);
-    release_scales(&s);
+    release_scales(&lists);
     return room;
 }
 
-static lb_status find(const lb_table_question *q, int side, bool *changed, lb_err *err)
+static lb_status find(const lb_table_question *asked, int side, bool *changed, lb_err *err)
 {
     lb_weight_tensors weights = {0}, codes = {0};
     lb_contents found = {0};
-    bool room = lb_weight_tensors_held(q, side, &weights) && lb_weight_tensors_coded(q, !side, &codes);
+    bool room = lb_weight_tensors_held(asked, side, &weights) && lb_weight_tensors_coded(asked, !side, &codes);
     lb_status status = LB_OK;
     if (room && weights.n && codes.n) {
         status = lb_contents_match_scaled(codes.list, codes.n, weights.list, weights.n, ROUNDINGS, &found, err);
-        room = status != LB_OK || put(q, side, &weights, &codes, &found, changed);
+        room = status != LB_OK || put(asked, side, &weights, &codes, &found, changed);
     }
     lb_contents_release(&found);
     lb_weight_tensors_release(&weights), lb_weight_tensors_release(&codes);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory for codes of weights");
 }
 
-lb_status lb_coded_weights_find(const lb_table_question *q, bool changed[2], lb_err *err)
+lb_status lb_coded_weights_find(const lb_table_question *asked, bool changed[2], lb_err *err)
 {
     changed[0] = changed[1] = false;
-    for (int side = 0; side < 2; side++) LB_TRY(find(q, side, &changed[side], err));
+    for (int side = 0; side < 2; side++) LB_TRY(find(asked, side, &changed[side], err));
     return LB_OK;
 }

@@ -368,7 +368,8 @@ static lb_status judge_by_value(lb_diff_session *session, values_answer *asked, 
     /* What came before the window the walk cannot judge; values can, from one side's numbers. */
     const bool began_apart = session->report->past_unknown && !may_overflow(session->a) && !may_overflow(session->b);
     if (known.narrow && (!session->options->smallest || verdict != LB_VERDICT_DIVERGED) && !began_apart) return LB_OK;
-    if (session->options->smallest && !known.strangers && (may_overflow(session->a) || may_overflow(session->b))) return LB_OK;
+    if (session->options->smallest && !known.strangers && (may_overflow(session->a) || may_overflow(session->b)))
+        return LB_OK;
     if (!known.strangers && !known.spelled && !left && !unseen && !is_cut_otherwise(session->report) &&
         verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING)
         return LB_OK;

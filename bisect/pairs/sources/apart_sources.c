@@ -128,11 +128,11 @@ typedef struct beyond {
     const lb_apart_source *largest;
 } beyond;
 
-static beyond list_beyond(const speaker *s, bool state, double limit)
+static beyond list_beyond(const speaker *speaker, bool state, double limit)
 {
     beyond found = {.one_layer = true, .one_tensor = true};
-    for (uint32_t i = 0; i < s->apart->n; i++) {
-        const lb_apart_source *one = &s->apart->list[i];
+    for (uint32_t i = 0; i < speaker->apart->n; i++) {
+        const lb_apart_source *one = &speaker->apart->list[i];
         if (one->state != state || !(one->distance > limit)) continue;
         const char *name = parameter_of(one);
         if (!found.n++) found.name = name;
@@ -144,7 +144,7 @@ static beyond list_beyond(const speaker *s, bool state, double limit)
     return found;
 }
 
-static void say_beyond(const speaker *s, bool state, const beyond *found)
+static void say_beyond(const speaker *speaker, bool state, const beyond *found)
 {
     char text[500], which[220];
     const char *kind = state ? "states" : "weights";
@@ -155,42 +155,42 @@ static void say_beyond(const speaker *s, bool state, const beyond *found)
         snprintf(which, sizeof which, "the %s of layer %.*s alone (%u tensors)", kind, (int)layer_length(found->name),
                  found->name, found->n);
     else
-        snprintf(which, sizeof which, "the %s of %u of %u tensors", kind, found->n, s->apart->of[state]);
+        snprintf(which, sizeof which, "the %s of %u of %u tensors", kind, found->n, speaker->apart->of[state]);
     snprintf(text, sizeof text, "%s, by up to %.1g of their size (%.160s)", which, found->largest->distance,
              *found->largest->name ? found->largest->name : "without a name");
-    s->say(s->context, text);
+    speaker->say(speaker->context, text);
 }
 
 /* All states that one side has are zeros: they were not loaded. */
-static bool say_lost(const speaker *s)
+static bool say_lost(const speaker *speaker)
 {
     uint32_t zero[3] = {0}, n = 0;
     char text[200];
-    for (uint32_t i = 0; i < s->apart->n; i++)
-        if (s->apart->list[i].state) zero[s->apart->list[i].zero]++, n++;
+    for (uint32_t i = 0; i < speaker->apart->n; i++)
+        if (speaker->apart->list[i].state) zero[speaker->apart->list[i].zero]++, n++;
     for (int k = 1; k < 3; k++) {
-        if (2 * zero[k] <= n || 2 * zero[k] <= s->apart->of[1]) continue;
+        if (2 * zero[k] <= n || 2 * zero[k] <= speaker->apart->of[1]) continue;
         snprintf(text, sizeof text, "%u states of the optimizer, which are all zero on the %s side", zero[k],
                  k == 1 ? "first" : "second");
-        s->say(s->context, text);
+        speaker->say(speaker->context, text);
         return true;
     }
     return false;
 }
 
-static void say_kind(const speaker *s, bool state)
+static void say_kind(const speaker *speaker, bool state)
 {
-    const double median = median_of(s->apart, state);
+    const double median = median_of(speaker->apart, state);
     uint32_t alike = 0;
     char text[200];
-    for (uint32_t i = 0; i < s->apart->n; i++)
-        alike += s->apart->list[i].state == state && s->apart->list[i].distance <= ALIKE * median;
-    const beyond found = list_beyond(s, state, ALIKE * median);
-    if (found.n) say_beyond(s, state, &found);
+    for (uint32_t i = 0; i < speaker->apart->n; i++)
+        alike += speaker->apart->list[i].state == state && speaker->apart->list[i].distance <= ALIKE * median;
+    const beyond found = list_beyond(speaker, state, ALIKE * median);
+    if (found.n) say_beyond(speaker, state, &found);
     if (!alike) return;
     snprintf(text, sizeof text, "the %s of %u of %u tensors alike, by about %.1g of their size",
-             state ? "states" : "weights", alike, s->apart->of[state], median);
-    s->say(s->context, text);
+             state ? "states" : "weights", alike, speaker->apart->of[state], median);
+    speaker->say(speaker->context, text);
 }
 
 void lb_apart_sources_text(const lb_apart_sources *apart, void *context, void (*say)(void *context, const char *text))

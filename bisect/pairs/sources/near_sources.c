@@ -62,42 +62,44 @@ static bool is_parameter(const lb_step_source *s)
 
 /* Weights in bf16 are those in f32, cast, that an optimizer has of them; one of their own dtype that is near is nearer.
  */
-static bool is_unmatched(const lb_content *c)
+static bool is_unmatched(const lb_content *content)
 {
-    return c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->cast;
+    return content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED || content->cast;
 }
 
 /* Per tensor of A: how many of its elements B holds; malloc'ed, NULL: out of memory. */
-static int64_t *count_held(const finder *f)
+static int64_t *count_held(const finder *finder)
 {
-    int64_t *held = calloc(f->a->n + 1u, sizeof *held);
-    for (uint32_t i = 0; i < f->contents->n && held; i++) {
-        const lb_content *c = &f->contents->list[i];
-        for (uint32_t k = 0; k < c->n && !is_unmatched(c); k++)
-            held[f->contents->runs[c->first + k].tensor] += f->contents->runs[c->first + k].n;
+    int64_t *held = calloc(finder->a->n + 1u, sizeof *held);
+    for (uint32_t i = 0; i < finder->contents->n && held; i++) {
+        const lb_content *content = &finder->contents->list[i];
+        for (uint32_t k = 0; k < content->n && !is_unmatched(content); k++)
+            held[finder->contents->runs[content->first + k].tensor] += finder->contents->runs[content->first + k].n;
     }
     return held;
 }
 
-static void load(finder *f)
+static void load(finder *finder)
 {
-    int64_t *held = count_held(f);
-    f->of_a = calloc(f->a->n + 1u, sizeof *f->of_a), f->of_b = calloc(f->b->n + 1u, sizeof *f->of_b);
-    f->failed |= !held || !f->of_a || !f->of_b;
-    for (uint32_t i = 0; i < f->a->n && !f->failed; i++) {
-        if (!may_move(f->a, i) || held[i] >= lb_layout_numel(&f->a->tensors[i].tensor.layout)) continue;
-        f->of_a[i] = matrix_of(&f->a->tensors[i].tensor), f->of_a[i].found = held[i], f->failed |= !f->of_a[i].x;
+    int64_t *held = count_held(finder);
+    finder->of_a = calloc(finder->a->n + 1u, sizeof *finder->of_a),
+    finder->of_b = calloc(finder->b->n + 1u, sizeof *finder->of_b);
+    finder->failed |= !held || !finder->of_a || !finder->of_b;
+    for (uint32_t i = 0; i < finder->a->n && !finder->failed; i++) {
+        if (!may_move(finder->a, i) || held[i] >= lb_layout_numel(&finder->a->tensors[i].tensor.layout)) continue;
+        finder->of_a[i] = matrix_of(&finder->a->tensors[i].tensor), finder->of_a[i].found = held[i],
+        finder->failed |= !finder->of_a[i].x;
     }
-    for (uint32_t i = 0; i < f->b->n && !f->failed; i++) {
-        if (!may_move(f->b, i) || !is_unmatched(&f->contents->list[i])) continue;
-        f->of_b[i] = matrix_of(&f->b->tensors[i].tensor), f->failed |= !f->of_b[i].x;
+    for (uint32_t i = 0; i < finder->b->n && !finder->failed; i++) {
+        if (!may_move(finder->b, i) || !is_unmatched(&finder->contents->list[i])) continue;
+        finder->of_b[i] = matrix_of(&finder->b->tensors[i].tensor), finder->failed |= !finder->of_b[i].x;
     }
     free(held);
 }
 
-static bool is_open(const finder *f, uint32_t row)
+static bool is_open(const finder *finder, uint32_t row)
 {
-    return f->of_b[row].x && !f->of_b[row].taken;
+    return finder->of_b[row].x && !finder->of_b[row].taken;
 }
 
 /* ---- distances ---- */
@@ -152,12 +154,12 @@ static bool tells(const nearest *n)
 
 /* ---- what was found ---- */
 
-static void take(finder *f, uint32_t row, const lb_content_run *runs, uint32_t n, lb_content_relation relation)
+static void take(finder *finder, uint32_t row, const lb_content_run *runs, uint32_t n, lb_content_relation relation)
 {
-    lb_contents *all = f->contents;
+    lb_contents *all = finder->contents;
     const uint32_t first = all->n_runs;
-    for (uint32_t i = 0; i < n && !f->failed; i++) f->failed |= !lb_contents_add_run(all, first, runs[i]);
-    if (f->failed) return;
+    for (uint32_t i = 0; i < n && !finder->failed; i++) finder->failed |= !lb_contents_add_run(all, first, runs[i]);
+    if (finder->failed) return;
     const lb_content before = all->list[row];
     all->list[row] = (lb_content){.relation = relation,
                                   .tensor = all->runs[first].tensor,
@@ -165,83 +167,86 @@ static void take(finder *f, uint32_t row, const lb_content_run *runs, uint32_t n
                                   .n = all->n_runs - first,
                                   .all = before.all};
     for (uint32_t i = first; i < all->n_runs; i++) {
-        matrix *x = &f->of_a[all->runs[i].tensor];
+        matrix *x = &finder->of_a[all->runs[i].tensor];
         x->found += all->runs[i].n, x->taken = x->found >= numel(x);
     }
-    f->of_b[row].taken = true;
+    finder->of_b[row].taken = true;
 }
 
-static void take_whole(finder *f, uint32_t row, uint32_t from)
+static void take_whole(finder *finder, uint32_t row, uint32_t from)
 {
-    const bool named = *f->b->list[row].name && !strcmp(f->a->list[from].name, f->b->list[row].name);
-    const lb_content_run run = {from, 0, 1, 0, 1, numel(&f->of_b[row])};
-    take(f, row, &run, 1, named ? LB_CONTENT_SAME : LB_CONTENT_RENAMED);
+    const bool named = *finder->b->list[row].name && !strcmp(finder->a->list[from].name, finder->b->list[row].name);
+    const lb_content_run run = {from, 0, 1, 0, 1, numel(&finder->of_b[row])};
+    take(finder, row, &run, 1, named ? LB_CONTENT_SAME : LB_CONTENT_RENAMED);
 }
 
-static bool has_one_kind(const finder *f, uint32_t from, uint32_t row)
+static bool has_one_kind(const finder *finder, uint32_t from, uint32_t row)
 {
-    return f->a->tensors[from].tensor.dtype == f->b->tensors[row].tensor.dtype;
+    return finder->a->tensors[from].tensor.dtype == finder->b->tensors[row].tensor.dtype;
 }
 
 /* ---- by name ---- */
 
-static void find_by_name(finder *f, uint32_t row)
+static void find_by_name(finder *finder, uint32_t row)
 {
-    const char *name = f->b->list[row].name;
-    for (uint32_t i = 0; i < f->a->n && *name; i++) {
-        if (!f->of_a[i].x || f->of_a[i].taken || strcmp(f->a->list[i].name, name)) continue;
-        if (f->a->list[i].part != f->b->list[row].part || numel(&f->of_a[i]) != numel(&f->of_b[row])) continue;
-        if (f->contents->list[row].cast && !has_one_kind(f, i, row)) continue;
-        if (apart(f->of_a[i].x, 1, f->of_b[row].x, 1, numel(&f->of_b[row]), MOST_APART_BY_NAME) > MOST_APART_BY_NAME)
+    const char *name = finder->b->list[row].name;
+    for (uint32_t i = 0; i < finder->a->n && *name; i++) {
+        if (!finder->of_a[i].x || finder->of_a[i].taken || strcmp(finder->a->list[i].name, name)) continue;
+        if (finder->a->list[i].part != finder->b->list[row].part ||
+            numel(&finder->of_a[i]) != numel(&finder->of_b[row]))
             continue;
-        take_whole(f, row, i);
+        if (finder->contents->list[row].cast && !has_one_kind(finder, i, row)) continue;
+        if (apart(finder->of_a[i].x, 1, finder->of_b[row].x, 1, numel(&finder->of_b[row]), MOST_APART_BY_NAME) >
+            MOST_APART_BY_NAME)
+            continue;
+        take_whole(finder, row, i);
         return;
     }
 }
 
 /* ---- whole tensors ---- */
 
-static void take_turned(finder *f, uint32_t row, uint32_t from)
+static void take_turned(finder *finder, uint32_t row, uint32_t from)
 {
-    const matrix *x = &f->of_a[from], *y = &f->of_b[row];
+    const matrix *x = &finder->of_a[from], *y = &finder->of_b[row];
     lb_content_run *runs = malloc((size_t)y->rows * sizeof *runs);
-    f->failed |= !runs;
+    finder->failed |= !runs;
     for (int64_t r = 0; r < y->rows && runs; r++)
         runs[r] = (lb_content_run){from, r, x->width, r * y->width, 1, y->width};
-    if (runs) take(f, row, runs, (uint32_t)y->rows, LB_CONTENT_TRANSPOSED);
+    if (runs) take(finder, row, runs, (uint32_t)y->rows, LB_CONTENT_TRANSPOSED);
     free(runs);
 }
 
 /* Of one dtype first: weights in f32 are near those in bf16 that a model has of them. */
-static nearest nearest_whole(const finder *f, uint32_t row, bool of_kind)
+static nearest nearest_whole(const finder *finder, uint32_t row, bool of_kind)
 {
-    const matrix *y = &f->of_b[row];
+    const matrix *y = &finder->of_b[row];
     nearest found = NEAREST_NONE;
-    for (uint32_t i = 0; i < f->a->n; i++) {
-        const matrix *x = &f->of_a[i];
-        if (!x->x || x->taken || numel(x) != numel(y) || (of_kind && !has_one_kind(f, i, row))) continue;
+    for (uint32_t i = 0; i < finder->a->n; i++) {
+        const matrix *x = &finder->of_a[i];
+        if (!x->x || x->taken || numel(x) != numel(y) || (of_kind && !has_one_kind(finder, i, row))) continue;
         consider(&found, apart(x->x, 1, y->x, 1, numel(y), 1), i, 0);
         if (x->turns && y->turns && x->rows == y->width) consider(&found, apart_turned(x, y), i, 1);
     }
     return found;
 }
 
-static void find_whole(finder *f, uint32_t row)
+static void find_whole(finder *finder, uint32_t row)
 {
-    if (f->of_b[row].rows == 1) return; /* may as well be a part of a longer one */
-    nearest found = nearest_whole(f, row, true);
-    if (found.row == LB_NONE && !f->contents->list[row].cast) found = nearest_whole(f, row, false);
+    if (finder->of_b[row].rows == 1) return; /* may as well be a part of a longer one */
+    nearest found = nearest_whole(finder, row, true);
+    if (found.row == LB_NONE && !finder->contents->list[row].cast) found = nearest_whole(finder, row, false);
     if (!tells(&found)) return;
     /* Another source of B may be nearer to it. */
-    const matrix *x = &f->of_a[found.row];
-    for (uint32_t i = 0; i < f->b->n; i++)
-        if (i != row && is_open(f, i) && numel(&f->of_b[i]) == numel(x) && has_one_kind(f, found.row, i) &&
-            apart(x->x, 1, f->of_b[i].x, 1, numel(x), 1) < found.best)
+    const matrix *x = &finder->of_a[found.row];
+    for (uint32_t i = 0; i < finder->b->n; i++)
+        if (i != row && is_open(finder, i) && numel(&finder->of_b[i]) == numel(x) &&
+            has_one_kind(finder, found.row, i) && apart(x->x, 1, finder->of_b[i].x, 1, numel(x), 1) < found.best)
             return;
     if (found.at)
-        take_turned(f, row, found.row);
+        take_turned(finder, row, found.row);
     else
-        take_whole(f, row, found.row);
+        take_whole(finder, row, found.row);
 }
 
 /* ---- vector by vector ---- */
@@ -253,9 +258,10 @@ typedef struct place {
     int64_t number;
 } place;
 
-static double apart_from_place(const finder *f, place p, const double *y, int64_t step, int64_t width, double limit)
+static double apart_from_place(const finder *finder, place p, const double *y, int64_t step, int64_t width,
+                               double limit)
 {
-    const matrix *x = &f->of_a[p.row];
+    const matrix *x = &finder->of_a[p.row];
     const bool fits = p.number >= 0 && (p.column ? x->turns && x->rows == width && p.number < x->width
                                                  : x->width == width && p.number < x->rows);
     if (!fits) return 2;
@@ -263,18 +269,18 @@ static double apart_from_place(const finder *f, place p, const double *y, int64_
                     : apart(x->x + p.number * width, 1, y, step, width, limit);
 }
 
-static place nearest_vector(const finder *f, uint32_t row, const double *y, int64_t step, int64_t width)
+static place nearest_vector(const finder *finder, uint32_t row, const double *y, int64_t step, int64_t width)
 {
     nearest found = NEAREST_NONE;
     bool column = false;
-    for (uint32_t i = 0; i < f->a->n; i++) {
-        const matrix *x = &f->of_a[i];
-        if (!x->x || x->taken || !has_one_kind(f, i, row)) continue;
+    for (uint32_t i = 0; i < finder->a->n; i++) {
+        const matrix *x = &finder->of_a[i];
+        if (!x->x || x->taken || !has_one_kind(finder, i, row)) continue;
         for (int k = 0; k < 1 + x->turns; k++) {
             const int64_t n = k ? x->width : x->rows;
             for (int64_t r = 0; r < n; r++) {
                 const double limit = fmin(1, TIMES_FARTHER * fmax(found.best, 1e-12)),
-                             d = apart_from_place(f, (place){i, k, r}, y, step, width, found.best < 2 ? limit : 1);
+                             d = apart_from_place(finder, (place){i, k, r}, y, step, width, found.best < 2 ? limit : 1);
                 if (d < found.best) column = k;
                 consider(&found, d, i, r);
             }
@@ -295,25 +301,25 @@ static uint32_t fill_gaps(place *places, int64_t n)
     return gaps;
 }
 
-static bool are_in_bounds(const finder *f, const place *places, int64_t n)
+static bool are_in_bounds(const finder *finder, const place *places, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        const matrix *x = &f->of_a[places[i].row];
+        const matrix *x = &finder->of_a[places[i].row];
         if (places[i].number < 0 || places[i].number >= (places[i].column ? x->width : x->rows)) return false;
     }
     return true;
 }
 
-static void take_vectors(finder *f, uint32_t row, const place *places, int64_t n, bool columns)
+static void take_vectors(finder *finder, uint32_t row, const place *places, int64_t n, bool columns)
 {
-    const matrix *y = &f->of_b[row];
+    const matrix *y = &finder->of_b[row];
     const int64_t width = columns ? y->rows : y->width;
     lb_content_run *runs = malloc((size_t)n * sizeof *runs);
     bool several = false;
-    f->failed |= !runs;
+    finder->failed |= !runs;
     for (int64_t i = 0; i < n && runs; i++) {
         const place *p = &places[i];
-        const matrix *x = &f->of_a[p->row];
+        const matrix *x = &finder->of_a[p->row];
         several |= p->row != places[0].row;
         runs[i] = (lb_content_run){p->row,
                                    p->column ? p->number : p->number * x->width,
@@ -322,112 +328,116 @@ static void take_vectors(finder *f, uint32_t row, const place *places, int64_t n
                                    columns ? y->width : 1,
                                    width};
     }
-    const bool part = numel(&f->of_a[places[0].row]) != numel(y);
+    const bool part = numel(&finder->of_a[places[0].row]) != numel(y);
     if (runs)
-        take(f, row, runs, (uint32_t)n, several ? LB_CONTENT_FUSED : part ? LB_CONTENT_SPLIT : LB_CONTENT_PERMUTED);
+        take(finder, row, runs, (uint32_t)n,
+             several ? LB_CONTENT_FUSED
+             : part  ? LB_CONTENT_SPLIT
+                     : LB_CONTENT_PERMUTED);
     free(runs);
 }
 
-static bool find_vectors_along(finder *f, uint32_t row, bool columns)
+static bool find_vectors_along(finder *finder, uint32_t row, bool columns)
 {
-    const matrix *y = &f->of_b[row];
+    const matrix *y = &finder->of_b[row];
     const int64_t n = columns ? y->width : y->rows, width = columns ? y->rows : y->width;
     place *places = malloc((size_t)n * sizeof *places);
     int64_t known = 0;
-    f->failed |= !places;
+    finder->failed |= !places;
     for (int64_t i = 0; i < n && places; i++) {
         const double *vector = columns ? y->x + i : y->x + i * width;
         const int64_t step = columns ? y->width : 1;
         place next = i && places[i - 1].row != LB_NONE ? places[i - 1] : (place){LB_NONE, false, 0};
         next.number++;
-        const bool goes_on = next.row != LB_NONE && apart_from_place(f, next, vector, step, width, 0.01) <= 0.01;
-        places[i] = goes_on ? next : nearest_vector(f, row, vector, step, width);
+        const bool goes_on = next.row != LB_NONE && apart_from_place(finder, next, vector, step, width, 0.01) <= 0.01;
+        places[i] = goes_on ? next : nearest_vector(finder, row, vector, step, width);
         known += places[i].row != LB_NONE;
         if (i >= 16 && !known) break; /* none of the first ones is near any */
     }
-    const bool found = places && 2 * known > n && !fill_gaps(places, n) && are_in_bounds(f, places, n);
-    if (found) take_vectors(f, row, places, n, columns);
+    const bool found = places && 2 * known > n && !fill_gaps(places, n) && are_in_bounds(finder, places, n);
+    if (found) take_vectors(finder, row, places, n, columns);
     free(places);
     return found;
 }
 
 /* Several tensors of one dimension in one, or one that is a part of a longer one. */
-static bool find_pieces(finder *f, uint32_t row)
+static bool find_pieces(finder *finder, uint32_t row)
 {
     enum { MOST = 64 };
-    const matrix *y = &f->of_b[row];
+    const matrix *y = &finder->of_b[row];
     lb_content_run runs[MOST];
     uint32_t n = 0;
     for (int64_t at = 0; at < y->width;) {
         nearest found = NEAREST_NONE;
-        for (uint32_t i = 0; i < f->a->n; i++) {
-            const matrix *x = &f->of_a[i];
-            if (!x->x || x->taken || x->rows != 1 || !has_one_kind(f, i, row)) continue;
+        for (uint32_t i = 0; i < finder->a->n; i++) {
+            const matrix *x = &finder->of_a[i];
+            if (!x->x || x->taken || x->rows != 1 || !has_one_kind(finder, i, row)) continue;
             const int64_t size = x->width < y->width - at ? x->width : y->width - at;
             if (x->width > y->width - at && at) continue;
             for (int64_t from = 0; from + size <= x->width; from++)
                 consider(&found, apart(x->x + from, 1, y->x + at, 1, size, 1), i, from);
         }
         if (!tells(&found) || n == MOST) return false;
-        const matrix *x = &f->of_a[found.row];
+        const matrix *x = &finder->of_a[found.row];
         const int64_t size = x->width < y->width - at ? x->width : y->width - at;
         runs[n++] = (lb_content_run){found.row, found.at, 1, at, 1, size};
         at += size;
     }
-    if (n == 1 && runs[0].n == f->of_a[runs[0].tensor].width)
-        take_whole(f, row, runs[0].tensor);
+    if (n == 1 && runs[0].n == finder->of_a[runs[0].tensor].width)
+        take_whole(finder, row, runs[0].tensor);
     else
-        take(f, row, runs, n, n > 1 ? LB_CONTENT_FUSED : LB_CONTENT_SPLIT);
+        take(finder, row, runs, n, n > 1 ? LB_CONTENT_FUSED : LB_CONTENT_SPLIT);
     return true;
 }
 
-static void find_by_vectors(finder *f, uint32_t row)
+static void find_by_vectors(finder *finder, uint32_t row)
 {
-    const matrix *y = &f->of_b[row];
+    const matrix *y = &finder->of_b[row];
     if (y->rows == 1)
-        find_pieces(f, row);
-    else if (!find_vectors_along(f, row, false) && y->turns)
-        find_vectors_along(f, row, true);
+        find_pieces(finder, row);
+    else if (!find_vectors_along(finder, row, false) && y->turns)
+        find_vectors_along(finder, row, true);
 }
 
 /* ---- by what is read before and behind it ---- */
 
 /* The ops of A between which B's source stands: those that first read what stands beside B's last source before it, and
  * its next one behind it, of sources that were found. */
-static void neighbours(const finder *f, uint32_t row, uint32_t between[2])
+static void neighbours(const finder *finder, uint32_t row, uint32_t between[2])
 {
     uint32_t nearest_of_b[2] = {LB_NONE, LB_NONE};
-    const uint32_t own = f->b->list[row].op;
+    const uint32_t own = finder->b->list[row].op;
     between[0] = 0, between[1] = LB_NONE;
-    for (uint32_t i = 0; i < f->b->n; i++) {
-        const lb_content *c = &f->contents->list[i];
-        const int side = f->b->list[i].op > own;
-        const uint32_t op = f->b->list[i].op;
-        if (i == row || is_unmatched(c) || !c->n || !is_parameter(&f->b->list[i])) continue;
-        if (f->b->list[i].part != f->b->list[row].part || f->b->tensors[i].tensor.layout.ndim < 2) continue;
+    for (uint32_t i = 0; i < finder->b->n; i++) {
+        const lb_content *content = &finder->contents->list[i];
+        const int side = finder->b->list[i].op > own;
+        const uint32_t op = finder->b->list[i].op;
+        if (i == row || is_unmatched(content) || !content->n || !is_parameter(&finder->b->list[i])) continue;
+        if (finder->b->list[i].part != finder->b->list[row].part || finder->b->tensors[i].tensor.layout.ndim < 2)
+            continue;
         if (nearest_of_b[side] != LB_NONE && (side ? op > nearest_of_b[1] : op < nearest_of_b[0])) continue;
         nearest_of_b[side] = op;
-        for (uint32_t k = 0; k < c->n; k++) {
-            const uint32_t of_a = f->a->list[f->contents->runs[c->first + k].tensor].op;
+        for (uint32_t k = 0; k < content->n; k++) {
+            const uint32_t of_a = finder->a->list[finder->contents->runs[content->first + k].tensor].op;
             if (!k || (side ? of_a < between[1] : of_a > between[0])) between[side] = of_a;
         }
     }
 }
 
 /* Norms of all layers hold nearly the same: it is the nearest of those that are read there. */
-static void find_between(finder *f, uint32_t row)
+static void find_between(finder *finder, uint32_t row)
 {
     uint32_t between[2];
     nearest found = NEAREST_NONE;
-    if (!is_parameter(&f->b->list[row]) || f->contents->list[row].cast) return;
-    neighbours(f, row, between);
-    for (uint32_t i = 0; i < f->a->n; i++) {
-        const matrix *x = &f->of_a[i];
-        if (!x->x || x->taken || !is_parameter(&f->a->list[i]) || numel(x) != numel(&f->of_b[row])) continue;
-        if (f->a->list[i].op < between[0] || f->a->list[i].op > between[1]) continue;
-        consider(&found, apart(x->x, 1, f->of_b[row].x, 1, numel(x), 1), i, 0);
+    if (!is_parameter(&finder->b->list[row]) || finder->contents->list[row].cast) return;
+    neighbours(finder, row, between);
+    for (uint32_t i = 0; i < finder->a->n; i++) {
+        const matrix *x = &finder->of_a[i];
+        if (!x->x || x->taken || !is_parameter(&finder->a->list[i]) || numel(x) != numel(&finder->of_b[row])) continue;
+        if (finder->a->list[i].op < between[0] || finder->a->list[i].op > between[1]) continue;
+        consider(&found, apart(x->x, 1, finder->of_b[row].x, 1, numel(x), 1), i, 0);
     }
-    if (tells(&found)) take_whole(f, row, found.row);
+    if (tells(&found)) take_whole(finder, row, found.row);
 }
 
 /* ---- by siblings ---- */
@@ -454,48 +464,50 @@ static bool renumber(const char *name, int64_t by, char *text, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-static uint32_t find_free(const finder *f, const char *name, uint32_t part)
+static uint32_t find_free(const finder *finder, const char *name, uint32_t part)
 {
-    for (uint32_t i = 0; i < f->a->n; i++)
-        if (f->of_a[i].x && !f->of_a[i].taken && f->a->list[i].part == part && !strcmp(f->a->list[i].name, name))
+    for (uint32_t i = 0; i < finder->a->n; i++)
+        if (finder->of_a[i].x && !finder->of_a[i].taken && finder->a->list[i].part == part &&
+            !strcmp(finder->a->list[i].name, name))
             return i;
     return LB_NONE;
 }
 
 /* The row stands where its sibling does, some layers on. */
-static bool take_like(finder *f, uint32_t row, uint32_t sibling, int64_t layers)
+static bool take_like(finder *finder, uint32_t row, uint32_t sibling, int64_t layers)
 {
-    const lb_content *c = &f->contents->list[sibling];
-    lb_content_run *runs = malloc((c->n + 1u) * sizeof *runs);
-    bool fits = runs && c->n;
-    f->failed |= !runs;
-    for (uint32_t k = 0; k < c->n && fits; k++) {
+    const lb_content *content = &finder->contents->list[sibling];
+    lb_content_run *runs = malloc((content->n + 1u) * sizeof *runs);
+    bool fits = runs && content->n;
+    finder->failed |= !runs;
+    for (uint32_t k = 0; k < content->n && fits; k++) {
         char name[400];
-        runs[k] = f->contents->runs[c->first + k];
-        const lb_step_source *of = &f->a->list[runs[k].tensor];
-        const uint32_t from = renumber(of->name, layers, name, sizeof name) ? find_free(f, name, of->part) : LB_NONE;
-        fits = from != LB_NONE &&
-               lb_layout_same_shape(&f->a->tensors[from].tensor.layout, &f->a->tensors[runs[k].tensor].tensor.layout);
+        runs[k] = finder->contents->runs[content->first + k];
+        const lb_step_source *of = &finder->a->list[runs[k].tensor];
+        const uint32_t from =
+            renumber(of->name, layers, name, sizeof name) ? find_free(finder, name, of->part) : LB_NONE;
+        fits = from != LB_NONE && lb_layout_same_shape(&finder->a->tensors[from].tensor.layout,
+                                                       &finder->a->tensors[runs[k].tensor].tensor.layout);
         runs[k].tensor = from;
     }
-    if (fits) take(f, row, runs, c->n, c->relation);
+    if (fits) take(finder, row, runs, content->n, content->relation);
     free(runs);
     return fits;
 }
 
-static void find_by_siblings(finder *f, uint32_t row)
+static void find_by_siblings(finder *finder, uint32_t row)
 {
-    const lb_step_source *own = &f->b->list[row];
+    const lb_step_source *own = &finder->b->list[row];
     size_t at, digits;
-    const int64_t number = f->contents->list[row].cast ? -1 : number_in(own->name, &at, &digits);
-    for (uint32_t i = 0; i < f->b->n && number >= 0; i++) {
+    const int64_t number = finder->contents->list[row].cast ? -1 : number_in(own->name, &at, &digits);
+    for (uint32_t i = 0; i < finder->b->n && number >= 0; i++) {
         char name[400];
-        const int64_t other = number_in(f->b->list[i].name, &at, &digits);
-        if (other < 0 || other == number || !f->contents->list[i].n || is_open(f, i)) continue;
-        if (!renumber(f->b->list[i].name, number - other, name, sizeof name) || strcmp(name, own->name)) continue;
-        if (f->b->list[i].part == own->part &&
-            lb_layout_same_shape(&f->b->tensors[i].tensor.layout, &f->b->tensors[row].tensor.layout) &&
-            take_like(f, row, i, number - other))
+        const int64_t other = number_in(finder->b->list[i].name, &at, &digits);
+        if (other < 0 || other == number || !finder->contents->list[i].n || is_open(finder, i)) continue;
+        if (!renumber(finder->b->list[i].name, number - other, name, sizeof name) || strcmp(name, own->name)) continue;
+        if (finder->b->list[i].part == own->part &&
+            lb_layout_same_shape(&finder->b->tensors[i].tensor.layout, &finder->b->tensors[row].tensor.layout) &&
+            take_like(finder, row, i, number - other))
             return;
     }
 }
@@ -503,37 +515,37 @@ static void find_by_siblings(finder *f, uint32_t row)
 /* ---- what is left ---- */
 
 /* The only parameter of its shape that is left on both sides. */
-static void find_last(finder *f, uint32_t row)
+static void find_last(finder *finder, uint32_t row)
 {
-    const lb_layout *shape = &f->b->tensors[row].tensor.layout;
+    const lb_layout *shape = &finder->b->tensors[row].tensor.layout;
     uint32_t found = LB_NONE, n[2] = {0, 0};
-    for (uint32_t i = 0; i < f->a->n; i++)
-        if (f->of_a[i].x && !f->of_a[i].taken && is_parameter(&f->a->list[i]) &&
-            lb_layout_same_shape(&f->a->tensors[i].tensor.layout, shape))
+    for (uint32_t i = 0; i < finder->a->n; i++)
+        if (finder->of_a[i].x && !finder->of_a[i].taken && is_parameter(&finder->a->list[i]) &&
+            lb_layout_same_shape(&finder->a->tensors[i].tensor.layout, shape))
             found = i, n[0]++;
-    for (uint32_t i = 0; i < f->b->n; i++)
-        n[1] += is_open(f, i) && is_parameter(&f->b->list[i]) &&
-                lb_layout_same_shape(&f->b->tensors[i].tensor.layout, shape);
-    if (n[0] == 1 && n[1] == 1 && !f->contents->list[row].cast) take_whole(f, row, found);
+    for (uint32_t i = 0; i < finder->b->n; i++)
+        n[1] += is_open(finder, i) && is_parameter(&finder->b->list[i]) &&
+                lb_layout_same_shape(&finder->b->tensors[i].tensor.layout, shape);
+    if (n[0] == 1 && n[1] == 1 && !finder->contents->list[row].cast) take_whole(finder, row, found);
 }
 
 /* Names of both sides that no numbers refute: the numbers of each are far from all others. */
-static void keep_name(finder *f, uint32_t row)
+static void keep_name(finder *finder, uint32_t row)
 {
-    lb_content *c = &f->contents->list[row];
-    if (c->relation != LB_CONTENT_NAMED || !f->b->list[row].learnt) return;
-    const uint32_t from = find_free(f, f->b->list[row].name, f->b->list[row].part);
-    if (from != LB_NONE && numel(&f->of_a[from]) == numel(&f->of_b[row])) take_whole(f, row, from);
-    if (f->of_b[row].taken) c->relation = LB_CONTENT_NAMED;
+    lb_content *content = &finder->contents->list[row];
+    if (content->relation != LB_CONTENT_NAMED || !finder->b->list[row].learnt) return;
+    const uint32_t from = find_free(finder, finder->b->list[row].name, finder->b->list[row].part);
+    if (from != LB_NONE && numel(&finder->of_a[from]) == numel(&finder->of_b[row])) take_whole(finder, row, from);
+    if (finder->of_b[row].taken) content->relation = LB_CONTENT_NAMED;
 }
 
 /* What is given anew in each step is no other side's by its name. */
-static void drop_names(finder *f)
+static void drop_names(finder *finder)
 {
-    for (uint32_t i = 0; i < f->b->n; i++) {
-        lb_content *c = &f->contents->list[i];
-        if (c->relation == LB_CONTENT_NAMED && !f->b->list[i].learnt)
-            *c = (lb_content){.tensor = LB_NONE, .all = c->all};
+    for (uint32_t i = 0; i < finder->b->n; i++) {
+        lb_content *content = &finder->contents->list[i];
+        if (content->relation == LB_CONTENT_NAMED && !finder->b->list[i].learnt)
+            *content = (lb_content){.tensor = LB_NONE, .all = content->all};
     }
 }
 
@@ -541,10 +553,10 @@ static void drop_names(finder *f)
 
 typedef void search(finder *f, uint32_t row);
 
-static void for_open(finder *f, search *look)
+static void for_open(finder *finder, search *look)
 {
-    for (uint32_t i = 0; i < f->b->n && !f->failed; i++)
-        if (is_open(f, i)) look(f, i);
+    for (uint32_t i = 0; i < finder->b->n && !finder->failed; i++)
+        if (is_open(finder, i)) look(finder, i);
 }
 
 uint32_t lb_near_sources_find(const lb_step_sources *a, const lb_step_sources *b, lb_contents *contents, bool *failed)

@@ -15,10 +15,10 @@
 #include <string.h>
 
 /* A state that has taken something in: not all of its numbers are zero. */
-static bool is_used_state(const lb_step_sources *s, uint32_t row)
+static bool is_used_state(const lb_step_sources *sources, uint32_t row)
 {
-    const lb_tensor *t = &s->tensors[row].tensor;
-    if (!lb_step_source_is_state(&s->list[row]) || !t->data || lb_layout_numel(&t->layout) < 2) return false;
+    const lb_tensor *t = &sources->tensors[row].tensor;
+    if (!lb_step_source_is_state(&sources->list[row]) || !t->data || lb_layout_numel(&t->layout) < 2) return false;
     double *x = lb_shadow_numbers_copy(t);
     bool used = false;
     for (int64_t i = 0; x && i < lb_layout_numel(&t->layout) && !used; i++) used = x[i] != 0;
@@ -35,63 +35,64 @@ static bool is_memory(const lb_value *v)
             kind == LB_SOURCE_OTHER);
 }
 
-static bool is_midway(const lb_program *p, const lb_step_sources *s)
+static bool is_midway(const lb_program *program, const lb_step_sources *sources)
 {
-    bool learns = false, midway = p->step > 0;
-    for (uint32_t i = 0; i < p->n_ops && !learns; i++) learns = p->ops[i].phase == LB_PHASE_BACKWARD;
-    for (uint32_t i = 0; i < s->n && learns && !midway; i++) midway = is_used_state(s, i);
+    bool learns = false, midway = program->step > 0;
+    for (uint32_t i = 0; i < program->n_ops && !learns; i++) learns = program->ops[i].phase == LB_PHASE_BACKWARD;
+    for (uint32_t i = 0; i < sources->n && learns && !midway; i++) midway = is_used_state(sources, i);
     return learns && midway;
 }
 
 lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err)
 {
-    const lb_program *p = view->program;
-    *out = (lb_step_sources){.list = malloc((p->n_ops + 1) * sizeof *out->list),
-                             .tensors = calloc(p->n_ops + 1, sizeof *out->tensors),
-                             .row_of = malloc((p->n_values + 1) * sizeof *out->row_of)};
+    const lb_program *program = view->program;
+    *out = (lb_step_sources){.list = malloc((program->n_ops + 1) * sizeof *out->list),
+                             .tensors = calloc(program->n_ops + 1, sizeof *out->tensors),
+                             .row_of = malloc((program->n_values + 1) * sizeof *out->row_of)};
     if (!out->list || !out->tensors || !out->row_of) {
         lb_step_sources_release(out);
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of %u ops", p->n_ops);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of %u ops", program->n_ops);
     }
-    memset(out->row_of, 0xFF, (p->n_values + 1) * sizeof *out->row_of);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE) continue;
+    memset(out->row_of, 0xFF, (program->n_values + 1) * sizeof *out->row_of);
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const uint32_t value =
+            lb_op_is_source(program, &program->ops[i]) ? lb_op_results(program, &program->ops[i])[0] : LB_NONE;
+        if (value == LB_NONE) continue;
         lb_content_tensor *t = &out->tensors[out->n];
-        t->name = lb_program_text(p, p->values[v].name), t->tensor.dtype = p->values[v].dtype;
-        if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
-            t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
-        lb_program_view_part_shape(view, v, &t->tensor);
-        const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || lb_state_name_is(t->name);
-        const bool kept = p->ops[i].phase == LB_PHASE_OPTIMIZER && is_memory(&p->values[v]);
-        out->row_of[v] = out->n;
+        t->name = lb_program_text(program, program->values[value].name), t->tensor.dtype = program->values[value].dtype;
+        if (lb_program_view_value(view, value, &t->tensor, NULL) != LB_OK)
+            t->tensor = (lb_tensor){NULL, program->values[value].dtype, program->values[value].layout};
+        lb_program_view_part_shape(view, value, &t->tensor);
+        const bool learnt = program->values[value].flags & LB_VALUE_PARAMETER || lb_state_name_is(t->name);
+        const bool kept = program->ops[i].phase == LB_PHASE_OPTIMIZER && is_memory(&program->values[value]);
+        out->row_of[value] = out->n;
         out->list[out->n++] = (lb_step_source){i,
-                                               v,
+                                               value,
                                                t->name,
-                                               p->values[v].storage,
-                                               p->values[v].source,
+                                               program->values[value].storage,
+                                               program->values[value].source,
                                                learnt,
                                                kept,
                                                lb_program_view_part_of(view, i),
-                                               p->values[v].logical};
+                                               program->values[value].logical};
     }
-    out->midway = is_midway(p, out);
+    out->midway = is_midway(program, out);
     return LB_OK;
 }
 
-void lb_step_sources_release(lb_step_sources *s)
+void lb_step_sources_release(lb_step_sources *sources)
 {
-    free(s->list), free(s->tensors), free(s->row_of);
-    *s = (lb_step_sources){0};
+    free(sources->list), free(sources->tensors), free(sources->row_of);
+    *sources = (lb_step_sources){0};
 }
 
 /* ---- from step to step ---- */
 
 #define NO_STORAGE INT64_MIN
 
-static int64_t storage_of(const lb_step_source *s)
+static int64_t storage_of(const lb_step_source *source)
 {
-    return s->kept ? s->storage : NO_STORAGE;
+    return source->kept ? source->storage : NO_STORAGE;
 }
 
 typedef struct lb_remembered {
@@ -106,108 +107,112 @@ typedef struct lb_remembered {
     uint32_t n_names;
 } lb_remembered;
 
-void lb_source_memory_release(lb_source_memory *m)
+void lb_source_memory_release(lb_source_memory *memory)
 {
-    for (uint32_t i = 0; i < m->n; i++) {
-        lb_remembered *r = &m->list[i];
-        for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
-        free(r->name), free(r->names), free(r->parts), free(r->storages), free(r->runs);
+    for (uint32_t i = 0; i < memory->n; i++) {
+        lb_remembered *remembered = &memory->list[i];
+        for (uint32_t k = 0; k < remembered->n_names; k++) free(remembered->names[k]);
+        free(remembered->name), free(remembered->names), free(remembered->parts), free(remembered->storages),
+            free(remembered->runs);
     }
-    for (uint32_t i = 0; i < m->n_said; i++) free(m->said[i]);
-    free(m->said), m->said = NULL, m->n_said = 0;
-    free(m->list), free(m->left), free(m->left_runs);
-    m->list = NULL, m->n = 0;
-    m->left = NULL, m->left_runs = NULL, m->n_left = m->n_left_runs = 0;
+    for (uint32_t i = 0; i < memory->n_said; i++) free(memory->said[i]);
+    free(memory->said), memory->said = NULL, memory->n_said = 0;
+    free(memory->list), free(memory->left), free(memory->left_runs);
+    memory->list = NULL, memory->n = 0;
+    memory->left = NULL, memory->left_runs = NULL, memory->n_left = memory->n_left_runs = 0;
 }
 
-static uint32_t name_row(lb_remembered *r, const lb_step_source *of)
+static uint32_t name_row(lb_remembered *remembered, const lb_step_source *of)
 {
-    for (uint32_t k = 0; k < r->n_names; k++)
-        if (!strcmp(r->names[k], of->name) && r->parts[k] == of->part && r->storages[k] == storage_of(of)) return k;
-    uint32_t *parts = lb_array_grow(r->parts, r->n_names, sizeof *parts);
+    for (uint32_t k = 0; k < remembered->n_names; k++)
+        if (!strcmp(remembered->names[k], of->name) && remembered->parts[k] == of->part &&
+            remembered->storages[k] == storage_of(of))
+            return k;
+    uint32_t *parts = lb_array_grow(remembered->parts, remembered->n_names, sizeof *parts);
     if (!parts) return LB_NONE;
-    r->parts = parts, r->parts[r->n_names] = of->part;
-    int64_t *storages = lb_array_grow(r->storages, r->n_names, sizeof *storages);
+    remembered->parts = parts, remembered->parts[remembered->n_names] = of->part;
+    int64_t *storages = lb_array_grow(remembered->storages, remembered->n_names, sizeof *storages);
     if (!storages) return LB_NONE;
-    r->storages = storages, r->storages[r->n_names] = storage_of(of);
-    char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(of->name);
-    if (more) r->names = more;
+    remembered->storages = storages, remembered->storages[remembered->n_names] = storage_of(of);
+    char **more = lb_array_grow(remembered->names, remembered->n_names, sizeof *more), *copy = strdup(of->name);
+    if (more) remembered->names = more;
     if (!more || !copy) {
         free(copy);
         return LB_NONE;
     }
-    r->names[r->n_names] = copy;
-    return r->n_names++;
+    remembered->names[remembered->n_names] = copy;
+    return remembered->n_names++;
 }
 
 /* What has no name is known again by its memory, if the update alone reads that. */
-static bool are_known(const lb_step_sources *a, const lb_content *c, const lb_content_run *runs)
+static bool are_known(const lb_step_sources *a, const lb_content *content, const lb_content_run *runs)
 {
     bool known = true;
-    for (uint32_t i = 0; i < c->n; i++) {
-        const lb_step_source *s = &a->list[runs[c->first + i].tensor];
-        known &= *s->name || s->kept;
+    for (uint32_t i = 0; i < content->n; i++) {
+        const lb_step_source *source = &a->list[runs[content->first + i].tensor];
+        known &= *source->name || source->kept;
     }
     return known;
 }
 
-static bool remember(lb_source_memory *m, const lb_step_sources *a, const lb_step_source *of_b, const lb_content *c,
-                     const lb_content_run *runs)
+static bool remember(lb_source_memory *memory, const lb_step_sources *a, const lb_step_source *of_b,
+                     const lb_content *content, const lb_content_run *runs)
 {
-    lb_remembered r = {.name = strdup(of_b->name),
-                       .storage = storage_of(of_b),
-                       .part = of_b->part,
-                       .content = *c,
-                       .runs = malloc((c->n + 1) * sizeof *r.runs)};
-    lb_remembered *more = lb_array_grow(m->list, m->n, sizeof *more);
-    if (more) m->list = more;
-    if (!r.name || !r.runs || !more) return free(r.name), free(r.runs), false;
-    r.content.first = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        r.runs[i] = runs[c->first + i];
-        r.runs[i].tensor = name_row(&r, &a->list[r.runs[i].tensor]);
+    lb_remembered remembered = {.name = strdup(of_b->name),
+                                .storage = storage_of(of_b),
+                                .part = of_b->part,
+                                .content = *content,
+                                .runs = malloc((content->n + 1) * sizeof *remembered.runs)};
+    lb_remembered *more = lb_array_grow(memory->list, memory->n, sizeof *more);
+    if (more) memory->list = more;
+    if (!remembered.name || !remembered.runs || !more) return free(remembered.name), free(remembered.runs), false;
+    remembered.content.first = 0;
+    for (uint32_t i = 0; i < content->n; i++) {
+        remembered.runs[i] = runs[content->first + i];
+        remembered.runs[i].tensor = name_row(&remembered, &a->list[remembered.runs[i].tensor]);
     }
-    m->list[m->n++] = r;
+    memory->list[memory->n++] = remembered;
     return true;
 }
 
 /* By its name: of that rank, else of any that an earlier step (the first `before` rows) remembered. */
-static const lb_remembered *recall(const lb_source_memory *m, uint32_t before, const char *name, uint32_t part)
+static const lb_remembered *recall(const lb_source_memory *memory, uint32_t before, const char *name, uint32_t part)
 {
     const lb_remembered *found = NULL;
-    for (uint32_t i = 0; i < m->n && *name; i++) {
-        if (strcmp(m->list[i].name, name)) continue;
-        if (m->list[i].part == part) return &m->list[i];
-        if (!found && i < before) found = &m->list[i];
+    for (uint32_t i = 0; i < memory->n && *name; i++) {
+        if (strcmp(memory->list[i].name, name)) continue;
+        if (memory->list[i].part == part) return &memory->list[i];
+        if (!found && i < before) found = &memory->list[i];
     }
     return found;
 }
 
 /* By its memory. */
-static const lb_remembered *recall_memory(const lb_source_memory *m, uint32_t before, const lb_step_source *s)
+static const lb_remembered *recall_memory(const lb_source_memory *memory, uint32_t before, const lb_step_source *source)
 {
-    for (uint32_t i = 0; i < before && s->kept; i++)
-        if (m->list[i].storage == s->storage && m->list[i].part == s->part) return &m->list[i];
+    for (uint32_t i = 0; i < before && source->kept; i++)
+        if (memory->list[i].storage == source->storage && memory->list[i].part == source->part) return &memory->list[i];
     return NULL;
 }
 
 /* Of that rank, else of any. */
-static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name,
+static uint32_t find_named(const lb_step_sources *sources, const char *prefix, size_t n_prefix, const char *name,
                            uint32_t part)
 {
     uint32_t found = LB_NONE;
-    for (uint32_t i = 0; i < s->n && *name; i++) {
-        if (strncmp(s->list[i].name, prefix, n_prefix) || strcmp(s->list[i].name + n_prefix, name)) continue;
-        if (s->list[i].part == part) return i;
+    for (uint32_t i = 0; i < sources->n && *name; i++) {
+        if (strncmp(sources->list[i].name, prefix, n_prefix) || strcmp(sources->list[i].name + n_prefix, name))
+            continue;
+        if (sources->list[i].part == part) return i;
         if (found == LB_NONE) found = i;
     }
     return found;
 }
 
-static uint32_t find_memory(const lb_step_sources *s, int64_t storage, uint32_t part)
+static uint32_t find_memory(const lb_step_sources *sources, int64_t storage, uint32_t part)
 {
-    for (uint32_t i = 0; i < s->n && storage != NO_STORAGE; i++)
-        if (s->list[i].kept && s->list[i].storage == storage && s->list[i].part == part) return i;
+    for (uint32_t i = 0; i < sources->n && storage != NO_STORAGE; i++)
+        if (sources->list[i].kept && sources->list[i].storage == storage && sources->list[i].part == part) return i;
     return LB_NONE;
 }
 
@@ -225,18 +230,19 @@ static bool lies_within(const lb_content_run *run, const lb_layout *layout)
 
 /* Where the elements of this source, by its name ("": its memory), stand now, by where they stood when the window
  * began. False when out of memory. */
-static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
+static bool apply(const lb_remembered *remembered, const lb_step_sources *a, const char *name, int64_t elements,
                   lb_contents *out, uint32_t row)
 {
     const size_t prefix = lb_state_name_before(name);
     const uint32_t first = out->n_runs;
-    if (r->content.all != elements) return true;
-    for (uint32_t i = 0; i < r->content.n; i++) {
-        lb_content_run run = r->runs[i];
+    if (remembered->content.all != elements) return true;
+    for (uint32_t i = 0; i < remembered->content.n; i++) {
+        lb_content_run run = remembered->runs[i];
         const uint32_t of = run.tensor;
-        run.tensor = of == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[of], r->parts[of]);
+        run.tensor =
+            of == LB_NONE ? LB_NONE : find_named(a, name, prefix, remembered->names[of], remembered->parts[of]);
         if (of != LB_NONE && run.tensor == LB_NONE && !prefix)
-            run.tensor = find_memory(a, r->storages[of], r->parts[of]);
+            run.tensor = find_memory(a, remembered->storages[of], remembered->parts[of]);
         if (run.tensor == LB_NONE || !lies_within(&run, &a->tensors[run.tensor].tensor.layout))
             return out->n_runs = first, true;
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
@@ -244,10 +250,10 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
         out->runs = more;
         out->runs[out->n_runs++] = run;
     }
-    out->list[row] = r->content;
-    out->list[row].first = first, out->list[row].tensor = r->content.n ? out->runs[first].tensor : LB_NONE;
-    out->list[row].found = 0;            /* where they stand is known, their numbers have moved */
-    if (prefix && r->content.shift != 0) /* states of w are those of 1 + w */
+    out->list[row] = remembered->content;
+    out->list[row].first = first, out->list[row].tensor = remembered->content.n ? out->runs[first].tensor : LB_NONE;
+    out->list[row].found = 0;                     /* where they stand is known, their numbers have moved */
+    if (prefix && remembered->content.shift != 0) /* states of w are those of 1 + w */
         out->list[row].relation = LB_CONTENT_RENAMED, out->list[row].shift = 0;
     return true;
 }
@@ -266,11 +272,12 @@ static bool take_whole(lb_contents *out, uint32_t row, uint32_t from, int64_t el
 
 static bool is_claimed(const lb_contents *all, uint32_t tensor);
 
-static bool is_vector_learnt(const lb_step_sources *s, uint32_t row)
+static bool is_vector_learnt(const lb_step_sources *sources, uint32_t row)
 {
-    const lb_tensor *t = &s->tensors[row].tensor;
-    return s->list[row].learnt && !lb_step_source_is_state(&s->list[row]) && t->data && t->layout.ndim == 1 &&
-           lb_dtype_is_float(t->dtype) && lb_dtype_bits(t->dtype) >= 16 && lb_layout_numel(&t->layout) > 1;
+    const lb_tensor *t = &sources->tensors[row].tensor;
+    return sources->list[row].learnt && !lb_step_source_is_state(&sources->list[row]) && t->data &&
+           t->layout.ndim == 1 && lb_dtype_is_float(t->dtype) && lb_dtype_bits(t->dtype) >= 16 &&
+           lb_layout_numel(&t->layout) > 1;
 }
 
 static double *numbers_of(const lb_tensor *t)
@@ -318,19 +325,19 @@ static bool find_shifted(const lb_step_sources *a, const lb_step_sources *b, lb_
 }
 
 /* What the user says of the first step, behind what numbers and names do. */
-static lb_status take_map(lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b, lb_contents *out,
-                          lb_err *err)
+static lb_status take_map(lb_source_memory *memory, const lb_step_sources *a, const lb_step_sources *b,
+                          lb_contents *out, lb_err *err)
 {
     lb_content_disagreement *list = NULL;
     uint32_t n = 0;
-    if (!m->map || m->mapped) return LB_OK;
-    LB_TRY(lb_content_map_apply(m->map, a->tensors, a->n, b->tensors, b->n, out, &list, &n, err));
-    m->mapped = true, m->said = calloc(n + 1u, sizeof *m->said);
-    bool room = m->said != NULL;
+    if (!memory->map || memory->mapped) return LB_OK;
+    LB_TRY(lb_content_map_apply(memory->map, a->tensors, a->n, b->tensors, b->n, out, &list, &n, err));
+    memory->mapped = true, memory->said = calloc(n + 1u, sizeof *memory->said);
+    bool room = memory->said != NULL;
     for (uint32_t i = 0; i < n && room; i++) {
         char text[600];
-        lb_content_map_disagreement_text(m->map, &list[i], a->tensors, b->tensors, text);
-        room = (m->said[i] = strdup(text)) != NULL, m->n_said += room;
+        lb_content_map_disagreement_text(memory->map, &list[i], a->tensors, b->tensors, text);
+        room = (memory->said[i] = strdup(text)) != NULL, memory->n_said += room;
     }
     free(list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a table of tensors");
@@ -354,30 +361,30 @@ static void settle_names(const lb_step_sources *b, lb_contents *out)
 static void part_merged(const lb_merged_adapter *merged, uint32_t n, lb_contents *out)
 {
     for (uint32_t i = 0; i < n; i++) {
-        lb_content *c = &out->list[merged[i].online ? merged[i].base : merged[i].whole];
-        if (c->relation == LB_CONTENT_NAMED) *c = (lb_content){.tensor = LB_NONE, .all = c->all};
+        lb_content *content = &out->list[merged[i].online ? merged[i].base : merged[i].whole];
+        if (content->relation == LB_CONTENT_NAMED) *content = (lb_content){.tensor = LB_NONE, .all = content->all};
     }
 }
 
 /* A vector of few different numbers (ones that a first update moved up or down by one amount) is made up of pieces of
  * any other such one. Which element is which was known when the window began. */
-static bool is_pieced_by_chance(const lb_content *c, const lb_remembered *known)
+static bool is_pieced_by_chance(const lb_content *content, const lb_remembered *known)
 {
-    const lb_content_relation r = c->relation;
+    const lb_content_relation r = content->relation;
     return r != known->content.relation &&
            (r == LB_CONTENT_PERMUTED || r == LB_CONTENT_FUSED || r == LB_CONTENT_SPLIT || r == LB_CONTENT_PADDED);
 }
 
 /* Nor are a model's weights in bf16 the f32 ones of the other side, to which they are rounded, too. */
-static bool is_cast_by_chance(const lb_content *c, const lb_remembered *known)
+static bool is_cast_by_chance(const lb_content *content, const lb_remembered *known)
 {
-    return c->cast && !known->content.cast;
+    return content->cast && !known->content.cast;
 }
 
-static uint32_t find_by_digest(const lb_step_sources *s, lb_digest digest)
+static uint32_t find_by_digest(const lb_step_sources *sources, lb_digest digest)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (lb_digest_equal(s->list[i].digest, digest)) return i;
+    for (uint32_t i = 0; i < sources->n; i++)
+        if (lb_digest_equal(sources->list[i].digest, digest)) return i;
     return LB_NONE;
 }
 
@@ -403,14 +410,15 @@ static bool take_left(const lb_source_memory *memory, const lb_left_value *left,
 
 /* Have its numbers no like, or one that is put together of others? A vector of few different numbers is made up of
  * pieces of any other such one. */
-static bool is_free(const lb_content *c)
+static bool is_free(const lb_content *content)
 {
-    switch (c->relation) {
+    switch (content->relation) {
     case LB_CONTENT_NONE:
     case LB_CONTENT_PERMUTED:
     case LB_CONTENT_FUSED:
     case LB_CONTENT_SPLIT:
-    case LB_CONTENT_PADDED: return c->relation == LB_CONTENT_NONE || c->found > 0; /* 0: by where its parameter stood */
+    case LB_CONTENT_PADDED:
+        return content->relation == LB_CONTENT_NONE || content->found > 0; /* 0: by where its parameter stood */
     default: return false;
     }
 }
@@ -439,13 +447,13 @@ static bool is_claimed(const lb_contents *all, uint32_t tensor)
 }
 
 /* The one state of a parameter that has no like yet; LB_NONE where there is none, or several. */
-static uint32_t lone_state(const lb_step_sources *s, const lb_contents *all, const char *parameter, bool of_b)
+static uint32_t lone_state(const lb_step_sources *sources, const lb_contents *all, const char *parameter, bool of_b)
 {
     uint32_t found = LB_NONE;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const size_t prefix = lb_state_name_before(s->list[i].name);
-        if (!prefix || strcmp(s->list[i].name + prefix, parameter)) continue;
-        if (lb_layout_numel(&s->tensors[i].tensor.layout) < 2) continue; /* how often it was stepped */
+    for (uint32_t i = 0; i < sources->n; i++) {
+        const size_t prefix = lb_state_name_before(sources->list[i].name);
+        if (!prefix || strcmp(sources->list[i].name + prefix, parameter)) continue;
+        if (lb_layout_numel(&sources->tensors[i].tensor.layout) < 2) continue; /* how often it was stepped */
         if (of_b ? all->list[i].relation != LB_CONTENT_NONE : is_claimed(all, i)) continue;
         if (found != LB_NONE) return LB_NONE;
         found = i;
@@ -455,13 +463,13 @@ static uint32_t lone_state(const lb_step_sources *s, const lb_contents *all, con
 
 /* Of the states of one parameter all but one have their like: that one stands beside the one that is left, whatever the
  * two hold. False when out of memory. */
-static bool pair_last_states(const lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b,
+static bool pair_last_states(const lb_source_memory *memory, const lb_step_sources *a, const lb_step_sources *b,
                              lb_contents *out)
 {
     for (uint32_t i = 0; i < b->n; i++) {
         const size_t prefix = lb_state_name_before(b->list[i].name);
         if (!prefix || out->list[i].relation != LB_CONTENT_NONE || b->list[i].kind == LB_SOURCE_UNSEEN) continue;
-        const lb_remembered *known = recall(m, m->n, b->list[i].name + prefix, b->list[i].part);
+        const lb_remembered *known = recall(memory, memory->n, b->list[i].name + prefix, b->list[i].part);
         if (!known || known->n_names != 1 || lone_state(b, out, b->list[i].name + prefix, true) != i) continue;
         const uint32_t from = lone_state(a, out, known->names[0], false);
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
@@ -475,24 +483,25 @@ static bool pair_last_states(const lb_source_memory *m, const lb_step_sources *a
 static bool recall_or_remember(lb_source_memory *memory, uint32_t before, const lb_step_sources *a,
                                const lb_step_sources *b, uint32_t row, lb_contents *out)
 {
-    const lb_step_source *s = &b->list[row];
-    const size_t prefix = lb_state_name_before(s->name);
-    const lb_content *c = &out->list[row];
-    const lb_remembered *const of_memory = recall_memory(memory, before, s),
-                               *const of_name = recall(memory, before, s->name + prefix, s->part),
+    const lb_step_source *source = &b->list[row];
+    const size_t prefix = lb_state_name_before(source->name);
+    const lb_content *content = &out->list[row];
+    const lb_remembered *const of_memory = recall_memory(memory, before, source),
+                               *const of_name = recall(memory, before, source->name + prefix, source->part),
                                *const known = of_memory ? of_memory : of_name;
     const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
-    if (known && s->kind != LB_SOURCE_UNSEEN &&
-        (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all ||
-         is_pieced_by_chance(c, known) || is_cast_by_chance(c, known))) {
+    if (known && source->kind != LB_SOURCE_UNSEEN &&
+        (content->relation == LB_CONTENT_NONE || content->relation == LB_CONTENT_NAMED ||
+         content->found < content->all || is_pieced_by_chance(content, known) || is_cast_by_chance(content, known))) {
         const uint32_t runs = out->n_runs;
         if (of_memory && !apply(of_memory, a, "", elements, out, row)) return false;
-        return out->n_runs > runs || !of_name || apply(of_name, a, s->name, elements, out, row);
+        return out->n_runs > runs || !of_name || apply(of_name, a, source->name, elements, out, row);
     }
-    const bool is_new =
-        s->kept ? !of_memory : s->learnt && *s->name && !prefix && (!of_name || of_name->part != s->part);
-    return !is_new || c->relation == LB_CONTENT_NONE || !are_known(a, c, out->runs) ||
-           remember(memory, a, s, c, out->runs);
+    const bool is_new = source->kept
+                            ? !of_memory
+                            : source->learnt && *source->name && !prefix && (!of_name || of_name->part != source->part);
+    return !is_new || content->relation == LB_CONTENT_NONE || !are_known(a, content, out->runs) ||
+           remember(memory, a, source, content, out->runs);
 }
 
 /* What names and near numbers say of the step that the window begins with. False when out of memory. */
@@ -531,20 +540,21 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
 double *lb_step_sources_taken(const lb_step_sources *a, const lb_step_sources *b, const lb_contents *contents,
                               uint32_t row)
 {
-    const lb_content *c = &contents->list[row];
+    const lb_content *content = &contents->list[row];
     const lb_tensor *mine = &b->tensors[row].tensor;
-    if (c->relation == LB_CONTENT_NONE || (c->found >= c->all && !c->cast && c->relation != LB_CONTENT_NAMED) ||
-        !mine->data || !lb_dtype_is_float(mine->dtype))
+    if (content->relation == LB_CONTENT_NONE ||
+        (content->found >= content->all && !content->cast && content->relation != LB_CONTENT_NAMED) || !mine->data ||
+        !lb_dtype_is_float(mine->dtype))
         return NULL;
     double *numbers = lb_shadow_numbers_copy(mine), *from = NULL;
     uint32_t loaded = LB_NONE;
-    for (uint32_t k = 0; k < c->n && numbers; k++) {
-        const lb_content_run *r = &contents->runs[c->first + k];
+    for (uint32_t k = 0; k < content->n && numbers; k++) {
+        const lb_content_run *r = &contents->runs[content->first + k];
         const lb_tensor *t = &a->tensors[r->tensor].tensor;
         if (!t->data) continue;
         if (r->tensor != loaded) free(from), from = lb_shadow_numbers_copy(t), loaded = r->tensor;
         for (int64_t i = 0; i < r->n && from; i++)
-            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride] + c->shift;
+            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride] + content->shift;
     }
     free(from);
     return numbers;
@@ -554,21 +564,21 @@ uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n,
 {
     uint8_t *held = calloc(n + 1, 1);
     for (uint32_t i = 0; i < contents->n && held; i++) {
-        const lb_content *c = &contents->list[i];
-        if (c->relation == LB_CONTENT_NONE || (c->relation == LB_CONTENT_NAMED && !named)) continue;
+        const lb_content *content = &contents->list[i];
+        if (content->relation == LB_CONTENT_NONE || (content->relation == LB_CONTENT_NAMED && !named)) continue;
         if (side) held[i] = 1;
-        for (uint32_t k = 0; k < c->n && !side; k++) held[contents->runs[c->first + k].tensor] = 1;
+        for (uint32_t k = 0; k < content->n && !side; k++) held[contents->runs[content->first + k].tensor] = 1;
     }
     return held;
 }
 
-static void forget(lb_source_memory *m, const lb_step_source *s)
+static void forget(lb_source_memory *memory, const lb_step_source *source)
 {
-    for (uint32_t i = 0; i < m->n; i++) {
-        lb_remembered *r = &m->list[i];
-        if (r->part != s->part) continue;
-        if (!strcmp(r->name, s->name)) *r->name = '\0';
-        if (r->storage == storage_of(s)) r->storage = NO_STORAGE;
+    for (uint32_t i = 0; i < memory->n; i++) {
+        lb_remembered *remembered = &memory->list[i];
+        if (remembered->part != source->part) continue;
+        if (!strcmp(remembered->name, source->name)) *remembered->name = '\0';
+        if (remembered->storage == storage_of(source)) remembered->storage = NO_STORAGE;
     }
 }
 
@@ -577,7 +587,7 @@ lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources
                                  lb_err *err)
 {
     const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
-    lb_content c = {.tensor = runs[0].tensor, .first = out->n_runs, .n = n, .found = elements, .all = elements};
+    lb_content content = {.tensor = runs[0].tensor, .first = out->n_runs, .n = n, .found = elements, .all = elements};
     bool several = false;
     for (uint32_t i = 0; i < n; i++) {
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
@@ -585,15 +595,15 @@ lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources
         out->runs = more, out->runs[out->n_runs++] = runs[i];
         several |= runs[i].tensor != runs[0].tensor;
     }
-    const bool part = lb_layout_numel(&a->tensors[c.tensor].tensor.layout) != elements;
-    c.relation = several ? LB_CONTENT_FUSED
-                 : part  ? LB_CONTENT_SPLIT
-                 : n > 1 ? LB_CONTENT_PERMUTED
-                         : LB_CONTENT_RENAMED;
-    out->list[row] = c;
+    const bool part = lb_layout_numel(&a->tensors[content.tensor].tensor.layout) != elements;
+    content.relation = several ? LB_CONTENT_FUSED
+                       : part  ? LB_CONTENT_SPLIT
+                       : n > 1 ? LB_CONTENT_PERMUTED
+                               : LB_CONTENT_RENAMED;
+    out->list[row] = content;
     forget(memory, &b->list[row]);
     if (((*b->list[row].name && b->list[row].learnt) || b->list[row].kept) &&
-        !remember(memory, a, &b->list[row], &c, out->runs))
+        !remember(memory, a, &b->list[row], &content, out->runs))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
     return LB_OK;
 }
