@@ -305,8 +305,11 @@ static vector vector_of(const holder *h, uint32_t row)
     return vector_at(p->tensor, &h->a[p->tensor].tensor.layout, (cut)p->cut, p->at);
 }
 
+/* Of near vectors all with the same signs have one hash: where these are all alike, they tell nothing. */
+enum { MOST_ALIKE = 64 };
+
 /* Of equal vectors behind each other (rows of zeros) the first one alone is in the index: the others are met as its
- * successors. Near ones have the hash of all that have their signs. */
+ * successors. Of near ones the first few are. */
 static bool add_vectors(holder *h, uint32_t tensor, cut how)
 {
     const vectors all = vectors_of(&h->a[tensor].tensor.layout, how);
@@ -316,14 +319,12 @@ static bool add_vectors(holder *h, uint32_t tensor, cut how)
     if (more) h->list = more;
     bool room = more && hashes && n < LB_NONE - h->n;
     if (room && n) hash_vectors(&h->sources[tensor], how, hashes);
+    const uint32_t most_alike = h->sources[tensor].digits == LB_NO_DTYPE ? 1 : MOST_ALIKE;
+    uint32_t alike = 0;
     for (size_t i = 0; i < n && room; i++) {
         h->list[h->n] = (place){tensor, (uint32_t)how, (int64_t)i};
-        bool again = i && hashes[i] == hashes[i - 1];
-        if (again && h->sources[tensor].digits != LB_NO_DTYPE) {
-            const vector now = vector_of(h, h->n);
-            again = is_constant(&h->sources[tensor], &now);
-        }
-        if (!again) room = lb_hash_add(&h->index, hashes[i], h->n);
+        alike = i && hashes[i] == hashes[i - 1] ? alike + 1 : 0;
+        if (alike < most_alike) room = lb_hash_add(&h->index, hashes[i], h->n);
         h->n++;
     }
     free(hashes);

@@ -83,6 +83,19 @@ static uint8_t *list_origins(const lb_table_question *asked, int side)
     return origins;
 }
 
+/* Is it in the list, or is what it was copied from, as a step dequantises one tensor in every call? */
+static bool is_listed(const lb_exact_side *s, const lb_weight_tensors *tensors, uint32_t v)
+{
+    const lb_value *values = s->program->values;
+    bool listed = lb_value_graph_source(&s->graph, v) != LB_NONE;
+    for (uint32_t i = 0; i < tensors->n && !listed && !lb_digest_is_none(values[v].logical); i++) {
+        const lb_value *other = &values[tensors->values[i]];
+        listed = other->dtype == values[v].dtype && lb_layout_same_shape(&other->layout, &values[v].layout) &&
+                 lb_digest_equal(other->logical, values[v].logical);
+    }
+    return listed;
+}
+
 /* What ops of a side make of its sources; `codes`: of codes alone, and casts, too. Which of it is the weight its
  * numbers say: where a step's tokens are constants of the program, products with weights are made, too. */
 static bool list_made(const lb_table_question *asked, int side, bool codes, lb_weight_tensors *tensors)
@@ -92,7 +105,7 @@ static bool list_made(const lb_table_question *asked, int side, bool codes, lb_w
     uint8_t *origins = list_origins(asked, side);
     for (uint32_t v = 0; v < program->n_values && origins; v++) {
         if (origins[v] < (codes ? CODES : SOURCES) || !s->kept[v] || asked->met[side][v] != LB_NONE ||
-            !(codes ? s->graph.given[v] : lb_value_graph_is_computed(&s->graph, v)))
+            !(codes ? s->graph.given[v] && !is_listed(s, tensors, v) : lb_value_graph_is_computed(&s->graph, v)))
             continue;
         const lb_layout *l = &program->values[v].layout;
         const lb_tensor exact = {s->kept[v], LB_F64, lb_layout_contiguous(l->ndim, l->shape)};

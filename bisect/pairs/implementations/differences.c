@@ -1,5 +1,6 @@
 /* Every difference of two implementations: see differences.h. */
 #include "implementations/differences.h"
+#include "pair/op_kind.h"
 
 #include "counterparts/counterpart_exits.h"
 #include "counterparts/counterpart_orders.h"
@@ -327,6 +328,17 @@ static bool is_taken_as_recorded(const lb_exact_side *s, uint32_t op)
     return lb_op_kind_is_discontinuous(p, &p->ops[op]) && v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype);
 }
 
+/* The arguments of an op are not what differs, nor are they where the same line of the program has them again: in other
+ * layers, for other tokens. */
+static void clear_alike(lb_implementations *x, uint32_t op)
+{
+    const lb_program *b = x->sides[1].program;
+    x->innocent[op] = 1;
+    for (uint32_t i = 0; i < b->n_ops && b->ops[op].line; i++)
+        x->innocent[i] |= b->ops[i].line == b->ops[op].line && b->ops[i].name == b->ops[op].name &&
+                          lb_op_same_args(b, &b->ops[i], b, &b->ops[op], 0);
+}
+
 /* Takes out again what changed nothing for the better; is there any? What helped is found. */
 static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, bool *any, lb_err *err)
 {
@@ -345,7 +357,7 @@ static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, b
         }
         lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
         if (one->region.reason == LB_REGION_ARGUMENTS && !is_taken_as_recorded(&x->sides[1], one->region.op[1]))
-            x->innocent[one->region.op[1]] = 1;
+            clear_alike(x, one->region.op[1]);
         *any = true;
     }
     return LB_OK;

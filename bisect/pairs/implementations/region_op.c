@@ -263,13 +263,38 @@ static bool may_be_masked(const lb_region_frontier *f, uint32_t a)
     return read_but_masks(f, 0, a, &x);
 }
 
+/* Are they, or are they made of, whole numbers that the step was given, and that are none of the model's own? */
+static bool are_given(const lb_exact_side *s, uint32_t v, uint32_t depth)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_value *value = &s->program->values[v];
+    if (!lb_dtype_is_integer(value->dtype)) return false;
+    if (lb_region_is_source(s, v))
+        return value->source == LB_SOURCE_BATCH ||
+               (value->source == LB_SOURCE_OTHER &&
+                (value->name == LB_NONE || lb_input_name_is(lb_program_text(s->program, value->name))));
+    bool given = false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1] && depth && !given; k++)
+        given = are_given(s, g->preds[k], depth - 1);
+    return given;
+}
+
+/* Is what the op chooses by no mask: places that another op chose, or tokens? */
+static bool chooses_by_no_mask(const lb_exact_side *s, uint32_t op)
+{
+    enum { IDS = 1, MOST_BETWEEN = 8 };
+    const lb_op *o = &s->program->ops[op];
+    const lb_arg *ids = o->args > IDS ? &lb_op_args(s->program, o)[IDS] : NULL;
+    return lb_op_is(s->program, o, "aten::gather") ||
+           (lb_op_is(s->program, o, "aten::embedding") && ids && ids->tag == LB_ARG_VALUE &&
+            are_given(s, ids->u.value, MOST_BETWEEN));
+}
+
 /* The rule of the mask is another one, whatever it is made by. */
 static bool are_masked_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
-    static const char *const choosers[] = {"aten::gather"};
     reads x, y;
-    if (lb_op_name_among(f->asked->sides[0]->program, &f->asked->sides[0]->program->ops[a], choosers, 1) >= 0)
-        return false; /* what it chooses by is no mask */
+    if (chooses_by_no_mask(f->asked->sides[0], a) || chooses_by_no_mask(f->asked->sides[1], b)) return false;
     if (!read_but_masks(f, 0, a, &x) || !read_but_masks(f, 1, b, &y) || x.n != y.n ||
         (lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b)))
         return false;

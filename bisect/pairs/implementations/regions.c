@@ -737,11 +737,21 @@ static void drop_followers(finder *f)
     all->n = kept;
 }
 
+/* Is a number or a table that the program has in its text all that it reads and the other side does not hold? Weights
+ * and states have names. */
+static bool reads_constants_alone(const finder *f, const lb_region *r)
+{
+    bool constants = r->reason == LB_REGION_SOURCE;
+    for (int k = 0; k < 2; k++)
+        constants &= r->source[k] == LB_NONE || f->asked->sides[k]->program->values[r->source[k]].name == LB_NONE;
+    return constants;
+}
+
 /* Does a part of forward hold most of what both sides compute there? An op that one of them lacks in so much says
  * little. */
 static bool is_vague(const finder *f, const lb_region *r)
 {
-    if (r->reason != LB_REGION_OPS && r->reason != LB_REGION_MISSING) return false;
+    if (r->reason != LB_REGION_OPS && r->reason != LB_REGION_MISSING && !reads_constants_alone(f, r)) return false;
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
         uint32_t all = 0;

@@ -22,15 +22,15 @@ INNOCENT_NOT_YET = {
 }
 CASTS = "a cast is the identity in exact arithmetic: taken for rounding"
 CARRIED = "the sum that takes what the norm hands on is named"
-SOURCES = "sources behind the padding of others: the cross attention's neighbours are named"
-PATCHES = "a product of patches and a convolution have no value in common"
+SOURCES = "sources behind the padding of others meet in hardly any value: no place is named"
+PATCHES = "rows of a picture are no tokens, and meet in no value: no place is named, or one behind it"
 NOT_YET = {
     "alibi-half": ("the norm behind it is named", "embedding-norm-left-out"),
     "capped-shares": ("the last layer is named, too", "head-scaled-as-embedding"),
     "encoder-decoder": (
         SOURCES,
         "buckets-of-other-stack buckets-turned-round decode-bias-of-first-row head-unscaled position-bias-left-out scores-scaled "
-        "source-of-other-request source-padding-seen source-unnormed values-from-keys",
+        "source-of-other-request source-padding-seen values-from-keys",
     ),
     "far-positions": (CASTS, "angles-in-brain positions-in-brain"),
     "gemma-islands": ("the first layer's sum is named, too", "embedding-unscaled"),

@@ -18,8 +18,6 @@ NOT_YET = {
     "adapters-gathered-base-request-adapted": "the attention around the adapter is named",
     "beams-by-ancestors-first-prompt-row-unseen": "the search behind it is named, too",
     "bert-packed-positions-from-one": "attention is named, too",
-    "experts-sorted-border-row-to-next-expert": "the next layer's choice is named, too",
-    "experts-sorted-routed-scale-left-out": "the next layer's choice is named, too",
     "fp8-blocks-group-scale-of-batch": "taken for the rounding of one side's numbers of eight bits",
     "fp8-blocks-range-of-other-format": "taken for the rounding of one side's numbers of eight bits",
     "int8-weights-channel-scale-of-tensor": "the output projection is named, too",
