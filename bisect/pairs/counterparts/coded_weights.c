@@ -27,8 +27,8 @@ typedef struct scale_lists {
     uint32_t n;
 } scale_lists;
 
-/* There are no more scales than rows of weights. */
-enum { MOST_SCALES = 1 << 20 };
+/* There are no more scales than rows of weights. Most of what a step makes is no scale. */
+enum { MOST_HELD = 1 << 20, MOST_MADE = 1 << 16 };
 
 static void release_scales(scale_lists *lists)
 {
@@ -36,11 +36,11 @@ static void release_scales(scale_lists *lists)
     free(lists->list);
 }
 
-static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors)
+static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors, int64_t most)
 {
     for (uint32_t i = 0; i < tensors->n; i++) {
         const int64_t n = lb_layout_numel(&tensors->list[i].tensor.layout);
-        if (n > MOST_SCALES) continue;
+        if (n > most) continue;
         scales *now = &lists->list[lists->n++];
         *now = (scales){lb_shadow_numbers_copy(&tensors->list[i].tensor), malloc((size_t)n * sizeof *now->sorted), n};
         if (!now->numbers || !now->sorted) return false;
@@ -55,7 +55,7 @@ static bool open_scales(scale_lists *lists, const lb_table_question *asked, int 
     lb_weight_tensors held = {0}, made = {0};
     bool room = lb_weight_tensors_held(asked, side, &held) && lb_weight_tensors_made(asked, side, &made);
     *lists = (scale_lists){.list = calloc((size_t)held.n + made.n + 1, sizeof *lists->list)};
-    room = room && lists->list && add_scales(lists, &held) && add_scales(lists, &made);
+    room = room && lists->list && add_scales(lists, &held, MOST_HELD) && add_scales(lists, &made, MOST_MADE);
     lb_weight_tensors_release(&held), lb_weight_tensors_release(&made);
     return room;
 }
