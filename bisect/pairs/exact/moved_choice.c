@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Relative L2, of what a choice reads, from what was recorded: far beyond rounding in f32. */
 static const double MOVED = 1e-3;
