@@ -1,4 +1,5 @@
-/* What the op that begins is about to read from a device, measured together so that the host waits once. */
+/* Measures in one batch the values that an op is about to read from a device, so that the host waits for the device
+ * only once. */
 #ifndef LB_DEVICE_AHEAD_H
 #define LB_DEVICE_AHEAD_H
 

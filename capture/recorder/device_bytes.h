@@ -1,4 +1,4 @@
-/* Back ends of devices, and the bytes that the host reads through them. */
+/* Holds the back ends of devices, and reads and measures the bytes of a storage through the back end of its device. */
 #ifndef LB_DEVICE_BYTES_H
 #define LB_DEVICE_BYTES_H
 

@@ -1,4 +1,4 @@
-/* Devices of CUDA, opened as their tensors are met. */
+/* Opens the back end of a CUDA device when the recorder first sees a tensor on it. */
 #ifndef LB_DEVICE_CUDA_H
 #define LB_DEVICE_CUDA_H
 

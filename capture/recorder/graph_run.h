@@ -1,4 +1,5 @@
-/* The run of a graph that is being recorded: from the record of its ops to its launch. */
+/* The state while one run of a captured graph is recorded: from when its tape is passed to the recorder again until the
+ * host says whether the launch succeeded. */
 #ifndef LB_GRAPH_RUN_H
 #define LB_GRAPH_RUN_H
 

@@ -1,5 +1,5 @@
-/* Modules and lines of code that the host has named. Each has a number that holds for as long as the recorder lives. A
- * program gets its own row for one when the first op in it needs it. */
+/* Keeps the modules (scopes) and lines of code that the host has named. Each has a number that stays valid for the life
+ * of the recorder; a program gets a row for it when the first op in that program refers to it. */
 #ifndef LB_OP_CONTEXT_H
 #define LB_OP_CONTEXT_H
 

@@ -1,4 +1,5 @@
-/* Where an op stands: what the values that it reads and makes take over from it. */
+/* The context in which an op's values are recorded: its name, layer, call, phase and thread, and whether its inputs and
+ * results are checked and kept. */
 #ifndef LB_OP_SITE_H
 #define LB_OP_SITE_H
 

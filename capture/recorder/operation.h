@@ -1,4 +1,5 @@
-/* One op between its begin and its end. */
+/* The record of an op that has begun and not yet ended (lb_pending). The calls that begin and end an op are declared in
+ * lastbit/capture.h. */
 #ifndef LB_OPERATION_H
 #define LB_OPERATION_H
 

@@ -1,4 +1,5 @@
-/* From a tensor of the host to a value of the program: found, measured, or made a source. */
+/* Turns a tensor of the host into a value of the program. The value is found if it is known already, else its bytes are
+ * measured; where no recorded op made these bytes, a source is added. */
 #ifndef LB_VALUE_INTAKE_H
 #define LB_VALUE_INTAKE_H
 

@@ -1,5 +1,5 @@
-/* What an op was called with, in the words of the code that called it: which arguments of a pair differ, and what an op
- * of one side alone is for.
+/* Describes the arguments of ops in the words of the code that called them. For a pair it names the arguments that
+ * differ; for an op that only one side runs it says what the op does (weight decay, for example).
  *
  *     aten::mul_.Tensor(p, 0.9999) of AdamW    1 - lr * weight_decay: "weight_decay 0.1 / 0"
  *     aten::leaky_relu(x, 0.2)                 the schema's name: "negative_slope 0.2 / 0.02"

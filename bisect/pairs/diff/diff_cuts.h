@@ -1,5 +1,6 @@
-/* Tensors that the ranks of the two sides split differently (cut_tensors.h): what they hold is compared, and what
- * follows from them is not judged. Private to diff*.c. */
+/* Compares and reports tensors that the ranks of the two sides split differently (cut_tensors.h). Where such a tensor
+ * is not known on both sides, verdicts on what follows become `missing` in place of diverged, unless an op cannot give
+ * its own recorded bits. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_CUTS_H
 #define LB_BISECT_DIFF_CUTS_H
 

@@ -1,4 +1,5 @@
-/* Verdicts flow along the storages of both sides. Private to diff*.c. */
+/* Propagates taints (taint.h) along the data flow of both sides: collects the verdicts of what an op reads, and writes
+ * the op's verdict to the storages of its results. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_FLOW_H
 #define LB_BISECT_DIFF_FLOW_H
 

@@ -1,5 +1,5 @@
-/* One side of a diff at one step: the programs of all ranks that are taken together, and whether the other side's stand
- * for the same. */
+/* One side of a diff at one step. It holds the programs of all ranks and the single program that they are merged into.
+ * lb_diff_half_compare compares two such sides, unless steps of the same number do different work on them. */
 #ifndef LB_BISECT_DIFF_HALF_H
 #define LB_BISECT_DIFF_HALF_H
 

@@ -1,5 +1,5 @@
-/* Rows of what leaves the step: parameters at its end, results of outermost calls, what decisions rest on, results
- * without a reader. */
+/* Adds rows to the report for what leaves the step: parameters at its end, results of outermost calls, inputs of
+ * decisions, and results that no op reads. */
 #ifndef LB_BISECT_DIFF_LEAVING_H
 #define LB_BISECT_DIFF_LEAVING_H
 

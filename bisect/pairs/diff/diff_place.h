@@ -1,5 +1,5 @@
-/* The place of a difference: the op that computes another function, its layer, and where that layer's code stands
- * between modules, its neighbours. Private to diff*.c. */
+/* Names the place of a difference: the op that computes a different function and its layer. For code that a module runs
+ * between two of its submodules, it also names the submodules before and after. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_PLACE_H
 #define LB_BISECT_DIFF_PLACE_H
 

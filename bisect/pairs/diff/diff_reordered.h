@@ -1,4 +1,5 @@
-/* A pair whose sides add up the same terms in two orders that have names. Private to diff*.c. */
+/* Gives a pair the verdict `reordered` where its two sides add the same terms in different summation orders and both
+ * orders are known by name. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_REORDERED_H
 #define LB_BISECT_DIFF_REORDERED_H
 

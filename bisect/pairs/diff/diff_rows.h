@@ -1,4 +1,5 @@
-/* Rows of the report, from where the walk stands. */
+/* Builds the rows of the report for the ops that the walk visits: layer, names and measured difference. Converts op
+ * numbers of a side's merged program to those of the recorded programs. */
 #ifndef LB_BISECT_DIFF_ROWS_H
 #define LB_BISECT_DIFF_ROWS_H
 

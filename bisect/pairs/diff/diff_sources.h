@@ -1,4 +1,5 @@
-/* What enters a step with different numbers on the two sides. Private to diff*.c. */
+/* Reports the sources (parameters, batches, random draws, unseen writes) that enter a step with different numbers on
+ * the two sides, each with its verdict. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_SOURCES_H
 #define LB_BISECT_DIFF_SOURCES_H
 

@@ -1,5 +1,6 @@
-/* Which ops that one side alone runs can be to blame where the ranks of the sides hold different parts: most such ops
- * have their like on the other side, over different elements.
+/* Finds the ops that may have caused a divergence where the ranks of the two sides hold different parts. Most ops
+ * without a partner have a counterpart there (same layer and name) over different elements. Suspects are the ops
+ * without a counterpart, and those whose counterpart is called with different arguments.
  *
  *      first side     addmm  mul  softmax  bmm       mul is suspected, and so are two that are alike
  *      second side    addmm       softmax  bmm       and called with different arguments

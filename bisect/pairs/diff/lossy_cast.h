@@ -1,5 +1,6 @@
-/* Casts of one side alone whose type cannot hold what they are given: numbers vanish, though in exact arithmetic
- * nothing differs.
+/* Finds casts that only one side makes and whose target type cannot represent the numbers that it is given, so that
+ * they are lost (underflow, for example). In exact arithmetic a cast is the identity, so the shadows show no
+ * difference.
  *
  *      entered ──▶ ops of one side alone, a cast among them ──▶ left
  *

@@ -1,5 +1,6 @@
-/* Names the precision of casts that one side alone makes. In exact arithmetic a cast is the identity, so that what
- * follows is rounding, however narrow the type; its cause is then a precision. Private to diff*.c. */
+/* Writes the dtypes to which the sides round differently into a row's reason: "the second side rounds to e5m2 on the
+ * way". In exact arithmetic a cast is the identity, so that the verdict is rounding however narrow the type is; this
+ * text names the precision that caused it. */
 #ifndef LB_BISECT_NARROWING_H
 #define LB_BISECT_NARROWING_H
 

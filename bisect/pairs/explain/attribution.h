@@ -1,4 +1,5 @@
-/* Finds the cause of a difference at one place: what gives each side's bits, and which change of A's ops gives B's. */
+/* Finds the cause of a difference at one place: the kernel, precision or order under which each side's ops reproduce
+ * its recorded bits, and the change to A's ops that reproduces B's. */
 #ifndef LB_BISECT_ATTRIBUTION_H
 #define LB_BISECT_ATTRIBUTION_H
 

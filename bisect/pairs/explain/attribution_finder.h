@@ -1,5 +1,6 @@
-/* The search for what gives a place's bits. attribution.c decides, attribution_scan.c finds which candidates give the
- * bits or parts of them, and attribution_told.c puts it into words. No other file includes it.
+/* The state of one search for a cause (attribution.h). attribution.c decides, attribution_scan.c finds the candidates
+ * that reproduce a place's recorded bits or parts of them, and attribution_told.c puts the result into words. No other
+ * file includes this header.
  *
  * `runner` is the side whose ops run. `bits` is the side whose recorded inputs they run on and whose recorded outputs
  * they should give. */

@@ -1,5 +1,5 @@
-/* What places teach about the next ones: a model repeats its layers, so that what explained one of them is likely to
- * explain the others. */
+/* Remembers what earlier places showed: which candidates explained them, and which searches found none. As a model
+ * repeats its layers, a candidate that explained one layer is tried first at the others. */
 #ifndef LB_BISECT_ATTRIBUTION_MEMORY_H
 #define LB_BISECT_ATTRIBUTION_MEMORY_H
 

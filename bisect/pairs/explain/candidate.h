@@ -1,4 +1,5 @@
-/* Candidates: what may turn one side's bits into the other's. Cheap and likely ones first. */
+/* Lists candidates: changes of kernel, precision or summation order that may turn one side's bits into the other's.
+ * Cheap and likely ones come first. */
 #ifndef LB_BISECT_CANDIDATE_H
 #define LB_BISECT_CANDIDATE_H
 

@@ -1,5 +1,5 @@
-/* What is known of a place where no candidate gives the recorded bits. Each proof is of its own kind, and weaker than
- * bits from a kernel that replay has:
+/* Proves what can still be proven at a place where no candidate reproduces the recorded bits. Every one of these proofs
+ * is weaker than a kernel of replay that gives the bits. The kinds of proof (bound, exact, bits) and what each shows:
  *
  *   bound   the same op on both sides, and each side's elements lie inside its error bound on that side's own inputs;
  *           replay gives the bits of neither side, or of one by chance

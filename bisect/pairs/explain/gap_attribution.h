@@ -1,6 +1,7 @@
-/* The budget: how much of the final gap each cause and each layer makes. A is replayed from its sources with one change
- * at a time, then with all of them; each time it is measured how far the last output moves towards B's. All ranks are
- * replayed together, since a change on one of them reaches the others through collectives. */
+/* Makes the budget: how much of the difference between A's and B's last outputs (the gap) each cause and each layer
+ * accounts for. A is replayed from its sources with one change at a time, then with all of them, and each replay
+ * measures how far the last output moves towards B's. All ranks are replayed together, since collectives carry a change
+ * on one of them to the others. */
 #ifndef LB_BISECT_GAP_ATTRIBUTION_H
 #define LB_BISECT_GAP_ATTRIBUTION_H
 

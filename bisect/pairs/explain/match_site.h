@@ -1,5 +1,6 @@
-/* A match site: a matched region with everything that it takes to try something on it. Either side's program runs on
- * either side's bits, and the result is compared with what that side recorded.
+/* A match site is a matched region prepared for trials: it holds each side's runnable ops, inputs and recorded outputs.
+ * Either side's ops (the runner) run on either side's recorded inputs (the bits), and the result is compared with the
+ * outputs that were recorded with those inputs.
  *
  *      runner  bits
  *        A      A     does replay give what A recorded?

@@ -1,5 +1,5 @@
-/* What the finding of matched regions is made of: which ops correspond, and what follows from what. Only matched
- * region*.c include it. */
+/* The state and the steps of the search for matched regions (matched_region.h): which ops of the two sides correspond,
+ * and which ops a value depends on. Only the files matched_region*.c include this header. */
 #ifndef LB_BISECT_MATCHED_REGION_FINDER_H
 #define LB_BISECT_MATCHED_REGION_FINDER_H
 

@@ -1,4 +1,4 @@
-/* Agreement between places: one order for one kind of op.
+/* Names one summation order for all places of the same op, where a single order explains all of them.
  *
  * Results of few bits fit several orders, and each place names one that fits it. Where a single order gives the bits of
  * all places at which the same op differs, it is what ran, and it is named at all of them. */

@@ -1,4 +1,4 @@
-/* A product inside of a place of several ops, run by itself on what its side recorded of it.
+/* Runs one matrix product of a place by itself, on the inputs that were recorded for it, to exclude candidates cheaply.
  *
  * A place may hold dozens of products (experts in a loop), and there are two hundred candidates. A kernel that misses
  * the recorded result of one product cannot give what follows from all of them, and one product is tried in a fraction

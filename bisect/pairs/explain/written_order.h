@@ -1,7 +1,7 @@
-/* In which order two sides add up the same terms, where each writes the sum by ops of its own: a ring of sends and
- * receives against additions in rank order, a loop over experts against another. Each side's order is that of its ops
- * (addition_trees.h), proven on the recorded numbers: it gives all recorded bits, under one rule of rounding for the
- * whole side. */
+/* Finds in which order each side adds the same terms, where the sum is spelled out in ops: a ring of sends and receives
+ * against additions in rank order, or two different loops over experts. Each side's order is read from its ops
+ * (addition_trees.h). It is accepted only if it reproduces all recorded bits under one rounding rule for the whole
+ * side. */
 #ifndef LB_BISECT_WRITTEN_ORDER_H
 #define LB_BISECT_WRITTEN_ORDER_H
 

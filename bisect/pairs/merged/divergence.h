@@ -1,5 +1,5 @@
-/* Where two programs part: from what leaves a step, back to the first results that differ although everything that they
- * follow from is the same.
+/* Finds where two programs first compute something different. The search starts at what leaves a step and goes back
+ * along the data dependences to the first results that differ although everything they depend on is the same.
  *
  *      A:  x ──▶ up ──▶ gelu ──▶ down ──▶ add ──▶ logits       up    same on both sides
  *      B:  x ──▶ up ──▶ silu ──▶ down ──▶ add ──▶ logits       down  apart, and gelu and silu alone stand between it and what

@@ -1,5 +1,5 @@
-/* Both sides of a step as one program: which ops are one quantity, what is known of it, and what leaves the step.
- * divergence.h searches in it.
+/* Merges both sides of a step into one graph, which divergence.h searches. A node is one quantity that both sides
+ * compute, with its state: same, apart or unknown. A sink is something that leaves the step.
  *
  * Partners by name (align.h) are nodes, and so are ops that give the same in exact arithmetic (shadow_pair.h); these
  * take precedence over partners that disagree. Sources with a partner are nodes that are the same, as both shadows

@@ -1,5 +1,6 @@
-/* Pairs optimizer states, and other memory kept from step to step, that have no common name: the moments that a
- * hand-written optimizer keeps in a dict are the library optimizer's.
+/* Pairs optimizer states, and other memory kept from step to step, where the two sides have no common name for them.
+ * For example, it pairs the moments that a hand-written optimizer keeps in a dict with those of the library's
+ * optimizer.
  *
  *      step n     A: exp_avg.lerp_(g, 0.1)  ─┐ the same in exact arithmetic (exact_match.h): one quantity
  *                 B: m.mul_(0.9).add_(g, …) ─┘

@@ -1,4 +1,5 @@
-/* What a diff knows about a storage while it walks a side: where its difference comes from, and how bad that is.
+/* The taint of a storage: what a diff knows of the storage during its walk. It says whether the contents depend on a
+ * difference, where that difference comes from, and the worst verdict on it.
  *
  * There are two verdicts, as they end differently. `verdict` is the worst that ops of this program made: where the
  * exact shadows agree again, it becomes rounding at most. `carried` is the worst among differing sources, draws and

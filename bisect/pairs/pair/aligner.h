@@ -1,5 +1,6 @@
-/* One alignment while it is made: what align.c, which opens and closes it, hands to align_calls.c (ops) and then to
- * align_sources.c and align_parts.c (sources, which meet by the ops that read them, too). No other file includes it. */
+/* The state of one alignment while it is built. align.c opens and closes it. It passes the state to align_calls.c,
+ * which matches ops, and then to align_sources.c and align_parts.c, which match sources; these come second because
+ * sources are also matched by the ops that read them. Only these files and source_list.c include this header. */
 #ifndef LB_BISECT_ALIGNER_H
 #define LB_BISECT_ALIGNER_H
 

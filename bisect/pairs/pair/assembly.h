@@ -1,7 +1,7 @@
-/* Assemblies: values of B that exist only in parts (tokens by position over a prefill and decode steps, micro-batches),
- * put together as A has them, and rows of a larger batch, as A has those alone. They are numbered after the values of
- * B's program, so that they can stand wherever one does.
- */
+/* An assembly is a value built from B's values in the shape that A has. It concatenates parts where B has the value
+ * only in parts (tokens by position over a prefill and decode steps, micro-batches), and selects A's rows where B's
+ * batch is larger. Assemblies are numbered after the values of B's program, so that one can be used wherever a value is
+ * expected. */
 #ifndef LB_BISECT_ASSEMBLY_H
 #define LB_BISECT_ASSEMBLY_H
 

@@ -1,6 +1,6 @@
-/* Values whose parts interleave when they are put together. That happens where the batch is not the first dimension and
- * is flattened with the tokens before it, or where queries, keys and values lie behind each other in one projection and
- * each rank has some of each.
+/* Finds, for each value of B, in how many interleaved blocks its parts are concatenated. Parts interleave where the
+ * batch is not the first dimension and is flattened together with the tokens before it, and where one projection holds
+ * queries, keys and values and each rank has a shard of all three.
  *
  *      whole [t, b]   t0b0 t0b1 | t1b0 t1b1      two parts, in two blocks:  t0b0, t1b0 and t0b1, t1b1
  *

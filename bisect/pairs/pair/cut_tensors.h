@@ -1,6 +1,6 @@
-/* Named tensors that the ranks of the two sides split differently, so that a source of one side is neither a source of
- * the other nor several of them put together: rows here and columns there; flat parameters that hold several tensors; a
- * batch that ranks share out against one that each rank has whole.
+/* Finds named tensors that the ranks of the two sides split differently, so that a source of one side equals neither
+ * one source of the other side nor several of them concatenated. Examples are shards of rows against shards of columns,
+ * flat parameters that hold several tensors, and a batch that one side shards and the other has whole on each rank.
  *
  *      first side    rank 0 [ w w w . . . ]   rank 1 [ . . . w w w ]
  *      second side   rank 0 [ w w | v v ]     rank 1 [ w w w w | v ]       w and v flat, one behind the other

@@ -1,5 +1,5 @@
-/* Names of layers and values that mean the same on two sides: the user's rules, and what frameworks call
- * differently. */
+/* Maps the names of layers and values of both sides to common names, so that they can be matched: by the user's `--map`
+ * rules, and by a table of the names that known frameworks use for the same thing. */
 #ifndef LB_BISECT_LAYER_NAMES_H
 #define LB_BISECT_LAYER_NAMES_H
 

@@ -1,4 +1,5 @@
-/* The computing ops of a side, sorted by where they stand, so that what meets the other side is a run of neighbours:
+/* Lists the computing ops of a side, sorted by layer, then by call of the layer, then in order of execution. The ops of
+ * a layer, and those of one call of it, are then a contiguous range, which is matched with a range of the other side:
  *
  *      layer   phase, path, share      "forward", "layers.3.mlp", the parts of this side that stand for part 0 of the
  *              other

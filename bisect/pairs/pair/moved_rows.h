@@ -1,5 +1,6 @@
-/* Finds the rows of one tensor in another order in a second one. A dispatch to experts does that: it sorts tokens by
- * expert before it multiplies them, and puts them back afterwards. */
+/* Tells whether two tensors hold the same rows in a different order, and whether a larger batch contains every row of a
+ * smaller one (of floats: up to a factor). A dispatch to experts reorders rows: it sorts tokens by expert before it
+ * multiplies them, and puts them back afterwards. */
 #ifndef LB_BISECT_MOVED_ROWS_H
 #define LB_BISECT_MOVED_ROWS_H
 

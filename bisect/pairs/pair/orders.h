@@ -1,5 +1,6 @@
-/* Orders of sums that are tried, as texts, in families: each search puts its own sequence together. Likely ones
- * come first, since of orders with one tree the first gives its name. Those of ranks: orders/collective_order.h. */
+/* Names of the summation orders that a search tries, grouped into families; each search concatenates the families that
+ * it needs. Likely orders come first: where several orders have the same tree of additions, the result is named after
+ * the first. Orders of sums over ranks are in orders/collective_order.h. */
 #ifndef LB_BISECT_ORDERS_H
 #define LB_BISECT_ORDERS_H
 

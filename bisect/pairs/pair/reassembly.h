@@ -1,7 +1,7 @@
-/* One op of a side compared with several of the other: a batch with micro-batches, a full forward pass with decode
- * steps, one process with ranks. The whole value is its parts put together along a dimension (tokens by position,
- * shards of columns), or each part has the shape of the whole. Then the whole is their sum or their mean, or all of
- * them are the same.
+/* Says how the value of one op is made up of the values of several ops of the other side: a batch of micro-batches, a
+ * full forward pass of decode steps, one process of ranks. Either the parts are concatenated along a dimension (tokens
+ * by position, shards of columns), or each part has the shape of the whole. In the second case the whole is their sum
+ * or mean, or equals each of them.
  *
  *      concatenation                           rows: a smaller batch is some rows of a larger one
  *        whole  [ a a a | b b ]                  whole  [ r1 | r0 ]

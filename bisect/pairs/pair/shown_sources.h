@@ -1,6 +1,6 @@
-/* The tensor that a source is for. Where a tensor has gaps (the values in a cache, a third of what one projection
- * gave), the recording keeps the whole range of its storage as the source, and the tensor itself is a value in that
- * range which no op gives:
+/* Finds the tensor that a source stands for. A tensor may have gaps in its storage (the values in a cache, a third of
+ * what one projection gave). The recording then keeps the whole range of the storage as the source. The tensor itself
+ * is a strided value in that range, which no op gives:
  *
  *      source  caches.1.1  [1856]           v . . v . . v . . v      the range, with queries and keys in between
  *      value   caches.1.1  [4, 2, 5, 16]    v     v     v     v      the tensor that ops read, under the same name

@@ -1,6 +1,5 @@
-/* Where a program scores tokens: rows of log-probabilities that a loss over a vocabulary reads, or the logits of a
- * language-model head where nothing normalises them.
- */
+/* Finds the values in which a program scores tokens: the log-probabilities that a loss over the vocabulary reads or,
+ * where nothing normalises them, the logits of the language-model head. */
 #ifndef LB_BISECT_TOKEN_HEADS_H
 #define LB_BISECT_TOKEN_HEADS_H
 

@@ -1,8 +1,7 @@
-/* Numbers that a shadow takes from the other side in place of its own, so that both shadows start from the same
- * sources: B takes A's and, where one side holds a source in a narrower type, the other side takes the narrower
- * numbers. Both also go on from A's recorded numbers behind what neither of them computes: random draws, a decision
- * that rounding may have changed, collectives whose members are not here, opaque ops. Behind such an op equal shadows
- * say nothing about what lies before it; a reader of the shadows has to judge that by other means. */
+/* Gives a shadow numbers of the other side, so that both start from the same sources: B takes A's, or A takes B's where
+ * B's type is narrower. Ops that neither side computes (random draws, decisions that rounding may have changed,
+ * collectives with missing members, opaque ops) take A's recorded results. Shadows that agree after such an op prove
+ * nothing about what precedes it. */
 #ifndef LB_BISECT_CROSS_FEED_H
 #define LB_BISECT_CROSS_FEED_H
 

@@ -1,6 +1,6 @@
-/* What exact shadows hold at the end of a step of tensors that the two sides split differently (cut_tensors.h). Every
- * write to a source that holds some of such a tensor is painted over what the source began with. The whole tensor of
- * each side is then drawn from all of that side's sources. */
+/* Compares tensors that the two sides split differently (cut_tensors.h) by their exact numbers at the end of a step.
+ * For each source that holds some of such a tensor, every write is applied to a copy of its initial numbers. The whole
+ * tensor of each side is then assembled from all of that side's sources. */
 #ifndef LB_BISECT_CUT_SHADOWS_H
 #define LB_BISECT_CUT_SHADOWS_H
 

@@ -1,4 +1,5 @@
-/* Which ops of B follow from choices that the two sides made differently, and where the sides are the same again.
+/* Finds the ops of B that depend on choices which the two sides made differently (experts, for example), and the ops at
+ * which both sides agree again.
  *
  * Where an expert gets different tokens than on the other side, its ops run in different shapes and have no partner.
  * Two such ops are still one quantity in either of two cases:

@@ -1,5 +1,5 @@
-/* Shadows of one side, kept until the other side's have run: all results of an op, and one value each of what leaves
- * the step. */
+/* Keeps the shadow numbers of one side until the other side's shadow has run: all results of each op (large ones as
+ * sums, block_sums.h), and the value of each output of the step. */
 #ifndef LB_BISECT_KEPT_SHADOW_H
 #define LB_BISECT_KEPT_SHADOW_H
 

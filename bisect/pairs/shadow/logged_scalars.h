@@ -1,5 +1,6 @@
-/* Numbers that the program logged (`cap.scalar`, the loss that backward was called on) or read (`.item()`), on both
- * sides. They leave the step: what a user compares of two runs is often nothing else.
+/* Pairs the numbers that the program logged (`cap.scalar`, the loss that backward was called on) or read (`.item()`) on
+ * both sides, and lists the pairs that differ. They count as outputs of the step, because a user often compares nothing
+ * else of two runs.
  *
  * Scalars meet by name and by their place among those of that name; where the sides have a different number of them,
  * none is compared. Options of optimizers are no scalars here: they are what an optimizer was called with. */

@@ -1,4 +1,5 @@
-/* What the exact shadows of two results say about each other: as far as rounding can carry them apart they agree.
+/* Decides whether the exact shadows of two results agree, which means that they are no further apart than rounding in
+ * f64 can have carried them.
  *
  * How far that is, is measured. A second run of A's shadow disturbs every number that an op gives by a relative 2^-44,
  * each by a random amount of its own (Monte Carlo arithmetic: Parker, "Monte Carlo Arithmetic", 1997). The largest

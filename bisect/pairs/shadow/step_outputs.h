@@ -1,9 +1,7 @@
-/* What leaves a step by other ways than its parameters:
- *   - the results of outermost module calls,
- *   - inputs of ops behind which both exact shadows go on from one side's numbers (cross_feed.h): decisions,
- *   collectives whose members are not here, opaque ops,
- *   - the one number that forward ends with, a loss, whether the program reads it or not,
- *   - what the step made anew and the next step reads, as the moments of an optimizer's first step.
+/* Finds and pairs what leaves a step besides its parameters: results of outermost module calls; inputs of ops whose
+ * results the shadows take from a recording (decisions, collectives with missing members, opaque ops; cross_feed.h);
+ * the loss, which is the one number that forward ends with, read or not; and values that the step creates and the next
+ * step reads, such as the moments of an optimizer's first step.
  *
  * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even
  * where only one side runs the ops that made it: a soft cap behind the last layer, a fused head. */
