@@ -50,12 +50,43 @@ static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors, int
     return true;
 }
 
+static bool add_number(double **list, uint32_t *n, double number)
+{
+    double *more = lb_array_grow(*list, *n, sizeof *more);
+    if (!more) return false;
+    *list = more, more[(*n)++] = number;
+    return true;
+}
+
+/* Numbers that the side's ops are called with: the alpha of a product may be the scale. Each once. */
+static bool add_called_with(scale_lists *lists, const lb_program *program)
+{
+    double *all = NULL;
+    uint32_t n = 0, kept = 0;
+    bool room = true;
+    for (uint32_t i = 0; i < program->n_args && room && n < MOST_MADE; i++)
+        if (program->args[i].tag == LB_ARG_FLOAT && program->args[i].u.f > 0)
+            room = add_number(&all, &n, program->args[i].u.f);
+    if (n) qsort(all, n, sizeof *all, lb_by_f64);
+    for (uint32_t i = 0; i < n; i++)
+        if (!kept || all[i] != all[kept - 1]) all[kept++] = all[i];
+    double *sorted = room && kept ? malloc(kept * sizeof *sorted) : NULL;
+    if (!sorted) {
+        free(all);
+        return room && !kept;
+    }
+    memcpy(sorted, all, kept * sizeof *sorted);
+    lists->list[lists->n++] = (scales){all, sorted, kept};
+    return true;
+}
+
 static bool open_scales(scale_lists *lists, const lb_table_question *asked, int side)
 {
     lb_weight_tensors held = {0}, made = {0};
     bool room = lb_weight_tensors_held(asked, side, &held) && lb_weight_tensors_made(asked, side, &made);
-    *lists = (scale_lists){.list = calloc((size_t)held.n + made.n + 1, sizeof *lists->list)};
-    room = room && lists->list && add_scales(lists, &held, MOST_HELD) && add_scales(lists, &made, MOST_MADE);
+    *lists = (scale_lists){.list = calloc((size_t)held.n + made.n + 1 /* called with */, sizeof *lists->list)};
+    room = room && lists->list && add_scales(lists, &held, MOST_HELD) && add_scales(lists, &made, MOST_MADE) &&
+           add_called_with(lists, asked->sides[side]->program);
     lb_weight_tensors_release(&held), lb_weight_tensors_release(&made);
     return room;
 }
