@@ -247,6 +247,24 @@ static lb_status ask_values(const lb_diff_session *session, const known_of_both 
     return LB_OK;
 }
 
+/* Are both one function from the second side's states, too? */
+static lb_status ask_turned(const lb_diff_session *session, bool *same, lb_err *err)
+{
+    const lb_diff_implementations_question question = {.captures = {session->b, session->a},
+                                                       .options = session->options};
+    lb_diff_implementations_answer answer;
+    lb_err why = LB_ERR_INIT;
+    lb_diff_report *report = calloc(1, sizeof *report);
+    if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_status status = lb_diff_implementations(&question, report, &answer, &why);
+    *same = status == LB_OK && answer.judged && report->verdict != LB_VERDICT_DIVERGED;
+    const bool lost = report->out_of_memory || status == LB_ERR_NOMEM;
+    lb_diff_report_share_cost(session->report, report);
+    lb_diff_report_free(report);
+    if (lost) return lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
+    return status == LB_ERR_IO ? lb_fail(err, status, "%s", why.message) : LB_OK;
+}
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
  * function, or names a place where the walk over aligned ops could not judge. */
 static lb_status try_implementations(lb_diff_session *session, const known_of_both *known, values_answer *asked,
@@ -264,6 +282,11 @@ static lb_status try_implementations(lb_diff_session *session, const known_of_bo
                missing = session->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(session->report);
     /* Where it is not known which token is which, places are none: that all is the same is a proof. */
     judged &= same || !by_value->untold || !session->report->n_cuts;
+    /* In 16 bits the last bit of a state at the window's begin is as large as a difference: values prove that both are
+     * one function, from the states of either side, and name no place that the walk does not. */
+    judged &= same || !known->narrow || session->report->verdict == LB_VERDICT_DIVERGED;
+    if (judged && same && known->narrow && session->report->verdict != LB_VERDICT_DIVERGED)
+        LB_TRY(ask_turned(session, &judged, err));
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could
      * not. */
     const bool proves = same && (missing || known->spelled);
