@@ -158,6 +158,25 @@ PROGRAMS["awq-folded"] = Program(
     (HALF, HALF),
 )
 
+
+class FoldedBefore(NormB):
+    """The same, folded when the model is built, as AWQ's checkpoints have it; a fault unfolds."""
+
+    def __init__(self, theirs):
+        super().__init__(theirs)
+        self.fold = torch.as_tensor(getattr(theirs, "fold", 1.0)).to(self.scale.dtype)
+        self.scale = held(up(theirs.weight) / self.fold)
+
+    def forward(self, x, carried=None):
+        x = x if carried is None else x + carried
+        scale = self.scale * self.fold if self.bad("fold-left-out") else self.scale
+        scale = scale * self.fold**2 if self.bad("fold-inverted") else scale
+        return F.rms_norm(x, x.shape[-1:], scale.to(x.dtype), 1e-2 if self.bad("norm-eps") else self.eps), x
+
+
+# Written behind the first asking: what of the answers is due to a division that engines do once.
+PROGRAMS["awq-folded-before"] = PROGRAMS["awq-folded"]._replace(second=engine(AwareCodes, norm=FoldedBefore))
+
 # ---- W8A8: one static step and zero point for inputs, a scale by channel, what the zero point adds taken off again
 
 ZERO = 17
