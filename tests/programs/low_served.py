@@ -14,6 +14,7 @@ import sys
 
 import low_served_caches
 import low_served_casts
+import low_served_codes
 import low_served_experts
 import low_served_floats
 import low_served_inputs
@@ -36,6 +37,7 @@ FILES = (
     low_served_mixers,
     low_served_inputs,
     low_served_casts,
+    low_served_codes,
 )
 PROGRAMS = {name: program for file in FILES for name, program in file.PROGRAMS.items()}
 
