@@ -198,6 +198,14 @@ static void stand(lb_recorder *recorder, lb_pending *pending, const lb_recorded_
     }
 }
 
+/* Is a name's first part, of so many letters, one of the list? */
+static bool is_among(const char *name, size_t length, const char *const *names, size_t n)
+{
+    bool found = false;
+    for (size_t i = 0; i < n; i++) found |= strlen(names[i]) == length && !strncmp(names[i], name, length);
+    return found;
+}
+
 /* A product that is added to beta times its first argument does not read that argument where beta is 0: "nan and inf in
  * it will not be propagated" (torch.addmm, torch.baddbmm). Programs hand over memory that was never written. */
 static bool leaves_first_unread(const lb_recorded_call *call)
@@ -206,10 +214,7 @@ static bool leaves_first_unread(const lb_recorded_call *call)
                                         "aten::addmv", "aten::addr",    "aten::_addmm_activation"};
     const size_t n = strcspn(call->name, "."), base = n && call->name[n - 1] == '_' ? n - 1 : n;
     const uint32_t beta = strcmp(call->name + n, ".dtype") && strcmp(call->name + n, ".dtype_out") ? 3 : 4;
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        found |= strlen(names[i]) == base && !strncmp(names[i], call->name, base);
-    if (!found || call->n_args <= beta) return false;
+    if (!is_among(call->name, base, names, sizeof names / sizeof *names) || call->n_args <= beta) return false;
     const lb_recorded_operand *given = &call->args[beta];
     return (given->tag == LB_ARG_FLOAT && given->u.f == 0) || (given->tag == LB_ARG_INT && given->u.i == 0);
 }
@@ -218,18 +223,14 @@ static bool leaves_first_unread(const lb_recorded_call *call)
  * that was never written is filled so, both give what was put there. One that adds to what is there reads it. */
 static bool puts_into_first(const lb_recorded_call *call)
 {
-    static const char *const names[] = {"index_copy",       "index_put",          "_index_put_impl", "put",
-                                        "scatter",          "slice_scatter",      "select_scatter",  "masked_scatter",
-                                        "diagonal_scatter", "as_strided_scatter", "index_fill"};
+    static const char *const names[] = {
+        "aten::index_copy",       "aten::index_put",          "aten::_index_put_impl", "aten::put",
+        "aten::scatter",          "aten::slice_scatter",      "aten::select_scatter",  "aten::masked_scatter",
+        "aten::diagonal_scatter", "aten::as_strided_scatter", "aten::index_fill"};
     enum { ACCUMULATE = 3 };
-    if (strncmp(call->name, "aten::", 6) != 0) return false;
-    const char *name = call->name + 6;
-    const size_t base = strcspn(name, ".");
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        found |= strlen(names[i]) == base && !strncmp(names[i], name, base);
     const lb_recorded_operand *added = call->n_args > ACCUMULATE ? &call->args[ACCUMULATE] : NULL;
-    return found && !(added && added->tag == LB_ARG_BOOL && added->u.i);
+    return is_among(call->name, strcspn(call->name, "."), names, sizeof names / sizeof *names) &&
+           !(added && added->tag == LB_ARG_BOOL && added->u.i);
 }
 
 static lb_status begin(lb_recorder *recorder, const lb_recorded_call *call, lb_pending *pending, lb_err *err)

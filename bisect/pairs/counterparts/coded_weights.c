@@ -27,7 +27,7 @@ typedef struct scale_lists {
     uint32_t n;
 } scale_lists;
 
-/* There are no more scales than rows of weights. Most of what a step makes is no scale. */
+/* There are at most as many scales as rows of weights. Little of what a step makes is one. */
 enum { MOST_HELD = 1 << 20, MOST_MADE = 1 << 16 };
 
 static void release_scales(scale_lists *lists)
@@ -36,48 +36,40 @@ static void release_scales(scale_lists *lists)
     free(lists->list);
 }
 
-static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors, int64_t most)
+/* Takes the numbers. False: out of memory, the numbers' own (NULL), too. */
+static bool add_list(scale_lists *lists, double *numbers, int64_t n)
 {
-    for (uint32_t i = 0; i < tensors->n; i++) {
-        const int64_t n = lb_layout_numel(&tensors->list[i].tensor.layout);
-        if (n > most) continue;
-        scales *now = &lists->list[lists->n++];
-        *now = (scales){lb_shadow_numbers_copy(&tensors->list[i].tensor), malloc((size_t)n * sizeof *now->sorted), n};
-        if (!now->numbers || !now->sorted) return false;
-        memcpy(now->sorted, now->numbers, (size_t)n * sizeof *now->sorted);
-        qsort(now->sorted, (size_t)n, sizeof *now->sorted, lb_by_f64);
-    }
+    double *sorted = malloc(((size_t)n + 1) * sizeof *sorted);
+    lists->list[lists->n++] = (scales){numbers, sorted, n};
+    if (!numbers || !sorted) return false;
+    memcpy(sorted, numbers, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, lb_by_f64);
     return true;
 }
 
-static bool add_number(double **list, uint32_t *n, double number)
+static bool add_scales(scale_lists *lists, const lb_weight_tensors *tensors, int64_t most)
 {
-    double *more = lb_array_grow(*list, *n, sizeof *more);
-    if (!more) return false;
-    *list = more, more[(*n)++] = number;
-    return true;
+    bool room = true;
+    for (uint32_t i = 0; i < tensors->n && room; i++) {
+        const int64_t n = lb_layout_numel(&tensors->list[i].tensor.layout);
+        if (n <= most) room = add_list(lists, lb_shadow_numbers_copy(&tensors->list[i].tensor), n);
+    }
+    return room;
 }
 
 /* Numbers that the side's ops are called with: the alpha of a product may be the scale. Each once. */
 static bool add_called_with(scale_lists *lists, const lb_program *program)
 {
-    double *all = NULL;
+    double *all = malloc(((size_t)program->n_args + 1) * sizeof *all);
     uint32_t n = 0, kept = 0;
-    bool room = true;
-    for (uint32_t i = 0; i < program->n_args && room && n < MOST_MADE; i++)
-        if (program->args[i].tag == LB_ARG_FLOAT && program->args[i].u.f > 0)
-            room = add_number(&all, &n, program->args[i].u.f);
+    for (uint32_t i = 0; all && i < program->n_args && n < MOST_MADE; i++)
+        if (program->args[i].tag == LB_ARG_FLOAT && program->args[i].u.f > 0) all[n++] = program->args[i].u.f;
     if (n) qsort(all, n, sizeof *all, lb_by_f64);
     for (uint32_t i = 0; i < n; i++)
         if (!kept || all[i] != all[kept - 1]) all[kept++] = all[i];
-    double *sorted = room && kept ? malloc(kept * sizeof *sorted) : NULL;
-    if (!sorted) {
-        free(all);
-        return room && !kept;
-    }
-    memcpy(sorted, all, kept * sizeof *sorted);
-    lists->list[lists->n++] = (scales){all, sorted, kept};
-    return true;
+    if (all && kept) return add_list(lists, all, kept);
+    free(all);
+    return all != NULL;
 }
 
 static bool open_scales(scale_lists *lists, const lb_table_question *asked, int side)
@@ -200,7 +192,7 @@ static void multiply(coded *coded)
 
 /* ---- all of them ---- */
 
-/* Sources that a weight of the other side was made of say the same as that: they are no numbers of one side alone. */
+/* Codes that a weight of the other side was made of are on both sides, then. */
 static bool hold_own(lb_exact_side *s, const lb_weight_tensors *tensors, uint32_t i)
 {
     const uint32_t source = lb_value_graph_source(&s->graph, tensors->values[i]);

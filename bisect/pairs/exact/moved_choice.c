@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Relative L2, of what a choice reads, from what was recorded: far beyond rounding in f32. */
 static const double MOVED = 1e-3;
@@ -24,23 +23,25 @@ static void follow(followed *f, uint32_t v)
     if (!f->steers) f->list[f->n++] = v;
 }
 
-/* How many places the op chooses among, where its results are places along one dimension; INT64_MAX: not known. */
+/* How many places the op chooses among, where its results are places along one dimension; at most so many where the
+ * program does not say which. INT64_MAX: not known. */
 static int64_t count_places(const lb_program *p, const lb_op *op)
 {
     static const struct chooser {
         const char *name;
-        uint32_t dim; /* the argument */
-    } choosers[] = {{"aten::topk", 2},    {"aten::argmax", 1},  {"aten::argmin", 1}, {"aten::max.dim", 1},
-                    {"aten::min.dim", 1}, {"aten::argsort", 1}, {"aten::sort", 1}};
+        uint32_t dim;   /* the argument */
+        bool last_else; /* the last dimension, where the argument is left out */
+    } choosers[] = {{"aten::topk", 2, true},     {"aten::sort", 1, true},     {"aten::argsort", 1, true},
+                    {"aten::max.dim", 1, false}, {"aten::min.dim", 1, false}, {"aten::argmax", 1, false},
+                    {"aten::argmin", 1, false}};
     const lb_arg *args = lb_op_args(p, op);
     for (size_t i = 0; i < sizeof choosers / sizeof *choosers; i++) {
-        if (!lb_op_is(p, op, choosers[i].name) || args[0].tag != LB_ARG_VALUE) continue;
+        const struct chooser *chooser = &choosers[i];
+        if (!lb_op_is(p, op, chooser->name) || args[0].tag != LB_ARG_VALUE) continue;
         const lb_layout *from = &p->values[args[0].u.value].layout;
-        int64_t dim = -1; /* as all of these have it where it is left out, but argmax */
-        if (op->args > choosers[i].dim && args[choosers[i].dim].tag == LB_ARG_INT)
-            dim = args[choosers[i].dim].u.i;
-        else if (op->args > choosers[i].dim || strncmp(choosers[i].name, "aten::arg", 9) == 0)
-            return lb_layout_numel(from);
+        const bool given = op->args > chooser->dim, told = given && args[chooser->dim].tag == LB_ARG_INT;
+        if (!told && (given || !chooser->last_else)) return lb_layout_numel(from);
+        int64_t dim = told ? args[chooser->dim].u.i : -1;
         dim += dim < 0 ? from->ndim : 0;
         return dim >= 0 && dim < from->ndim ? from->shape[dim] : INT64_MAX;
     }

@@ -825,7 +825,7 @@ bool lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 }
 
 /* Per row of a side's sources: the other side holds these numbers, or the run goes on from numbers that both agree on
- * (codes and scales of a weight of the other side). malloc'ed; NULL: out of memory. */
+ * (codes, and a weight that was made of the other side's). malloc'ed; NULL: out of memory. */
 static uint8_t *list_held(const lb_region_question *asked, int side)
 {
     const lb_step_sources *sources = asked->sources[side];

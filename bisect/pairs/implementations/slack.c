@@ -171,8 +171,13 @@ static uint8_t *list_leaving(const lb_implementations *x)
             leaves[v] = 1;
         }
     }
-    for (uint32_t v = 0; v < p->n_values && room; v++) LB_HASH_EACH(other, &storages, (uint64_t)p->values[v].storage)
-    leaves[v] |= p->values[other].storage == p->values[v].storage;
+    for (uint32_t v = 0; v < p->n_values && room; v++) {
+        const int64_t storage = p->values[v].storage;
+        LB_HASH_EACH(other, &storages, (uint64_t)storage)
+        {
+            leaves[v] |= p->values[other].storage == storage;
+        }
+    }
     lb_hash_release(&storages);
     if (!room) free(leaves), leaves = NULL;
     return leaves;
