@@ -224,6 +224,20 @@ typedef struct values_answer {
     lb_status status;
 } values_answer;
 
+/* Fails where the answer is lost; what values could not judge is the answer's own status. */
+static lb_status ask(const lb_diff_implementations_question *question, values_answer *asked, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    asked->report = calloc(1, sizeof *asked->report);
+    if (!asked->report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    asked->status = lb_diff_implementations(question, asked->report, &asked->answer, &why);
+    if (asked->report->out_of_memory) asked->status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
+    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO ||
+        (asked->status == LB_ERR_INVALID && question->map))
+        return lb_fail(err, asked->status, "%s", why.message);
+    return LB_OK;
+}
+
 /* They are asked once. */
 static lb_status ask_values(const lb_diff_session *session, const known_of_both *known, values_answer *asked,
                             lb_err *err)
@@ -235,16 +249,7 @@ static lb_status ask_values(const lb_diff_session *session, const known_of_both 
         .place = session->report->has_first ? &session->report->first : NULL,
         .cut = known->cut,
         .as_one = known->infer && session->report->verdict != LB_VERDICT_DIVERGED}; /* else the walk has a place */
-    lb_err why = LB_ERR_INIT;
-    if (asked->report) return LB_OK;
-    asked->report = calloc(1, sizeof *asked->report);
-    if (!asked->report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    asked->status = lb_diff_implementations(&question, asked->report, &asked->answer, &why);
-    if (asked->report->out_of_memory) asked->status = lb_fail(&why, LB_ERR_NOMEM, "out of memory for what differs");
-    if (asked->status == LB_ERR_NOMEM || asked->status == LB_ERR_IO ||
-        (asked->status == LB_ERR_INVALID && session->map))
-        return lb_fail(err, asked->status, "%s", why.message);
-    return LB_OK;
+    return asked->report ? LB_OK : ask(&question, asked, err);
 }
 
 /* Are both one function from the second side's states, too? */
@@ -252,17 +257,13 @@ static lb_status ask_turned(const lb_diff_session *session, bool *same, lb_err *
 {
     const lb_diff_implementations_question question = {.captures = {session->b, session->a},
                                                        .options = session->options};
-    lb_diff_implementations_answer answer;
-    lb_err why = LB_ERR_INIT;
-    lb_diff_report *report = calloc(1, sizeof *report);
-    if (!report) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    const lb_status status = lb_diff_implementations(&question, report, &answer, &why);
-    *same = status == LB_OK && answer.judged && report->verdict != LB_VERDICT_DIVERGED;
-    const bool lost = report->out_of_memory || status == LB_ERR_NOMEM;
-    lb_diff_report_share_cost(session->report, report);
-    lb_diff_report_free(report);
-    if (lost) return lb_fail(err, LB_ERR_NOMEM, "out of memory for what differs");
-    return status == LB_ERR_IO ? lb_fail(err, status, "%s", why.message) : LB_OK;
+    values_answer turned = {0};
+    const lb_status status = ask(&question, &turned, err);
+    *same = status == LB_OK && turned.status == LB_OK && turned.answer.judged &&
+            turned.report->verdict != LB_VERDICT_DIVERGED;
+    if (turned.report) lb_diff_report_share_cost(session->report, turned.report);
+    lb_diff_report_free(turned.report);
+    return status;
 }
 
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one
