@@ -1,5 +1,5 @@
 """Seven workers over 1,024 ranks: some begin late, some are killed at any instant and started again under their number or not at all. Each command gives
-the bytes of one process, whoever is left to give them."""
+the bytes of one process, also where few workers are left to give them."""
 
 import os
 import random

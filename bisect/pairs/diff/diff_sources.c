@@ -1,5 +1,6 @@
 /* Sources: see diff_sources.h. */
 #include "diff/diff_sources.h"
+#include "pair/op_kind.h"
 
 #include "diff/diff_cuts.h"
 #include "diff/diff_place.h"
@@ -48,19 +49,11 @@ static lb_verdict before(const lb_diff_walk *walk, uint32_t ia, uint32_t *met)
     return worst;
 }
 
-/* Memory without a name that the update is the first to read: states, and weights in f32, of an optimizer that is
- * written by hand. A number that Python made for an op is none. */
-static bool is_of_update(const lb_diff_walk *walk, uint32_t ia, const lb_value *value)
-{
-    return value->source == LB_SOURCE_OTHER && walk->pa->ops[ia].phase == LB_PHASE_OPTIMIZER &&
-           lb_dtype_is_float(value->dtype) && lb_layout_numel(&value->layout) > 1;
-}
-
 /* Had the run steps before the first one that was compared, so that weights, states and caches come from there? */
 static bool past_is_unknown(const lb_diff_walk *walk, uint32_t ia, const lb_value *value)
 {
     if (walk->pa->step != walk->past->first || walk->past->first <= 0) return false;
-    return is_of_update(walk, ia, value) || value->source == LB_SOURCE_CARRIED ||
+    return lb_op_kind_is_memory_of_update(walk->pa, &walk->pa->ops[ia]) || value->source == LB_SOURCE_CARRIED ||
            value->source == LB_SOURCE_PARAMETER || value->source == LB_SOURCE_STATE;
 }
 

@@ -225,6 +225,16 @@ uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains)
     return inputs ? outcome : LB_NONE;
 }
 
+bool lb_op_kind_is_memory_of_update(const lb_program *program, const lb_op *source)
+{
+    const lb_value *value = &program->values[lb_op_results(program, source)[0]];
+    const uint8_t kind = value->source;
+    return source->phase == LB_PHASE_OPTIMIZER && lb_dtype_is_float(value->dtype) &&
+           lb_layout_numel(&value->layout) > 1 &&
+           (kind == LB_SOURCE_PARAMETER || kind == LB_SOURCE_STATE || kind == LB_SOURCE_CARRIED ||
+            kind == LB_SOURCE_OTHER);
+}
+
 bool lb_op_kind_is_discontinuous(const lb_program *program, const lb_op *op)
 {
     lb_op_form form;

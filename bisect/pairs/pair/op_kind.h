@@ -36,6 +36,9 @@ bool lb_op_is_of_forward(const lb_op *op, bool trains);
 uint32_t lb_op_last_number(const lb_program *program, uint32_t op, bool trains);
 /* Is it a comparison, a rounding to whole numbers, or a choice, whose result jumps where its operands move by a bit? */
 bool lb_op_kind_is_discontinuous(const lb_program *program, const lb_op *op);
+/* Does a source give memory that outlives a step and that the update is the first to read: a state, or a weight in f32,
+ * named or (of an optimizer that is written by hand) not? A number that Python makes for an op has one element. */
+bool lb_op_kind_is_memory_of_update(const lb_program *program, const lb_op *source);
 /* Does the op count from 0 without reading a tensor, as positions in a batch do? Where a batch is in parts, each part
  * counts its own. */
 bool lb_op_counts_anew(const lb_program *program, const lb_op *op);

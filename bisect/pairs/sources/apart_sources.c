@@ -14,13 +14,6 @@
 
 /* ---- measured ---- */
 
-static double size_of(const double *x, int64_t n)
-{
-    double all = 0;
-    for (int64_t i = 0; i < n; i++) all += x[i] * x[i];
-    return sqrt(all);
-}
-
 static bool is_compared(const lb_step_sources *b, const lb_contents *contents, uint32_t row)
 {
     const lb_content *c = &contents->list[row];
@@ -35,28 +28,30 @@ static bool is_state(const lb_step_source *s)
     return !s->learnt || lb_step_source_is_state(s);
 }
 
-/* What the other side holds less what this one does; false when out of memory. */
+/* False when out of memory. */
 static bool measure(const lb_step_sources *a, const lb_step_sources *b, const lb_contents *contents, uint32_t row,
                     lb_apart_sources *out)
 {
     const lb_tensor *t = &b->tensors[row].tensor;
-    const int64_t n = lb_layout_numel(&t->layout);
     const char *name = b->list[row].name, *other_name = a->list[contents->runs[contents->list[row].first].tensor].name;
     double *other = lb_step_sources_taken(a, b, contents, row), *own = other ? lb_shadow_numbers_copy(t) : NULL;
-    const bool room = !other || own;
-    for (int64_t i = 0; i < n && other && own; i++) own[i] -= other[i];
-    const double size = other ? size_of(other, n) : 0, apart = other && own ? size_of(own, n) : 0;
-    if (apart > 0) {
-        for (int64_t i = 0; i < n; i++) own[i] += other[i];
-        const int zero = size == 0 ? 1 : size_of(own, n) == 0 ? 2 : 0;
-        lb_apart_source *more = lb_array_grow(out->list, out->n, sizeof *more);
-        if (!more) return free(other), free(own), false;
-        out->list = more;
-        out->list[out->n++] = (lb_apart_source){row, *name ? name : other_name, is_state(&b->list[row]),
-                                                size > 0 ? apart / size : INFINITY, zero};
+    double sizes[2] = {0}, apart = 0; /* squared */
+    for (int64_t i = 0; own && i < lb_layout_numel(&t->layout); i++) {
+        sizes[0] += other[i] * other[i], sizes[1] += own[i] * own[i];
+        apart += (own[i] - other[i]) * (own[i] - other[i]);
     }
+    const bool room = !other || own;
     free(other), free(own);
-    return room;
+    if (!room || !(apart > 0)) return room;
+    lb_apart_source *more = lb_array_grow(out->list, out->n, sizeof *more);
+    if (!more) return false;
+    out->list = more;
+    out->list[out->n++] = (lb_apart_source){row, *name ? name : other_name, is_state(&b->list[row]),
+                                            sizes[0] > 0 ? sqrt(apart / sizes[0]) : INFINITY,
+                                            sizes[0] == 0   ? 1
+                                            : sizes[1] == 0 ? 2
+                                                            : 0};
+    return true;
 }
 
 lb_status lb_apart_sources_measure(const lb_step_sources *a, const lb_step_sources *b, const lb_contents *contents,
@@ -85,12 +80,6 @@ typedef struct speaker {
     void (*say)(void *context, const char *text);
 } speaker;
 
-static int by_size(const void *x, const void *y)
-{
-    const double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 /* Of all that were compared, those that are equal too; NaN when out of memory. */
 static double median_of(const lb_apart_sources *all, bool state)
 {
@@ -98,7 +87,7 @@ static double median_of(const lb_apart_sources *all, bool state)
     uint32_t n = 0;
     for (uint32_t i = 0; i < all->n && list; i++)
         if (all->list[i].state == state) list[n++] = all->list[i].distance;
-    if (list) qsort(list, all->of[state], sizeof *list, by_size);
+    if (list) qsort(list, all->of[state], sizeof *list, lb_by_f64);
     const double median = list ? list[all->of[state] / 2] : NAN;
     free(list);
     return median;
@@ -107,12 +96,8 @@ static double median_of(const lb_apart_sources *all, bool state)
 /* How many letters of a name stand before what lies in its layer: "h.1" of "h.1.down.weight"; 0: it is of no layer. */
 static size_t layer_length(const char *name)
 {
-    for (const char *word = name; *word;) {
-        const size_t n = strcspn(word, ".");
-        if (n && strspn(word, "0123456789") == n) return (size_t)(word - name) + n;
-        word += n + (word[n] == '.');
-    }
-    return 0;
+    const lb_step_source_number number = lb_step_source_number_in(name);
+    return number.at + number.digits;
 }
 
 static const char *parameter_of(const lb_apart_source *one)

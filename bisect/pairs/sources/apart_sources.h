@@ -1,12 +1,11 @@
 /* Weights and states that differ as a window begins: how far, and in what pattern. They came before it, so that this is
- * said beside the answer and is none of its places.
+ * said beside the answer, which names places of the step alone.
  *
  *      all of them by one amount          two runs that have drifted apart, other kernels, another batch order
  *      one layer, or one tensor, alone    a fault that an earlier step had there, a conversion, a bad rank
  *      all states of an optimizer zero    a restart that did not load them
  *
- * Distances are relative L2 by tensor. Alike is what lies within ALIKE times the median; states whose numbers are
- * rounding alone (of a key's bias) are measured against what other states of their name hold. */
+ * Distances are relative L2 by tensor. Alike is what lies within ALIKE times the median. */
 #ifndef LB_BISECT_APART_SOURCES_H
 #define LB_BISECT_APART_SOURCES_H
 

@@ -442,25 +442,13 @@ static void find_between(finder *finder, uint32_t row)
 
 /* ---- by siblings ---- */
 
-/* The first number between dots, and where it stands; -1. */
-static int64_t number_in(const char *name, size_t *at, size_t *digits)
-{
-    for (const char *word = name; *word;) {
-        const size_t n = strcspn(word, ".");
-        *digits = strspn(word, "0123456789"), *at = (size_t)(word - name);
-        if (n && *digits == n) return strtoll(word, NULL, 10);
-        word += n + (word[n] == '.');
-    }
-    return -1;
-}
-
 /* `name` with another number in the place of its first one. False: it has none, or is too long. */
 static bool renumber(const char *name, int64_t by, char *text, size_t size)
 {
-    size_t at, digits;
-    const int64_t number = number_in(name, &at, &digits);
-    if (number < 0 || number + by < 0) return false;
-    const int n = snprintf(text, size, "%.*s%lld%s", (int)at, name, (long long)(number + by), name + at + digits);
+    const lb_step_source_number number = lb_step_source_number_in(name);
+    if (!number.digits || number.value + by < 0) return false;
+    const int n = snprintf(text, size, "%.*s%lld%s", (int)number.at, name, (long long)(number.value + by),
+                           name + number.at + number.digits);
     return n > 0 && (size_t)n < size;
 }
 
@@ -498,16 +486,16 @@ static bool take_like(finder *finder, uint32_t row, uint32_t sibling, int64_t la
 static void find_by_siblings(finder *finder, uint32_t row)
 {
     const lb_step_source *own = &finder->b->list[row];
-    size_t at, digits;
-    const int64_t number = finder->contents->list[row].cast ? -1 : number_in(own->name, &at, &digits);
-    for (uint32_t i = 0; i < finder->b->n && number >= 0; i++) {
+    const lb_step_source_number number = lb_step_source_number_in(own->name);
+    for (uint32_t i = 0; i < finder->b->n && number.digits && !finder->contents->list[row].cast; i++) {
         char name[400];
-        const int64_t other = number_in(finder->b->list[i].name, &at, &digits);
-        if (other < 0 || other == number || !finder->contents->list[i].n || is_open(finder, i)) continue;
-        if (!renumber(finder->b->list[i].name, number - other, name, sizeof name) || strcmp(name, own->name)) continue;
+        const lb_step_source_number other = lb_step_source_number_in(finder->b->list[i].name);
+        const int64_t layers = number.value - other.value;
+        if (!other.digits || !layers || !finder->contents->list[i].n || is_open(finder, i)) continue;
+        if (!renumber(finder->b->list[i].name, layers, name, sizeof name) || strcmp(name, own->name)) continue;
         if (finder->b->list[i].part == own->part &&
             lb_layout_same_shape(&finder->b->tensors[i].tensor.layout, &finder->b->tensors[row].tensor.layout) &&
-            take_like(finder, row, i, number - other))
+            take_like(finder, row, i, layers))
             return;
     }
 }
@@ -539,7 +527,7 @@ static void keep_name(finder *finder, uint32_t row)
     if (finder->of_b[row].taken) content->relation = LB_CONTENT_NAMED;
 }
 
-/* What is given anew in each step is no other side's by its name. */
+/* What is given anew in each step does not meet by its name. */
 static void drop_names(finder *finder)
 {
     for (uint32_t i = 0; i < finder->b->n; i++) {

@@ -1,5 +1,5 @@
 /* Sources that hold nearly the other side's numbers: a window from the middle of two trainings begins with weights and
- * states that the steps before it have moved apart, by rounding or by a fault that is none of this step.
+ * states that the steps before it have moved apart, by rounding or by a fault that came before this step.
  *
  *      A   layers.1.attn.q_proj.weight            B   h.1.qkv.weight       each row is 1e-5 from a row of A's three
  *          layers.1.norm2.weight                      h.1.ln_b.w           1e-2 from it, and from the next norm as far:

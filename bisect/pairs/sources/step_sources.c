@@ -1,5 +1,6 @@
 /* Sources of a step and their likes on the other side: see step_sources.h. */
 #include "sources/step_sources.h"
+#include "pair/op_kind.h"
 
 #include "contents/content_map.h"
 #include "contents/content_transform.h"
@@ -14,6 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+lb_step_source_number lb_step_source_number_in(const char *name)
+{
+    for (const char *word = name; *word;) {
+        const size_t n = strcspn(word, ".");
+        if (n && strspn(word, "0123456789") == n)
+            return (lb_step_source_number){(size_t)(word - name), n, strtoll(word, NULL, 10)};
+        word += n + (word[n] == '.');
+    }
+    return (lb_step_source_number){0};
+}
+
 /* A state that has taken something in: not all of its numbers are zero. */
 static bool is_used_state(const lb_step_sources *sources, uint32_t row)
 {
@@ -24,15 +36,6 @@ static bool is_used_state(const lb_step_sources *sources, uint32_t row)
     for (int64_t i = 0; x && i < lb_layout_numel(&t->layout) && !used; i++) used = x[i] != 0;
     free(x);
     return used;
-}
-
-/* Floats that outlive a step; a number that Python made for an op is none. */
-static bool is_memory(const lb_value *v)
-{
-    const uint8_t kind = v->source;
-    return lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1 &&
-           (kind == LB_SOURCE_PARAMETER || kind == LB_SOURCE_STATE || kind == LB_SOURCE_CARRIED ||
-            kind == LB_SOURCE_OTHER);
 }
 
 static bool is_midway(const lb_program *program, const lb_step_sources *sources)
@@ -64,7 +67,7 @@ lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out
             t->tensor = (lb_tensor){NULL, program->values[value].dtype, program->values[value].layout};
         lb_program_view_part_shape(view, value, &t->tensor);
         const bool learnt = program->values[value].flags & LB_VALUE_PARAMETER || lb_state_name_is(t->name);
-        const bool kept = program->ops[i].phase == LB_PHASE_OPTIMIZER && is_memory(&program->values[value]);
+        const bool kept = lb_op_kind_is_memory_of_update(program, &program->ops[i]);
         out->row_of[value] = out->n;
         out->list[out->n++] = (lb_step_source){i,
                                                value,

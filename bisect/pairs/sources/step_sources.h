@@ -26,6 +26,13 @@ typedef struct lb_step_source {
 } lb_step_source;
 /* By its name: a state of an optimizer. */
 bool lb_step_source_is_state(const lb_step_source *source);
+/* The first number between the dots of a name, "7" of "h.7.down.weight": where it begins, how many digits it has, and
+ * its value. No digits: there is none. */
+typedef struct lb_step_source_number {
+    size_t at, digits;
+    int64_t value;
+} lb_step_source_number;
+lb_step_source_number lb_step_source_number_in(const char *name);
 
 typedef struct lb_step_sources {
     lb_step_source *list;
