@@ -2,7 +2,7 @@
 #include "contents/contents.h"
 
 #include "contents/content_features.h"
-#include "contents/content_transform.h"
+#include "contents/content_vectors.h"
 
 #include "base/array.h"
 #include "base/hash.h"
@@ -19,261 +19,6 @@ const char *lb_content_relation_name(lb_content_relation relation)
     return names[relation];
 }
 
-/* ---- vectors ---- */
-
-/* The ways a tensor is cut into vectors: rows along its last dimension or all others, columns along the one before the
- * last or the first, and along those in between. Of stacked weights that are transposed, (layers, inputs, 3, heads,
- * size), the rows of one layer's weight run along the second. */
-typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, FLAT_COLUMNS, ALONG_SECOND, ALONG_THIRD, ALONG_FOURTH, CUTS } cut;
-
-typedef struct vector {
-    uint32_t tensor;
-    uint8_t cut;
-    int64_t start, stride, n; /* elements, row-major */
-} vector;
-
-typedef struct vectors {
-    int64_t count, n; /* how many, and numbers of each */
-} vectors;
-
-/* The dimension that columns run along; -1: the cut is none of columns, or this tensor has no such ones. */
-static int32_t dimension_along(const lb_layout *layout, cut how)
-{
-    const int32_t d = layout->ndim, between = 1 + (int32_t)how - ALONG_SECOND;
-    if (how == COLUMNS) return d >= 2 ? d - 2 : -1;
-    if (how == FLAT_COLUMNS) return d >= 3 ? 0 : -1;
-    return how >= ALONG_SECOND && between < d - 2 ? between : -1;
-}
-
-static vectors vectors_of(const lb_layout *layout, cut how)
-{
-    const int32_t d = layout->ndim, along = dimension_along(layout, how);
-    const int64_t all = lb_layout_numel(layout);
-    if (all <= 0) return (vectors){0, 0};
-    switch (how) {
-    case WHOLE: return (vectors){1, all};
-    case ROWS: return d >= 2 ? (vectors){all / layout->shape[d - 1], layout->shape[d - 1]} : (vectors){0, 0};
-    case FLAT_ROWS: return d >= 3 ? (vectors){layout->shape[0], all / layout->shape[0]} : (vectors){0, 0};
-    default: return along >= 0 ? (vectors){all / layout->shape[along], layout->shape[along]} : (vectors){0, 0};
-    }
-}
-
-/* How far apart the numbers of a column are; 0: the cut is none of columns. */
-static int64_t width_of(const lb_layout *layout, cut how)
-{
-    const int32_t along = dimension_along(layout, how);
-    int64_t width = along >= 0;
-    for (int32_t d = along + 1; d < layout->ndim && along >= 0; d++) width *= layout->shape[d];
-    return width;
-}
-
-static vector vector_at(uint32_t tensor, const lb_layout *layout, cut how, int64_t i)
-{
-    const vectors all = vectors_of(layout, how);
-    vector v = {tensor, (uint8_t)how, i * all.n, 1, all.n};
-    const int64_t width = width_of(layout, how);
-    if (!width) return v;
-    v.start = i / width * all.n * width + i % width, v.stride = width;
-    return v;
-}
-
-/* ---- numbers ---- */
-
-/* A tensor whose numbers are read where they lie, a portion at a time, in row-major order; floats rounded to `as`, if
- * that is given. */
-typedef struct source {
-    const lb_tensor *t;
-    const char *bytes; /* dense */
-    void *owned;       /* a dense copy of a tensor that is not; NULL */
-    lb_dtype as;       /* LB_NO_DTYPE: as they are */
-    lb_dtype digits;   /* of a near match: the coarsest dtype that holds all of its numbers; else LB_NO_DTYPE */
-    double roundings;  /* of a near match: how many of them may lie between the numbers */
-    bool scaled;       /* of a near match: vectors are compared but for a factor of each */
-} source;
-
-enum { PORTION = 512 };
-
-static bool open_source(source *s, const lb_tensor *t, const lb_dtype *as)
-{
-    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE, LB_NO_DTYPE, 1, false};
-    if (lb_layout_is_contiguous(&t->layout)) return true;
-    s->bytes = s->owned = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
-    return s->owned && lb_tensor_gather(t, s->owned, NULL) == LB_OK;
-}
-
-/* `n` numbers from element `first` on, `stride` elements apart; n is at most PORTION. */
-static void load(const source *s, int64_t first, int64_t stride, int64_t n, double *x)
-{
-    const lb_cast once = LB_CAST_INIT;
-    const size_t width = lb_dtype_bits(s->t->dtype) / 8;
-    char rounded[PORTION * sizeof(double)];
-    lb_load_f64_strided(x, s->t->dtype, s->bytes + (size_t)first * width, (ptrdiff_t)stride, (size_t)n);
-    if (s->as == LB_NO_DTYPE) return;
-    lb_store_f64_strided(s->as, rounded, 1, x, (size_t)n, &once);
-    lb_load_f64_strided(x, s->as, rounded, 1, (size_t)n);
-}
-
-/* Numbers so small are 0 in one dtype and not in another. */
-static const double NOTHING = 0x1p-20;
-
-/* -0 is 0. Of numbers that were rounded in different ways the signs are the same. */
-static uint64_t mixed(const source *s, uint64_t hash, double x)
-{
-    const double nothing = s->scaled ? 0x1p-1000 : NOTHING;
-    const double sign = fabs(x) < nothing ? 0 : x < 0 ? -1 : 1, number = s->digits == LB_NO_DTYPE ? x + 0.0 : sign;
-    uint64_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
-    return hash ^ hash >> 32;
-}
-
-static uint64_t seed_of(int64_t n)
-{
-    return (uint64_t)n * UINT64_C(0x9E3779B97F4A7C15);
-}
-
-/* The hash of each column, row by row: every column goes on from its own state, so that memory is read in its order. */
-static void hash_columns(const source *s, int64_t width, int64_t height, uint64_t *out)
-{
-    const int64_t all = lb_layout_numel(&s->t->layout);
-    double x[PORTION];
-    for (int64_t i = 0; i < all / height; i++) out[i] = seed_of(height);
-    for (int64_t row = 0; row < all / width; row++) {
-        uint64_t *states = out + row / height * width;
-        for (int64_t at = 0; at < width; at += PORTION) {
-            const int64_t n = width - at < PORTION ? width - at : PORTION;
-            load(s, row * width + at, 1, n, x);
-            for (int64_t i = 0; i < n; i++) states[at + i] = mixed(s, states[at + i], x[i]);
-        }
-    }
-}
-
-/* The hashes of all vectors of a cut. */
-static void hash_vectors(const source *s, cut how, uint64_t *out)
-{
-    const vectors all = vectors_of(&s->t->layout, how);
-    double x[PORTION];
-    const int64_t width = width_of(&s->t->layout, how);
-    if (width) {
-        hash_columns(s, width, all.n, out);
-        return;
-    }
-    for (int64_t i = 0; i < all.count; i++) {
-        out[i] = seed_of(all.n);
-        for (int64_t at = 0; at < all.n; at += PORTION) {
-            const int64_t n = all.n - at < PORTION ? all.n - at : PORTION;
-            load(s, i * all.n + at, 1, n, x);
-            for (int64_t k = 0; k < n; k++) out[i] = mixed(s, out[i], x[k]);
-        }
-    }
-}
-
-static bool is_constant(const source *s, const vector *v)
-{
-    double first[PORTION], x[PORTION];
-    load(s, v->start, v->stride, 1, first);
-    for (int64_t at = 0; at < v->n; at += PORTION) {
-        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
-        load(s, v->start + at * v->stride, v->stride, n, x);
-        for (int64_t i = 0; i < n; i++)
-            if (x[i] != first[0]) return false;
-    }
-    return true;
-}
-
-static double first_of(const source *s, const vector *v)
-{
-    double x[PORTION];
-    load(s, v->start, v->stride, 1, x);
-    return x[0];
-}
-
-/* The coarsest dtype that holds all numbers: a checkpoint that was saved in 16 bits may be loaded in 32. */
-static lb_dtype digits_of(const source *s)
-{
-    static const lb_dtype coarse[] = {LB_BF16, LB_F16, LB_F32};
-    const int64_t all = lb_layout_numel(&s->t->layout);
-    for (size_t k = 0; k < sizeof coarse / sizeof *coarse && lb_dtype_bits(s->t->dtype) > 16; k++) {
-        source rounded = *s;
-        double x[PORTION], y[PORTION];
-        bool held = true;
-        rounded.as = coarse[k];
-        for (int64_t at = 0; at < all && held; at += PORTION) {
-            const int64_t n = all - at < PORTION ? all - at : PORTION;
-            load(s, at, 1, n, x), load(&rounded, at, 1, n, y);
-            held = !memcmp(x, y, (size_t)n * sizeof *x);
-        }
-        if (held) return coarse[k];
-    }
-    return s->t->dtype;
-}
-
-/* Of two roundings of one number to different dtypes: how far apart, relative to it. */
-static double room_between(const source *a, const source *b)
-{
-    return a->digits == b->digits ? 0 : b->roundings * lb_content_transform_room(a->digits, b->digits);
-}
-
-/* Half the smallest number of a dtype: what is nearer to 0 may be 0 in it. */
-static double smallest_between(const source *a, const source *b)
-{
-    const double half_of_f16 = 0x1p-25;
-    return a->digits == LB_F16 || b->digits == LB_F16 ? 1.25 * b->roundings * half_of_f16 : 0;
-}
-
-/* What A's vector is to be multiplied with to be nearest to B's; 1 where vectors are compared as they are. */
-static double factor_between(const source *a, const vector *v, const source *b, const vector *w)
-{
-    double x[PORTION], y[PORTION], both = 0, size = 0;
-    if (!a->scaled) return 1;
-    for (int64_t at = 0; at < v->n; at += PORTION) {
-        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
-        load(a, v->start + at * v->stride, v->stride, n, x);
-        load(b, w->start + at * w->stride, w->stride, n, y);
-        for (int64_t i = 0; i < n; i++) both += x[i] * y[i], size += x[i] * x[i];
-    }
-    return size > 0 ? both / size : 0;
-}
-
-/* How far apart two numbers may be; NAN of one that is not finite, which no rounding makes of another. */
-static double allowed(double x, double y, double room, double small)
-{
-    const double largest = fmax(fabs(x), fabs(y));
-    return room && isfinite(largest) ? room * largest + small : NAN;
-}
-
-enum { FEW = 8 };
-
-static const double NORMAL = 0x1p-12; /* in all dtypes of 16 bits */
-
-/* Is the factor of the first few elements not the same, so that the rest need not be read? */
-static bool begin_apart(const source *a, const vector *v, const source *b, const vector *w, double room)
-{
-    double x[FEW], y[FEW], least = INFINITY, most = -INFINITY;
-    const int64_t n = v->n < FEW ? v->n : FEW;
-    load(a, v->start, v->stride, n, x), load(b, w->start, w->stride, n, y);
-    for (int64_t i = 0; i < n; i++)
-        if (x[i] && fabs(y[i]) > NORMAL) least = fmin(least, y[i] / x[i]), most = fmax(most, y[i] / x[i]);
-    return most - least > 4 * room * most;
-}
-
-static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
-{
-    const double room = room_between(a, b), small = room ? smallest_between(a, b) : 0;
-    double x[PORTION], y[PORTION];
-    if (a->scaled && begin_apart(a, v, b, w, room)) return false;
-    const double factor = factor_between(a, v, b, w);
-    for (int64_t at = 0; at < v->n; at += PORTION) {
-        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
-        load(a, v->start + at * v->stride, v->stride, n, x);
-        load(b, w->start + at * w->stride, w->stride, n, y);
-        for (int64_t i = 0; i < n && a->scaled; i++) x[i] *= factor;
-        for (int64_t i = 0; i < n; i++)
-            if (x[i] != y[i] && !(fabs(x[i] - y[i]) <= allowed(x[i], y[i], room, small))) return false;
-    }
-    return true;
-}
-
 /* ---- what A holds ---- */
 
 /* A vector of A, by its number among those of a cut. */
@@ -286,7 +31,7 @@ typedef struct place {
 typedef struct holder {
     const lb_content_tensor *a;
     uint32_t n_a;
-    source *sources; /* per tensor of A; t NULL: it cannot be held */
+    lb_content_numbers *sources; /* per tensor of A; t NULL: it cannot be held */
     place *list;
     uint32_t n;
     lb_hash index;
@@ -299,10 +44,10 @@ static bool can_hold(const lb_tensor *t)
            lb_layout_numel(&t->layout) > 0;
 }
 
-static vector vector_of(const holder *h, uint32_t row)
+static lb_content_vector vector_of(const holder *h, uint32_t row)
 {
     const place *p = &h->list[row];
-    return vector_at(p->tensor, &h->a[p->tensor].tensor.layout, (cut)p->cut, p->at);
+    return lb_content_vectors_at(p->tensor, &h->a[p->tensor].tensor.layout, (lb_content_cut)p->cut, p->at);
 }
 
 /* Of near vectors all with the same signs have one hash: where these are all alike, they tell nothing. */
@@ -310,15 +55,15 @@ enum { MOST_ALIKE = 64 };
 
 /* Of equal vectors behind each other (rows of zeros) the first one alone is in the index: the others are met as its
  * successors. Of near ones the first few are. */
-static bool add_vectors(holder *h, uint32_t tensor, cut how)
+static bool add_vectors(holder *h, uint32_t tensor, lb_content_cut how)
 {
-    const vectors all = vectors_of(&h->a[tensor].tensor.layout, how);
+    const lb_content_vectors all = lb_content_vectors_of(&h->a[tensor].tensor.layout, how);
     const size_t n = all.count > 0 && all.count < UINT32_MAX / 2 ? (size_t)all.count : 0;
     place *more = lb_array_reserve(h->list, h->n, n, sizeof *more);
     uint64_t *hashes = malloc((n + 1) * sizeof *hashes);
     if (more) h->list = more;
     bool room = more && hashes && n < LB_NONE - h->n;
-    if (room && n) hash_vectors(&h->sources[tensor], how, hashes);
+    if (room && n) lb_content_vectors_hash(&h->sources[tensor], how, hashes);
     const uint32_t most_alike = h->sources[tensor].digits == LB_NO_DTYPE ? 1 : MOST_ALIKE;
     uint32_t alike = 0;
     for (size_t i = 0; i < n && room; i++) {
@@ -378,18 +123,20 @@ static bool is_rounded_elsewhere(const bool digits[LB_DTYPE_COUNT], lb_dtype own
 static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as, stage stage,
                         const bool digits[LB_DTYPE_COUNT])
 {
-    const cut end = stage <= SCALED ? CUTS : stage == CONSTANTS ? WHOLE + 1 : WHOLE;
+    const lb_content_cut end = stage <= SCALED      ? LB_VECTORS_CUTS
+                               : stage == CONSTANTS ? LB_VECTORS_WHOLE + 1
+                                                    : LB_VECTORS_WHOLE;
     *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
     bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
         if (!can_hold(&a[i].tensor) || !is_asked_in(stage, &a[i].tensor)) continue;
-        room = open_source(&h->sources[i], &a[i].tensor, as);
+        room = lb_content_vectors_open(&h->sources[i], &a[i].tensor, as);
         if (room && stage == SCALED) h->sources[i].scaled = true, h->sources[i].digits = LB_F64;
         if (room && stage == ROUNDINGS) {
-            h->sources[i].digits = digits_of(&h->sources[i]);
+            h->sources[i].digits = lb_content_vectors_digits(&h->sources[i]);
             if (!is_rounded_elsewhere(digits, h->sources[i].digits)) continue;
         }
-        for (cut how = WHOLE; how < end && room; how++) room = add_vectors(h, i, how);
+        for (lb_content_cut how = LB_VECTORS_WHOLE; how < end && room; how++) room = add_vectors(h, i, how);
     }
     return room;
 }
@@ -399,7 +146,7 @@ static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, con
 typedef struct finder {
     holder *holder;
     const lb_content_tensor *b;
-    source x; /* of b */
+    lb_content_numbers x; /* of b */
     lb_contents *out;
     struct element *elements; /* of A's biases, when they were first asked for */
     uint32_t n_elements;
@@ -409,7 +156,7 @@ typedef struct finder {
 
 /* Which of two vectors of A that hold the same numbers it rather is: the one behind the last one, one of a tensor by
  * that name, of that shape, one of a tensor that no other one is made of. */
-static int liking(const finder *f, const vector *v, const vector *last)
+static int liking(const finder *f, const lb_content_vector *v, const lb_content_vector *last)
 {
     const lb_content_tensor *a = &f->holder->a[v->tensor], *b = f->b;
     const bool behind = last && last->tensor == v->tensor && last->cut == v->cut &&
@@ -429,25 +176,26 @@ static bool is_taken_from(const finder *f, uint32_t first, uint32_t tensor)
 
 /* `last`: the row of the vector that was found before, or LB_NONE. Its successor is what is liked best. `among`: in
  * tensors alone that runs from this one on name; LB_NONE: in all. */
-static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uint32_t last, uint32_t among)
+static uint32_t find_vector(const finder *f, uint64_t hash, const lb_content_vector *w, uint32_t last, uint32_t among)
 {
     const holder *h = f->holder;
-    const vector before = last == LB_NONE ? (vector){0} : vector_of(h, last);
+    const lb_content_vector before = last == LB_NONE ? (lb_content_vector){0} : vector_of(h, last);
     uint32_t best = LB_NONE;
     int most = -1;
     if (last != LB_NONE && last + 1 < h->n && h->list[last + 1].tensor == before.tensor &&
         h->list[last + 1].cut == before.cut) {
-        const vector next = vector_of(h, last + 1);
-        if (next.n == w->n && are_equal(&h->sources[next.tensor], &next, &f->x, w)) return last + 1;
+        const lb_content_vector next = vector_of(h, last + 1);
+        if (next.n == w->n && lb_content_vectors_are_equal(&h->sources[next.tensor], &next, &f->x, w)) return last + 1;
     }
     LB_HASH_EACH(row, &h->index, hash)
     {
-        const vector v = vector_of(h, row);
-        if (v.n != w->n || (f->x.digits != LB_NO_DTYPE && !is_telling(v.n, room_between(&h->sources[v.tensor], &f->x))))
+        const lb_content_vector v = vector_of(h, row);
+        if (v.n != w->n ||
+            (f->x.digits != LB_NO_DTYPE && !is_telling(v.n, lb_content_vectors_room(&h->sources[v.tensor], &f->x))))
             continue;
         if (among != LB_NONE && !is_taken_from(f, among, v.tensor)) continue;
         const int now = liking(f, &v, last == LB_NONE ? NULL : &before);
-        if (now <= most || !are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
+        if (now <= most || !lb_content_vectors_are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
         most = now, best = row;
     }
     return best;
@@ -473,22 +221,22 @@ bool lb_contents_add_run(lb_contents *contents, uint32_t first, lb_content_run r
 }
 
 /* Vectors that each have a factor of their own stay apart. */
-static void add_run(finder *f, const vector *v, const vector *w, uint32_t first)
+static void add_run(finder *f, const lb_content_vector *v, const lb_content_vector *w, uint32_t first)
 {
     f->failed |= !lb_contents_add_run(f->out, f->x.scaled ? f->out->n_runs : first,
                                       (lb_content_run){v->tensor, v->start, v->stride, w->start, w->stride, v->n});
 }
 
 /* What is left of a tensor, some of which was found, is padding where it is one number all over. */
-static bool is_padding(const finder *f, cut how, int64_t found)
+static bool is_padding(const finder *f, lb_content_cut how, int64_t found)
 {
-    const vectors all = vectors_of(&f->b->tensor.layout, how);
-    const vector last = vector_at(0, &f->b->tensor.layout, how, all.count - 1);
-    const double filler = first_of(&f->x, &last);
+    const lb_content_vectors all = lb_content_vectors_of(&f->b->tensor.layout, how);
+    const lb_content_vector last = lb_content_vectors_at(0, &f->b->tensor.layout, how, all.count - 1);
+    const double filler = lb_content_vectors_first(&f->x, &last);
     int64_t left = 0;
     for (int64_t i = 0; i < all.count; i++) {
-        const vector w = vector_at(0, &f->b->tensor.layout, how, i);
-        if (is_constant(&f->x, &w) && first_of(&f->x, &w) == filler) left += w.n;
+        const lb_content_vector w = lb_content_vectors_at(0, &f->b->tensor.layout, how, i);
+        if (lb_content_vectors_is_constant(&f->x, &w) && lb_content_vectors_first(&f->x, &w) == filler) left += w.n;
     }
     return found > 0 && found + left >= all.count * all.n;
 }
@@ -518,25 +266,25 @@ static void sort_runs(finder *f, uint32_t first)
 /* Cuts B's tensor in that way and looks up each vector; `found`: elements. A row that is one number all over is in
  * every tensor that has such a row: it is taken from one that the other rows came from. Where there is none it is left
  * out: rows of zeros that pad a table are no bias of zeros. */
-static void try_cut(finder *f, cut how, lb_content *out)
+static void try_cut(finder *f, lb_content_cut how, lb_content *out)
 {
     const lb_layout *layout = &f->b->tensor.layout;
-    const vectors all = vectors_of(layout, how);
+    const lb_content_vectors all = lb_content_vectors_of(layout, how);
     uint64_t *hashes = malloc((size_t)(all.count > 0 ? all.count : 1) * sizeof *hashes);
     bool any_constant = false;
     out->first = f->out->n_runs, out->found = 0, out->all = all.count * all.n;
     f->failed |= !hashes;
-    if (hashes && all.count > 0) hash_vectors(&f->x, how, hashes);
+    if (hashes && all.count > 0) lb_content_vectors_hash(&f->x, how, hashes);
     for (int constants = 0; constants <= any_constant && !f->failed; constants++) {
         uint32_t last = LB_NONE;
         for (int64_t i = 0; i < all.count && !f->failed; i++) {
-            const vector w = vector_at(0, layout, how, i);
-            const bool constant = how != WHOLE && all.n > 1 && is_constant(&f->x, &w);
+            const lb_content_vector w = lb_content_vectors_at(0, layout, how, i);
+            const bool constant = how != LB_VECTORS_WHOLE && all.n > 1 && lb_content_vectors_is_constant(&f->x, &w);
             any_constant |= constant;
             if (constant != (constants > 0)) continue;
             const uint32_t row = find_vector(f, hashes[i], &w, last, constant ? out->first : LB_NONE);
             if (row == LB_NONE) continue;
-            const vector v = vector_of(f->holder, row);
+            const lb_content_vector v = vector_of(f->holder, row);
             last = row;
             add_run(f, &v, &w, out->first);
             out->found += w.n;
@@ -547,7 +295,7 @@ static void try_cut(finder *f, cut how, lb_content *out)
     out->n = f->out->n_runs - out->first;
 }
 
-static lb_content_relation relation_of(const finder *f, const lb_content *c, cut how)
+static lb_content_relation relation_of(const finder *f, const lb_content *c, lb_content_cut how)
 {
     const lb_content_run *runs = f->out->runs + c->first;
     const lb_content_tensor *a = &f->holder->a[runs[0].tensor];
@@ -561,7 +309,7 @@ static lb_content_relation relation_of(const finder *f, const lb_content *c, cut
     if (across) return LB_CONTENT_TRANSPOSED;
     if (c->found < c->all) return LB_CONTENT_PADDED;
     if (lb_layout_numel(&a->tensor.layout) > c->all) return LB_CONTENT_SPLIT;
-    if (!in_order && how != WHOLE) return LB_CONTENT_PERMUTED;
+    if (!in_order && how != LB_VECTORS_WHOLE) return LB_CONTENT_PERMUTED;
     if (!lb_layout_same_shape(&a->tensor.layout, &f->b->tensor.layout)) return LB_CONTENT_RESHAPED;
     return *a->name && !strcmp(a->name, f->b->name) ? LB_CONTENT_SAME : LB_CONTENT_RENAMED;
 }
@@ -593,15 +341,17 @@ static uint64_t bit_of(double number)
 
 static uint8_t *make_filter(const holder *h)
 {
-    double x[PORTION];
+    double x[LB_CONTENT_PORTION];
     uint8_t *filter = calloc((size_t)1 << (FILTER_BITS - 3), 1);
     for (uint32_t t = 0; filter && t < h->n_a; t++) {
         const lb_layout *l = &h->a[t].tensor.layout;
         const int64_t all = lb_layout_numel(l);
         if (!h->sources[t].t || !may_be_bias(l)) continue;
         for (int64_t i = 0; i < all; i++) {
-            if (i % PORTION == 0) load(&h->sources[t], i, 1, all - i < PORTION ? all - i : PORTION, x);
-            const uint64_t bit = bit_of(x[i % PORTION]);
+            if (i % LB_CONTENT_PORTION == 0)
+                lb_content_vectors_load(&h->sources[t], i, 1,
+                                        all - i < LB_CONTENT_PORTION ? all - i : LB_CONTENT_PORTION, x);
+            const uint64_t bit = bit_of(x[i % LB_CONTENT_PORTION]);
             filter[bit >> 3] |= (uint8_t)(1 << (bit & 7));
         }
     }
@@ -612,11 +362,12 @@ static uint8_t *make_filter(const holder *h)
 static bool may_be_made_of_elements(finder *f)
 {
     const int64_t all = lb_layout_numel(&f->b->tensor.layout);
-    double x[PORTION];
+    double x[LB_CONTENT_PORTION];
     if (!f->filter && !(f->filter = make_filter(f->holder))) return true;
     for (int64_t i = 0; i < all; i++) {
-        if (i % PORTION == 0) load(&f->x, i, 1, all - i < PORTION ? all - i : PORTION, x);
-        const uint64_t bit = bit_of(x[i % PORTION]);
+        if (i % LB_CONTENT_PORTION == 0)
+            lb_content_vectors_load(&f->x, i, 1, all - i < LB_CONTENT_PORTION ? all - i : LB_CONTENT_PORTION, x);
+        const uint64_t bit = bit_of(x[i % LB_CONTENT_PORTION]);
         if (!(f->filter[bit >> 3] & 1 << (bit & 7))) return false;
     }
     return true;
@@ -625,18 +376,20 @@ static bool may_be_made_of_elements(finder *f)
 static uint32_t list_elements(const holder *h, element **out)
 {
     uint32_t n = 0;
-    double x[PORTION];
+    double x[LB_CONTENT_PORTION];
     *out = NULL;
     for (uint32_t t = 0; t < h->n_a; t++) {
         const lb_layout *l = &h->a[t].tensor.layout;
         const int64_t all = lb_layout_numel(l);
         if (!h->sources[t].t || !may_be_bias(l)) continue;
         for (int64_t i = 0; i < all; i++) {
-            if (i % PORTION == 0) load(&h->sources[t], i, 1, all - i < PORTION ? all - i : PORTION, x);
+            if (i % LB_CONTENT_PORTION == 0)
+                lb_content_vectors_load(&h->sources[t], i, 1,
+                                        all - i < LB_CONTENT_PORTION ? all - i : LB_CONTENT_PORTION, x);
             element *more = lb_array_grow(*out, n, sizeof *more);
             if (!more) return n;
             *out = more;
-            (*out)[n++] = (element){x[i % PORTION] + 0.0, t, i};
+            (*out)[n++] = (element){x[i % LB_CONTENT_PORTION] + 0.0, t, i};
         }
     }
     if (n) qsort(*out, n, sizeof **out, by_number);
@@ -649,10 +402,11 @@ static int64_t equal_numbers(const finder *f, uint32_t tensor, int64_t at, int64
     const int64_t all = lb_layout_numel(&f->b->tensor.layout),
                   there = lb_layout_numel(&f->holder->a[tensor].tensor.layout),
                   most = all - to < there - at ? all - to : there - at;
-    double x[PORTION], y[PORTION];
-    for (int64_t done = 0; done < most; done += PORTION) {
-        const int64_t n = most - done < PORTION ? most - done : PORTION;
-        load(&f->holder->sources[tensor], at + done, 1, n, x), load(&f->x, to + done, 1, n, y);
+    double x[LB_CONTENT_PORTION], y[LB_CONTENT_PORTION];
+    for (int64_t done = 0; done < most; done += LB_CONTENT_PORTION) {
+        const int64_t n = most - done < LB_CONTENT_PORTION ? most - done : LB_CONTENT_PORTION;
+        lb_content_vectors_load(&f->holder->sources[tensor], at + done, 1, n, x),
+            lb_content_vectors_load(&f->x, to + done, 1, n, y);
         for (int64_t i = 0; i < n; i++)
             if (x[i] != y[i]) return done + i;
     }
@@ -668,7 +422,7 @@ static void try_elements(finder *f, lb_content *out)
     out->first = f->out->n_runs, out->found = 0, out->all = all;
     for (int64_t i = 0; i < all && !f->failed;) {
         double number;
-        load(&f->x, i, 1, 1, &number);
+        lb_content_vectors_load(&f->x, i, 1, 1, &number);
         number += 0.0;
         const element *best = NULL;
         int64_t longest = 0;
@@ -722,7 +476,7 @@ static bool is_convincing(const finder *f, const lb_content *c)
     return used == c->all;
 }
 
-static void use(finder *f, lb_content *c, cut how, bool cast)
+static void use(finder *f, lb_content *c, lb_content_cut how, bool cast)
 {
     c->relation = relation_of(f, c, how), c->tensor = f->out->runs[c->first].tensor, c->cast = cast;
     for (uint32_t i = 0; i < c->n; i++) f->holder->used[f->out->runs[c->first + i].tensor] = 1;
@@ -730,8 +484,8 @@ static void use(finder *f, lb_content *c, cut how, bool cast)
 
 static bool tells(const finder *f)
 {
-    const vector all = {0, WHOLE, 0, 1, lb_layout_numel(&f->b->tensor.layout)};
-    return all.n > 1 && !is_constant(&f->x, &all);
+    const lb_content_vector all = {0, LB_VECTORS_WHOLE, 0, 1, lb_layout_numel(&f->b->tensor.layout)};
+    return all.n > 1 && !lb_content_vectors_is_constant(&f->x, &all);
 }
 
 /* Is one number all over to be told by name? By its place beside a matrix, else (`last`) by any that is left. */
@@ -745,14 +499,16 @@ static bool waits(const finder *f, const lb_content *c, bool last)
 /* The first way in which all of it is found; false: there is none. `last`: nothing else will be asked. */
 static bool match_tensor(finder *f, bool cast, bool last, lb_content *c)
 {
-    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS, ALONG_SECOND, ALONG_THIRD, ALONG_FOURTH};
+    static const lb_content_cut order[] = {LB_VECTORS_WHOLE,       LB_VECTORS_FLAT_ROWS,    LB_VECTORS_ROWS,
+                                           LB_VECTORS_COLUMNS,     LB_VECTORS_FLAT_COLUMNS, LB_VECTORS_ALONG_SECOND,
+                                           LB_VECTORS_ALONG_THIRD, LB_VECTORS_ALONG_FOURTH};
     for (size_t k = 0; k < sizeof order / sizeof *order && !f->failed; k++) {
         lb_content now = {.tensor = LB_NONE};
-        if (order[k] != WHOLE && !tells(f)) break;
+        if (order[k] != LB_VECTORS_WHOLE && !tells(f)) break;
         try_cut(f, order[k], &now);
         if (now.found && !waits(f, &now, last) &&
             (now.found == now.all ||
-             (order[k] == ROWS && f->x.digits == LB_NO_DTYPE && is_padding(f, order[k], now.found)))) {
+             (order[k] == LB_VECTORS_ROWS && f->x.digits == LB_NO_DTYPE && is_padding(f, order[k], now.found)))) {
             *c = now;
             use(f, c, order[k], cast);
             return true;
@@ -770,7 +526,7 @@ static bool match_elements(finder *f, bool cast, lb_content *c)
     try_elements(f, &now);
     if (is_convincing(f, &now)) {
         *c = now;
-        use(f, c, ROWS, cast);
+        use(f, c, LB_VECTORS_ROWS, cast);
         return true;
     }
     f->out->n_runs = now.first;
@@ -789,10 +545,10 @@ static bool list_digits(const lb_contents *out, const lb_content_tensor *b, uint
 {
     bool room = true;
     for (uint32_t i = 0; i < n_b && room; i++) {
-        source x;
+        lb_content_numbers x;
         if (!is_pending(out, b, i) || !is_asked_in(ROUNDINGS, &b[i].tensor)) continue;
-        room = open_source(&x, &b[i].tensor, NULL);
-        if (room) digits[digits_of(&x)] = true;
+        room = lb_content_vectors_open(&x, &b[i].tensor, NULL);
+        if (room) digits[lb_content_vectors_digits(&x)] = true;
         free(x.owned);
     }
     return room;
@@ -808,9 +564,9 @@ static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content
     f.failed |= !open_holder(&h, a, n_a, as, stage, digits);
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as) || !is_asked_in(stage, &b[i].tensor)) continue;
-        f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
+        f.b = &b[i], f.failed |= !lb_content_vectors_open(&f.x, &b[i].tensor, NULL);
         if (!f.failed && (stage == ROUNDINGS || stage == SCALED))
-            f.x.digits = digits_of(&f.x), f.x.roundings = roundings, f.x.scaled = stage == SCALED;
+            f.x.digits = lb_content_vectors_digits(&f.x), f.x.roundings = roundings, f.x.scaled = stage == SCALED;
         if (!f.failed && !by_elements)
             match_tensor(&f, as || stage == ROUNDINGS || stage == SCALED, stage == CONSTANTS, &out->list[i]);
         if (!f.failed && by_elements) match_elements(&f, as != NULL, &out->list[i]);
